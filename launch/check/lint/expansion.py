@@ -89,22 +89,22 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
         return None
     if piece.kind is PieceKind.UNKNOWN:
         return _expand_arithmetic(piece, offset, variables, depth)
-    assignment = variables.find_assignment(piece.text, offset)
-    if assignment is None:
+    value = variables.find_value(piece.text, offset)
+    if value is None:
         return None
     is_joined = piece.quoted and "[*]" in piece.source
     if variables.has_own_ifs and (is_joined or not piece.quoted):
         return None
     key = (piece.text, piece.kind, piece.quoted, is_joined)
     if key not in variables.expanded:
-        is_array = assignment.value.elements is not None
+        is_array = value.elements is not None
         parts: list[Argument | None] | None = None
         if piece.kind is PieceKind.ARRAY and is_array:
-            parts = _expand_elements(assignment.value, piece.quoted, variables, depth)
+            parts = _expand_elements(value, piece.quoted, variables, depth)
             if is_joined and parts is not None:
                 parts = _join_elements(parts, variables.line_of(offset))
         elif piece.kind is PieceKind.VARIABLE and not is_array:
-            parts = _expand_value(assignment.value, piece.quoted, variables, depth)
+            parts = _expand_value(value, piece.quoted, variables, depth)
         variables.expanded[key] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
     expanded = variables.expanded[key]
     variables.characters += _count_characters(expanded or ())
@@ -149,18 +149,11 @@ def _join_elements(elements: list[Argument | None], line: int) -> list[Argument 
 
 def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
     """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself splits no words."""
-    line = variables.line_of(value.start)
-    joined: list[Argument] = []
-    for piece in value.pieces:
-        if piece.kind is PieceKind.TEXT:
-            joined.append(_literal_part(piece, line))
-            continue
-        parts = _expand_piece(piece._replace(quoted=True), value.start, variables, depth + 1)
-        if parts is None or len(parts) != 1:
-            joined.append(_unknown_part(piece.source, line, is_single=True))
-        elif parts[0] is not None:
-            joined.append(parts[0])
-    argument = _join(joined, line)
+    quoted_value = value._replace(pieces=tuple(piece._replace(quoted=True) for piece in value.pieces))
+    arguments = _expand_word(quoted_value, variables, depth + 1)
+    if len(arguments) != 1:
+        return None  # the elements of an array
+    argument = arguments[0]._replace(is_single=True)
     if quoted:
         return [argument]
     if not argument.is_resolved:

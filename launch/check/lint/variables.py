@@ -48,19 +48,13 @@ VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
 
 
-@dataclass(frozen=True)
-class _Assignment:
-    offset: int
-    value: ShellWord
-    is_reliable: bool  # a plain assignment at the top level
-
-
 @dataclass
 class Variables:
     """The variables of a text; with no assignments recorded, every variable is unknown."""
 
     line_of: Callable[[int], int]  # from a character offset of the text to its 1-based line
-    assignments: dict[str, list[_Assignment]] = field(default_factory=dict)
+    values: dict[str, ShellWord] = field(default_factory=dict)  # the last of each name, at its place in the text
+    unknown: set[str] = field(default_factory=set)  # the names that are assigned twice, or not at the top level
     barriers: list[int] = field(default_factory=list)  # offsets where any variable may be assigned invisibly
     expanded: dict[tuple[str, PieceKind, bool, bool], list[Argument | None] | None] = field(default_factory=dict)
     characters: int = 0  # of all expansions so far, a repeated one each time
@@ -71,15 +65,13 @@ class Variables:
         frozenset()
     )  # the functions of a text in which one changes the arguments that it passes on
 
-    def find_assignment(self, name: str, offset: int) -> _Assignment | None:
-        """Return the assignment that determines `name` where it is used at `offset`."""
-        assignments = self.assignments.get(name, [])
-        if self.is_opaque or _SPECIAL.fullmatch(name) or len(assignments) != 1:
+    def find_value(self, name: str, offset: int) -> ShellWord | None:
+        """Return the value that `name` has where it is used at `offset`; None if the text does not determine it."""
+        value = self.values.get(name)
+        if self.is_opaque or name in self.unknown or _SPECIAL.fullmatch(name) or value is None or value.start >= offset:
             return None
-        if not assignments[0].is_reliable or assignments[0].offset >= offset:
-            return None
-        barriers_between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, assignments[0].offset)
-        return None if barriers_between else assignments[0]
+        barriers_between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, value.start)
+        return None if barriers_between else value
 
 
 def collect_variables(
@@ -103,7 +95,7 @@ def collect_variables(
     for offset, source in document.arithmetic:
         _mark_arithmetic(variables, source, offset)
     variables.barriers.sort()
-    variables.has_own_ifs = "IFS" in variables.assignments
+    variables.has_own_ifs = "IFS" in variables.unknown | variables.values.keys()
     return variables
 
 
@@ -180,7 +172,7 @@ def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> No
                 continue
             match = ASSIGNS.match(piece.source)
             if match is not None:
-                _mark_unknown(variables, match.group(1), word.start)
+                variables.unknown.add(match.group(1))
             elif piece.source.startswith("${") and _SUBSCRIPT.search(piece.source):
                 _mark_arithmetic(variables, piece.source, word.start)
 
@@ -215,7 +207,7 @@ def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
     for word in words:
         name = _ASSIGNED_NAME.match(word.text)
         if name is not None:
-            _mark_unknown(variables, name.group(), word.start)
+            variables.unknown.add(name.group())
         elif any(piece.kind is not PieceKind.TEXT for piece in word.pieces):
             variables.barriers.append(word.start)
 
@@ -224,8 +216,7 @@ def _mark_arithmetic(variables: Variables, source: str, offset: int) -> None:
     if _SETS_NAMED.search(source):
         variables.barriers.append(offset)  # of a name that a variable holds
     if _SETS_IN_ARITHMETIC.search(source):
-        for name in _NAME.finditer(source):
-            _mark_unknown(variables, name.group(), offset)
+        variables.unknown.update(_NAME.findall(source))
 
 
 def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
@@ -242,16 +233,12 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         if MARKER.search(source) or not variables.trainer_commands.isdisjoint(VARIABLE.findall(source)):
             variables.trainer_commands.add(match.group(1))
         if named := _EXPRESSION.match(value.text):  # arithmetic may evaluate the value
-            _mark_unknown(variables, named.group(1), word.start)
-        variables.assignments.setdefault(match.group(1), []).append(
-            _Assignment(word.start, value, is_reliable and is_plain)
-        )
+            variables.unknown.add(named.group(1))
+        if match.group(1) in variables.values or not (is_reliable and is_plain):
+            variables.unknown.add(match.group(1))
+        variables.values[match.group(1)] = value
 
 
 def _own_text(word: ShellWord) -> str:
     """Return the word without its substitutions, whose commands run where they stand."""
     return "".join(piece.source for piece in word.pieces if not piece.source.startswith(("$(", "`")))
-
-
-def _mark_unknown(variables: Variables, name: str, offset: int) -> None:
-    variables.assignments.setdefault(name, []).append(_Assignment(offset, ShellWord(offset, ()), False))
