@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.check.lint.cautions import GivenFlags, find_cautions, find_unusable
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
-from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags, named_files
+from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags, named_files, read_launcher_flags
 from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
@@ -61,7 +61,7 @@ class CommandChecker:
         verdict = self._check(file, command.line, command.trainer, command.arguments)
         if command.takes_accelerate_options:
             verdict = self._allow_accelerate_options(file, command, verdict)
-        in_files = tuple(check_named_files(file, command.launcher, self.schemas.library_keys))
+        in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = False if in_files else None if command.is_truncated and verdict.ok else verdict.ok
         return replace(verdict, ok=ok, findings=(*in_files, *command.notes, *verdict.findings))
 
@@ -70,7 +70,7 @@ class CommandChecker:
         unknown = [finding for finding in verdict.findings if finding.id == "unknown_flag"]
         if not unknown:
             return verdict
-        flags = self.schemas.launcher_flags
+        flags = read_launcher_flags(self.schemas.packages)
         if flags is not None:
             arguments = drop_launcher_flags(command.arguments, flags, self.schemas.fields(command.trainer))
             return self._check(file, command.line, command.trainer, arguments)
@@ -133,12 +133,13 @@ class CommandChecker:
         """Warn about given flags that do nothing or do not work, and combinations that the trainer does not honour."""
         wrong_flags = {problem.where for _, problem in report.problems}
         kinds = {problem.id for _, problem in report.problems}
-        given = GivenFlags(trainer, report.values, is_complete, self.schemas.names(schema))
+        checkout = self.schemas.checkout
+        given = GivenFlags(trainer, report.values, is_complete, schema.names if checkout else {})
         for caution in (*find_unusable(trainer, report.given), *find_cautions(given)):
             if caution.where not in wrong_flags and not ("positional" in kinds and caution.id == "mixer_pairs"):
                 yield replace(caution, line=line_at(report.given.get(str(caution.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"
-        if schema.entry.endswith(".py") and self.schemas.read_source(args_file) is not None:
+        if checkout and (checkout.root / args_file).is_file():
             message = f"{args_file} exists beside the script: its arguments are silently put before these"
             yield warning("arguments_file", message, line_at(None))
         if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 
 from launch.check.lint.scan_result import LintFinding, error
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.planning.library_key_check import check_config_file
-from launch.upstream.libraries.library_keys import LibraryKeys
+from launch.upstream.libraries.library_keys import library_keys
 
 _SOURCE = "accelerate/commands/launch.py"
 _TRL_OPTIONS = {"--accelerate_config": True}  # trl/cli/accelerate_config.py consumes it before accelerate starts
 _FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 
-def read_launcher_flags(packages: Sequence[Path]) -> Mapping[str, bool] | None:
+@cache
+def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None:
     """Read {option string: whether it takes a value} from accelerate's source; None if it is not installed."""
     source = next((path for folder in packages if (path := folder / _SOURCE).is_file()), None)
     try:
@@ -72,12 +74,10 @@ def named_files(arguments: Sequence[Argument], script: str, options: Container[s
                 yield from ((option, argument.line, path) for path in islice(filter(Path.is_file, paths), 1))
 
 
-def check_named_files(
-    script: str, launcher: Sequence[Argument], keys_of: Callable[[str], LibraryKeys]
-) -> Iterator[LintFinding]:
-    """Check the configuration files that a launcher's options name. `keys_of`: the keys of a library by its name."""
+def check_named_files(script: str, launcher: Sequence[Argument], packages: Sequence[Path]) -> Iterator[LintFinding]:
+    """Check the configuration files that a launcher's options name, against the libraries among the packages."""
     for option, line, path in named_files(launcher, script, _FILES):
-        for problem in check_config_file(path, keys_of(_FILES[option])):
+        for problem in check_config_file(path, library_keys(_FILES[option], packages)):
             yield error(
                 problem.id, f"{problem.where}: {problem.message}", line, option.removeprefix("--"), cure=problem.cure
             )

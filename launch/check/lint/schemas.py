@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
-from launch.check.lint.launcher_options import read_launcher_flags
 from launch.check.lint.trainers import TrainerScript
 from launch.errors import UserError, refusal
-from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
 from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import capture, resolve_schema
 from launch.upstream.schema import Field, Schema
@@ -31,7 +28,7 @@ class TrainerSchemas:
         self.checkout = checkout
         self._may_capture = may_capture
         self.differences: dict[str, None] = {}  # how what is here differs from the lock that is used all the same
-        self._packages = tuple(packages)
+        self.packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
 
     def load(self, trainer: TrainerScript) -> Schema:
@@ -53,28 +50,10 @@ class TrainerSchemas:
         except UserError:
             return {}
 
-    @cached_property
-    def launcher_flags(self) -> Mapping[str, bool] | None:
-        """The options of `accelerate launch`; None if accelerate is not installed."""
-        return read_launcher_flags(self._packages)
-
-    def library_keys(self, library: str) -> LibraryKeys:
-        """Return the keys that the configuration files of DeepSpeed or accelerate may have."""
-        return library_keys(library, self._packages)
-
-    def read_source(self, path: str) -> str | None:
-        """Return the text of a file of the checkout; None without a checkout or file."""
-        if self.checkout is None:
-            return None
-        try:
-            return (self.checkout.root / path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return None
-
     def _read_schema(self, trainer: TrainerScript) -> Schema:
         if trainer.name in ENTRIES:
             resolved = resolve_schema(
-                trainer.name, self.checkout, self._packages, sys.executable, may_capture=self._may_capture
+                trainer.name, self.checkout, self.packages, sys.executable, may_capture=self._may_capture
             )
             if resolved.difference:
                 advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
@@ -91,10 +70,6 @@ class TrainerSchemas:
             message = f"the flags of {trainer.script} are not in the lock"
             cure = f"name the checkout to ask its parser: --upstream {self.checkout.root}"
         raise refusal("no_upstream", message, cure=cure)
-
-    def names(self, schema: Schema) -> Mapping[str, Sequence[str]]:
-        """Return the names that a trainer of the checkout looks its flags up in; {} without a checkout."""
-        return {} if self.checkout is None else schema.names
 
 
 def locate_checkout(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from launch.check.lint.shell_syntax import Argument, literal_argument
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.upstream.checkouts import SITE_PACKAGES
 
-FLAGS = read_launcher_flags(SITE_PACKAGES)
+FLAGS = read_launcher_flags(tuple(SITE_PACKAGES))
 needs_accelerate = pytest.mark.skipif(FLAGS is None, reason="needs an installed accelerate")
 COMMAND = "trl sft --model_name_or_path m --dataset_name d --output_dir o"
 
