@@ -67,6 +67,12 @@ class Histogram(Sequence[int]):
     def mean(self) -> float:
         return self.total / self.samples
 
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the lengths."""
+        squares = math.fsum((length - self.mean) ** 2 * count for length, count in self.counts)
+        return math.sqrt(squares / self.samples)
+
     @property
     def longest(self) -> int:
         return self.counts[-1][0]

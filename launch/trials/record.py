@@ -162,12 +162,16 @@ class TrialRecord(ABC, Generic[R]):
     def path(self) -> Path:
         return self.folder / f"{self.verb}.json"
 
+    @property
+    def id(self) -> str:
+        return self.folder.name.removeprefix(f"{self.verb}-")
+
     def as_json(self) -> dict[str, Any]:
         plan = self.plan
         record = versioned(
             {
                 "verb": self.verb,
-                "id": self.folder.name.removeprefix(f"{self.verb}-"),
+                "id": self.id,
                 "stage": plan.stage,
                 "kind": plan.config.stage.kind,
                 "trainer": plan.trainer,

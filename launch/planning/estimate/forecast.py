@@ -155,11 +155,9 @@ def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
     if not setting.packing:
         halves = lengths.longer or lengths.tokens
         return setting.sequences * halves.longest
-    mean, counts = lengths.tokens.mean, lengths.tokens.counts
-    deviation = math.sqrt(math.fsum((length - mean) ** 2 * count for length, count in counts) / lengths.tokens.samples)
-    size = setting.micro_batch
-    likely = math.ceil(size * mean + TAIL * deviation * math.sqrt(size))
-    return max(lengths.tokens.longest, min(likely, size * lengths.tokens.longest))
+    tokens, size = lengths.tokens, setting.micro_batch
+    likely = math.ceil(size * tokens.mean + TAIL * tokens.deviation * math.sqrt(size))
+    return max(tokens.longest, min(likely, size * tokens.longest))
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
@@ -207,7 +205,7 @@ _SUPPORTED_VALUES: Mapping[str, Any] = {
     "eval_strategy": "no",
 }
 _OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")  # supported where recipe.lora sets them
-_ATTENTION = {
+ATTENTION = {
     **dict.fromkeys(("torch", "sdpa"), Attention.sdpa),
     "eager": Attention.eager,
     **dict.fromkeys(("flash_2", "flash_3", "flash_attention_2"), Attention.flash),
@@ -264,7 +262,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         limit = plan.config.recipe.max_seq_length
     if not isinstance(limit, int):
         raise UnknownMemoryError("the length of a sample has no limit")
-    attention = _ATTENTION.get(flag("attn_implementation"), Attention.flash if flash else Attention.sdpa)
+    attention = ATTENTION.get(flag("attn_implementation"), Attention.flash if flash else Attention.sdpa)
     liger = bool(flag("use_liger_kernel", False))
     compiled = plan.parallel.mode == Mode.fsdp
     if compiled and not flag("compile_model", True):

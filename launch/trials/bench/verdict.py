@@ -132,7 +132,7 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     steps = len(pairs[0][0].losses)
     sentences = [
         _speed_sentence(speed, ratio, same_setting),
-        *_loss_sentences(speed, loss, last_difference, tolerance=tolerance, moved=moved, steps=steps),
+        _loss_sentence(speed, loss, last_difference, tolerance=tolerance, moved=moved, steps=steps),
         *_DATA_SENTENCES[data],
         _memory_sentence(memory, memory_ratio, pairs),
     ]
@@ -203,20 +203,19 @@ def _speed_sentence(speed: str, ratio: Ratio, same_setting: bool) -> str:
     return f"{numbers}: {conclusion}"
 
 
-def _loss_sentences(
+def _loss_sentence(
     speed: str, loss: str, difference: float | None, *, tolerance: float, moved: float | None, steps: int
-) -> list[str]:
+) -> str:
     if difference is None:
-        return ["no losses were logged: whether B trains the same is unknown"]
+        return "no losses were logged: whether B trains the same is unknown"
     distance = "not a number in one of them" if math.isinf(difference) else f"{difference:.2%} apart"
     numbers = f"loss after {steps} equal steps: {distance} ({tolerance:.0%} is allowed)"
     if loss == "same":
         hardly_moved = moved is not None and moved < tolerance
         hint = f"; the loss moved by only {moved:.2%}, so this shows little about learning" if hardly_moved else ""
-        return [f"{numbers}: the same{hint}"]
-    if speed == "faster":
-        return [f"{numbers}: B changes the loss, so its speed-up is not one of the same training"]
-    return [f"{numbers}: B changes the loss"]
+        return f"{numbers}: the same{hint}"
+    consequence = ", so its speed-up is not one of the same training" if speed == "faster" else ""
+    return f"{numbers}: B changes the loss{consequence}"
 
 
 def _memory_sentence(memory: str, ratio: float | None, pairs: Sequence[Pair]) -> str:

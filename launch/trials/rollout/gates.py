@@ -160,8 +160,8 @@ def evidence_complete(case: GateCase) -> GateResult | None:
     allow = case.now.plan.config.allow
     required = (item for item in case.now.evidence if f"refuted_{item['what']}" not in allow)
     requested = [item for item in required if item.get("requested") is not None]
-    refuted = [item for item in requested if item.get("verdict") == "refuted"]
     unproven = [item for item in requested if item.get("verdict") != "proven"]
+    refuted = [item for item in unproven if item.get("verdict") == "refuted"]
     numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}
     if refuted:
         parts = (f"{item['what']}={item['requested']} was requested, but is {item.get('found')}" for item in refuted)

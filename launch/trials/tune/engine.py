@@ -39,10 +39,11 @@ from launch.trials.trial import (
     unsupported_problems,
 )
 from launch.trials.tune.predict import Prediction, Probe, Workload, predict
-from launch.trials.tune.record import TuneRecord, estimate_json, overlay_path, overlay_text
+from launch.trials.tune.record import TuneRecord, overlay_path, overlay_text
 from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, is_late, next_probe
 from launch.trials.tune.space import Candidate, build_space, extra_options
 from launch.trials.view import PREDICTIONS
+from launch.worker.json_codec import to_json
 
 
 def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
@@ -108,8 +109,7 @@ def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
 def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     """The data's lengths; the data is tokenised first if necessary. None where tokenising does not yield them."""
     lengths = load_lengths(plan.lengths_file)
-    can_tokenise = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
-    if lengths or plan.lengths_file is None or not can_tokenise or plan.config.tune.dry_run:
+    if lengths or plan.lengths_file is None or tokenized_folder(plan) is None or plan.config.tune.dry_run:
         return lengths
     problems = stopping_problems(inspect(plan, [enough_gpus]))
     if problems:  # before anything is tokenised for probes that cannot start
@@ -184,7 +184,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
         display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
         line = full_line(request) if is_full else request
         plan = plan_probe(line_for_candidate(line, probe.candidate))
-        probe.plan = plan.renamed(f"tune-{record.name}/{probe.label}-{plan.identity}")
+        probe.plan = plan.renamed(f"tune-{record.id}/{probe.label}-{plan.identity}")
 
     runner = Runner(record, display, None, prepare, not record.plan.config.restart, raises=False)
 
@@ -198,9 +198,9 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
         if record.plan.config.tune.compare_full and record.stop != Stop.interrupted:
             probe_full(record, request, display, take)
     if record.best is not None:
-        record.overlay = overlay_path(record.name, os.environ)
+        record.overlay = overlay_path(record.id, os.environ)
         write_file(record.overlay, overlay_text(record))
-        display.say(f"wrote {record.overlay}: use it as +tuned={record.name} with the same stage and width")
+        display.say(f"wrote {record.overlay}: use it as +tuned={record.id} with the same stage and width")
     record.write()
     say_document(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
@@ -209,8 +209,8 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
 def _prediction_lines(record: TuneRecord) -> list[str]:
     """The fastest predictions that may be probed, and the recipe's own."""
     shown, base = [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN], record.base_estimate
-    lines = Table.of("", PREDICTIONS, map(estimate_json, shown if base in shown else [*shown, base])).lines()
-    return [*lines[:-1], lines[-1] + "  the recipe's own"] if base not in shown else lines
+    table = Table.of("", PREDICTIONS, map(to_json, shown if base in shown else [*shown, base]))
+    return [*table.lines(), f"the recipe's own setting is {base.prediction.label}"]
 
 
 def _refuse_if_none_started(record: TuneRecord) -> None:

@@ -12,7 +12,7 @@ from statistics import NormalDist
 from launch.config.schema import Device, Packing
 from launch.errors import EXIT_DONE
 from launch.planning.estimate.cards import CardRates
-from launch.planning.estimate.forecast import TAIL, longest_micro_batch
+from launch.planning.estimate.forecast import ATTENTION, TAIL, longest_micro_batch
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.speed import StepTime, predict_step
@@ -20,8 +20,6 @@ from launch.planning.lengths import Lengths
 from launch.trials.measurement import LEAST_NOISE, TIME_USED, Measurement, timed_steps
 from launch.trials.record import State, TrialRun
 from launch.trials.tune.space import Candidate
-
-_ATTENTION = {"flash_2": Attention.flash, "sdpa": Attention.sdpa, "eager": Attention.eager}
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def memory_setting(candidate: Candidate, workload: Workload) -> MemorySetting:
         liger=candidate.liger,
         fused_loss=candidate.liger and workload.fuses,
         checkpointing=candidate.checkpointing,
-        attention=_ATTENTION.get(candidate.attention, Attention.flash if workload.flash else Attention.sdpa),
+        attention=ATTENTION.get(candidate.attention, Attention.flash if workload.flash else Attention.sdpa),
     )
 
 
@@ -95,8 +93,7 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
     if not candidate.balanced or not setting.packing:
         return dealt_as_they_come
     tokens, size = workload.lengths.tokens, candidate.per_device
-    variance = sum(count * (length - tokens.mean) ** 2 for length, count in tokens.counts) / tokens.samples
-    even = size * (tokens.mean + TAIL * math.sqrt(variance / workload.global_batch))
+    even = size * (tokens.mean + TAIL * tokens.deviation / math.sqrt(workload.global_batch))
     shortest = tokens.counts[0][0]
     return min(dealt_as_they_come, math.ceil(max(even, tokens.longest + (size - 1) * shortest)))
 

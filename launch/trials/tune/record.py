@@ -67,10 +67,6 @@ class TuneRecord(TrialRecord[Probe]):
     verb = "tune"
     typical = True
 
-    @property
-    def name(self) -> str:
-        return self.folder.name.removeprefix("tune-")
-
     def accepts(self, run: Probe, measured: Measurement) -> bool:
         return is_final(measured, self.warmup, seconds_left(self.runs, self.limits.minutes))
 
@@ -126,7 +122,7 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def summary(self) -> list[str]:
-        applied = [f"+tuned={self.name} applies it ({self.overlay})"] if self.overlay else []
+        applied = [f"+tuned={self.id} applies it ({self.overlay})"] if self.overlay else []
         return [self.verdict, self.loss_sentence, *applied, self.full_sentence]
 
     @property
@@ -225,11 +221,6 @@ class TuneRecord(TrialRecord[Probe]):
         """What the loss is the mean of."""
         return "token" if self.plan.config.stage.kind == Kind.sft else "pair"
 
-    @property
-    def used(self) -> float:
-        """Seconds that the probes took, reused ones included, so that repeating a finished search changes nothing."""
-        return sum(probe.seconds or 0.0 for probe in self.runs)
-
     def contents(self) -> dict[str, Any]:
         best, lengths = self.best, self.workload.lengths
         return {
@@ -241,7 +232,7 @@ class TuneRecord(TrialRecord[Probe]):
             "versions": self.plan.machine.versions,
             "stop": self.stop,
             "options": {name: getattr(self.limits, name) for name in ("steps", "probes", "minutes", "dry_run")},
-            "minutes_used": self.used / 60,
+            "minutes_used": sum(probe.seconds or 0.0 for probe in self.runs) / 60,  # reused ones included
             "data": {
                 "measured": self.workload.measured_lengths,
                 "samples": lengths.samples if self.workload.measured_lengths else None,
@@ -251,7 +242,7 @@ class TuneRecord(TrialRecord[Probe]):
             "held": self.space.held,
             "left_out": self.space.left_out,
             "candidates": len(self.predictions),
-            "predictions": [estimate_json(estimate) for estimate in self.estimates[:_LISTED]],
+            "predictions": self.estimates[:_LISTED],
             "best": None if best is None else best.prediction.label,
             "base": self.space.base.label(self.plan.batch.accumulation),
             "full": None if self.full is None else self.full.label,
@@ -267,24 +258,6 @@ class TuneRecord(TrialRecord[Probe]):
             "predicted_gib": run.prediction.probe_gib,
             "loss_weighting": compare_loss(run.candidate, self.space.base, self.plan),
         }
-
-
-def estimate_json(estimate: Estimate) -> dict[str, Any]:
-    step = estimate.prediction.step
-    return {
-        "label": estimate.prediction.label,
-        "overrides": estimate.candidate.overrides(),
-        "predicted_seconds": step.seconds,
-        "step_seconds": estimate.seconds,
-        "low_seconds": estimate.low,
-        "high_seconds": estimate.high,
-        "per_second": estimate.per_second,
-        "parts_seconds": step.parts,
-        "padding": step.load.padding,
-        "imbalance": step.load.imbalance,
-        "memory_gib": estimate.memory_gib,
-        "fit": estimate.feasibility,
-    }
 
 
 GROUP = "tuned"
@@ -306,13 +279,13 @@ def overlay_text(record: TuneRecord) -> str:
     )
     comments = [
         title,
-        f"Use it as `+tuned={record.name}`. {record.gain}",
+        f"Use it as `+tuned={record.id}`. {record.gain}",
         record.loss_sentence,
         f"The search is in {record.folder}. Its probes:",
         *(f"  {line}" for line in Table.of("", COLUMNS[record.verb], record.as_json()["runs"]).lines()),
     ]
     facts: dict[str, Any] = {
-        "name": record.name,
+        "name": record.id,
         "date": date,
         "stage": record.plan.stage,
         "trainer": record.plan.trainer,

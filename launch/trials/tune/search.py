@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
@@ -105,6 +106,23 @@ class Estimate:
     @property
     def per_second(self) -> float:
         return self.prediction.step.load.tokens / self.seconds
+
+    def as_json(self) -> dict[str, Any]:
+        step = self.prediction.step
+        return {
+            "label": self.prediction.label,
+            "overrides": self.candidate.overrides(),
+            "predicted_seconds": step.seconds,
+            "step_seconds": self.seconds,
+            "low_seconds": self.low,
+            "high_seconds": self.high,
+            "per_second": self.per_second,
+            "parts_seconds": step.parts,
+            "padding": step.load.padding,
+            "imbalance": step.load.imbalance,
+            "memory_gib": self.memory_gib,
+            "fit": self.feasibility,
+        }
 
 
 def correct_predictions(
