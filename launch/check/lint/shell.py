@@ -261,12 +261,9 @@ def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> ScanRe
     texts = [argument.text for argument in arguments]
     texts = [f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts]
     offsets = list(accumulate((len(text) + 1 for text in texts), initial=0))[:-1]
-    joined = " ".join(texts)
 
     def line(offset: int) -> int:
         index = max(0, bisect_right(offsets, offset) - 1)
         return arguments[index].line + texts[index].count("\n", 0, max(0, offset - offsets[index]))
 
-    document = lex(joined, tolerant=True)
-    variables = Variables(line)
-    return merge(find_in_arguments(_expand(command, variables), reparses, command) for command in document.commands)
+    return _find_in_document(lex(" ".join(texts), tolerant=True), Variables(line), line, reparses)
