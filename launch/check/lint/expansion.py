@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from launch.check.lint.shell_syntax import Argument, Piece, PieceKind, ShellWord, literal_argument
+from launch.check.lint.shell_syntax import Argument, Piece, ShellWord, literal_argument
 from launch.check.lint.variables import Variables
 
 MAX_DEPTH = 20  # levels of variables whose values contain variables
@@ -18,7 +18,6 @@ _LIMIT = 1 << 63  # bash computes in 64 bits and wraps around
 
 _OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
-_OCTAL = re.compile(r"(?<![\d.])0\d")
 
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]")
 _SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
@@ -66,14 +65,14 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
     groups: list[list[Argument]] = [[]]  # the parts of each argument
     line = variables.line_of(word.start)
     for piece in word.pieces:
-        if piece.kind is PieceKind.TEXT:
+        if piece.kind == "text":
             # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of `X=`.
             if piece.text or piece.quoted:
                 groups[-1].append(_literal_part(piece, line))
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
-            is_single = piece.quoted and piece.kind is not PieceKind.ARRAY
+            is_single = piece.quoted and piece.kind != "array"
             parts = [_unknown_part(piece.source, line, is_single)]
         for index, part in enumerate(parts):
             if index:
@@ -87,7 +86,7 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
     """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is unknown."""
     if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
-    if piece.kind is PieceKind.UNKNOWN:
+    if piece.kind == "unknown":
         return _expand_arithmetic(piece, offset, variables, depth)
     value = variables.find_value(piece.text, offset)
     if value is None:
@@ -95,18 +94,17 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
     is_joined = piece.quoted and "[*]" in piece.source
     if variables.has_own_ifs and (is_joined or not piece.quoted):
         return None
-    key = (piece.text, piece.kind, piece.quoted, is_joined)
-    if key not in variables.expanded:
+    if piece not in variables.expanded:
         is_array = value.elements is not None
         parts: list[Argument | None] | None = None
-        if piece.kind is PieceKind.ARRAY and is_array:
+        if piece.kind == "array" and is_array:
             parts = _expand_elements(value, piece.quoted, variables, depth)
             if is_joined and parts is not None:
                 parts = _join_elements(parts, variables.line_of(offset))
-        elif piece.kind is PieceKind.VARIABLE and not is_array:
+        elif piece.kind == "variable" and not is_array:
             parts = _expand_value(value, piece.quoted, variables, depth)
-        variables.expanded[key] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
-    expanded = variables.expanded[key]
+        variables.expanded[piece] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
+    expanded = variables.expanded[piece]
     variables.characters += _count_characters(expanded or ())
     return expanded if variables.characters <= MAX_TOTAL else None
 
@@ -117,7 +115,7 @@ def _count_characters(parts: Iterable[Argument | None]) -> int:
 
 def _expand_arithmetic(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
     def lookup(name: str) -> str | None:
-        inner = Piece(PieceKind.VARIABLE, name, True, "$" + name)
+        inner = Piece("variable", name, True, "$" + name)
         parts = _expand_piece(inner, offset, variables, depth + 1)
         return parts[0].text if parts and parts[0] is not None and parts[0].is_resolved else None
 
@@ -192,9 +190,7 @@ def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
 
     try:
         expression = _OPERAND.sub(substitute, source[3:-2]).strip()
-        if not _ARITHMETIC.fullmatch(expression) or _OCTAL.search(expression) or "**" in expression:
-            return None
-        return _compute(ast.parse(expression, mode="eval").body)
+        return _compute(ast.parse(expression, mode="eval").body) if _ARITHMETIC.fullmatch(expression) else None
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
@@ -226,6 +222,5 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: _divide,
-    ast.FloorDiv: _divide,
     ast.Mod: lambda left, right: left - right * _divide(left, right),
 }

@@ -95,7 +95,7 @@ class _Lexer:
             return self._read_list(pos, stop, commands)
         except UnbalancedError as error:
             if self.tolerant:
-                tail = Piece(PieceKind.ARRAY, "", False, self.text[error.offset : error.offset + 40])
+                tail = Piece("array", "", False, self.text[error.offset : error.offset + 40])
                 commands.add(ShellWord(error.offset, (tail,)))
                 commands.end("", is_truncated=True)
             raise
@@ -155,20 +155,20 @@ class _Lexer:
                 end = text.find("'", pos + 1)
                 if end < 0:
                     raise UnbalancedError(pos, "'")
-                pieces.append(Piece(PieceKind.TEXT, text[pos + 1 : end], True, text[pos : end + 1]))
+                pieces.append(Piece("text", text[pos + 1 : end], True, text[pos : end + 1]))
                 pos = end + 1
             elif char == '"':
                 pos = self._read_double_quotes(pos, pieces)
             elif char == "\\":
                 # A backslash before a blank makes it part of the word; it is not a line continuation.
                 if not text.startswith("\n", pos + 1):
-                    pieces.append(Piece(PieceKind.TEXT, text[pos + 1 : pos + 2] or "\\", True, text[pos : pos + 2]))
+                    pieces.append(Piece("text", text[pos + 1 : pos + 2] or "\\", True, text[pos : pos + 2]))
                 pos += 2
             elif char in "$`":
                 pos = self._read_expansion(pos, pieces, quoted=False)
             elif char in "<>" and text.startswith("(", pos + 1):
                 end = self._read_substitution(pos + 2)
-                pieces.append(Piece(PieceKind.UNKNOWN, "", True, text[pos:end]))
+                pieces.append(Piece("unknown", "", True, text[pos:end]))
                 pos = end
             else:
                 break
@@ -182,16 +182,16 @@ class _Lexer:
         while pos < size:
             match = _IN_DOUBLE.match(text, pos)
             if match is not None:
-                pieces.append(Piece(PieceKind.TEXT, match.group(), True, match.group()))
+                pieces.append(Piece("text", match.group(), True, match.group()))
                 pos = match.end()
             elif text[pos] == '"':
                 if len(pieces) == before:
-                    pieces.append(Piece(PieceKind.TEXT, "", True, '""'))
+                    pieces.append(Piece("text", "", True, '""'))
                 return pos + 1
             elif text[pos] == "\\":
                 escaped = text[pos + 1 : pos + 2]
                 plain = "" if escaped == "\n" else escaped if escaped in ('"', "\\", "$", "`") else "\\" + escaped
-                pieces.append(Piece(PieceKind.TEXT, plain, True, "\\" + escaped))
+                pieces.append(Piece("text", plain, True, "\\" + escaped))
                 pos += 2
             else:
                 pos = self._read_expansion(pos, pieces, quoted=True)
@@ -215,7 +215,7 @@ class _Lexer:
             match = _ANSI_QUOTE.match(text, pos)
             if match is None:
                 raise UnbalancedError(pos, "$'")
-            kind = PieceKind.UNKNOWN if "\\" in match.group(1) else PieceKind.TEXT
+            kind: PieceKind = "unknown" if "\\" in match.group(1) else "text"
             pieces.append(Piece(kind, match.group(1), True, match.group()))
             return match.end()
         elif not quoted and text.startswith('"', pos + 1):
@@ -225,7 +225,7 @@ class _Lexer:
             self._read_substitutions_in(pos + 1, end)
             pieces.append(piece)
             return end
-        pieces.append(Piece(PieceKind.UNKNOWN, text[pos:end], quoted, text[pos:end]))
+        pieces.append(Piece("unknown", text[pos:end], quoted, text[pos:end]))
         return end
 
     def _read_substitution(self, pos: int) -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 MAX_PARAMETER = 20_000  # characters of one ${...}
 
@@ -24,20 +23,18 @@ _HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")  # before a `~`: `~
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 
 
-class PieceKind(Enum):
-    """The kind of one piece of a shell word."""
-
-    TEXT = "text"
-    VARIABLE = "variable"  # $X, ${X}: `text` is the name
-    ARRAY = "array"  # ${X[@]}, $@: any number of words even in double quotes; `text` is the name
-    UNKNOWN = "unknown"  # $(...), ${X:-1}, $1: `text` is the source
+PieceKind = Literal["text", "variable", "array", "unknown"]
 
 
 class Piece(NamedTuple):
-    """One piece of a word."""
+    """One piece of a word.
+
+    A variable is $X or ${X}, with its name as `text`; an array is ${X[@]} or $@: any number of words even in double
+    quotes, with its name as `text`; unknown are $(...), ${X:-1} and $1, with their source as `text`.
+    """
 
     kind: PieceKind
-    text: str  # see PieceKind
+    text: str
     quoted: bool  # the shell does not split its value
     source: str  # as written
 
@@ -52,14 +49,14 @@ class ShellWord(NamedTuple):
     @property
     def text(self) -> str:
         """The word, with its unknown pieces as written."""
-        if len(self.pieces) == 1 and self.pieces[0].kind is PieceKind.TEXT:
+        if len(self.pieces) == 1 and self.pieces[0].kind == "text":
             return self.pieces[0].text
-        return "".join(piece.text if piece.kind is PieceKind.TEXT else piece.source for piece in self.pieces)
+        return "".join(piece.text if piece.kind == "text" else piece.source for piece in self.pieces)
 
 
 def literal_word(start: int, text: str, quoted: bool = False) -> ShellWord:
     """Build the word that consists of `text`."""
-    return ShellWord(start, (Piece(PieceKind.TEXT, text, quoted, text),))
+    return ShellWord(start, (Piece("text", text, quoted, text),))
 
 
 @dataclass(frozen=True)
@@ -140,20 +137,20 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
     """
     match = _NAMED.match(text, pos)
     if match is not None:
-        return Piece(PieceKind.VARIABLE, match.group(1) or match.group(2), quoted, match.group()), match.end()
+        return Piece("variable", match.group(1) or match.group(2), quoted, match.group()), match.end()
     match = _LIST.match(text, pos)
     if match is not None:
-        return Piece(PieceKind.ARRAY, match.group(1) or "", quoted, match.group()), match.end()
+        return Piece("array", match.group(1) or "", quoted, match.group()), match.end()
     match = _SPECIAL.match(text, pos)
     if match is not None:
-        return Piece(PieceKind.UNKNOWN, match.group(), quoted, match.group()), match.end()
+        return Piece("unknown", match.group(), quoted, match.group()), match.end()
     if text.startswith("${", pos):
         end = _closing_brace(text, pos)
         source = text[pos:end]
         if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
-            return Piece(PieceKind.ARRAY, "", quoted, source), end
-        return Piece(PieceKind.UNKNOWN, source, quoted, source), end
-    return Piece(PieceKind.TEXT, "$", quoted, "$"), pos + 1
+            return Piece("array", "", quoted, source), end
+        return Piece("unknown", source, quoted, source), end
+    return Piece("text", "$", quoted, "$"), pos + 1
 
 
 def _closing_brace(text: str, pos: int) -> int:
@@ -185,12 +182,12 @@ def unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
     """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
     home = _HOME.match(text) if is_start else None
     if home is not None:
-        pieces = [Piece(PieceKind.TEXT, home.group(), False, home.group())] if home.group() else []
-        return [*pieces, Piece(PieceKind.UNKNOWN, "", True, text[home.end() :])]
+        pieces = [Piece("text", home.group(), False, home.group())] if home.group() else []
+        return [*pieces, Piece("unknown", "", True, text[home.end() :])]
     index = _INDEX.match(text) if is_start else None
     match = _MANY_WORDS.search(text, index.end() if index else 0)
     if match is None:
-        return [Piece(PieceKind.TEXT, text, False, text)]
+        return [Piece("text", text, False, text)]
     before, rest = text[: match.start()], text[match.start() :]
-    pieces = [Piece(PieceKind.TEXT, before, False, before)] if before else []
-    return [*pieces, Piece(PieceKind.ARRAY, "", False, rest)]
+    pieces = [Piece("text", before, False, before)] if before else []
+    return [*pieces, Piece("array", "", False, rest)]

@@ -78,4 +78,4 @@ def parse_trainer(text: str) -> TrainerScript | None:
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")
     if stem.startswith("trl_"):
         return trainer_from_trl_command(stem.removeprefix("trl_"))
-    return None if re.fullmatch(_NAME, stem) is None else TrainerScript(stem)
+    return trainer_from_path(f"open_instruct/{stem}.py")

@@ -18,11 +18,9 @@ from launch.check.lint.launchers import (
     script_is_unknown,
 )
 from launch.check.lint.scan_result import ScanResult, not_followed
-from launch.check.lint.shell_syntax import Argument, PieceKind, ShellDocument, ShellWord, SimpleCommand
+from launch.check.lint.shell_syntax import Argument, ShellDocument, ShellWord, SimpleCommand
 from launch.check.lint.trainers import MARKER, starts_trainer, trainer_from_path
 from launch.check.lint.variables import (
-    DECLARING,
-    TRAPS,
     VARIABLE,
     Variables,
     defined_function,
@@ -89,7 +87,7 @@ def is_python(argument: Argument) -> bool:
 def find_unfollowed_declarations(
     document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
 ) -> Iterator[ScanResult]:
-    """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined.
+    """Yield what changes what other commands of the text mean: launchers that are redefined, variables' own doubts.
 
     `expanded`: the arguments of each command.
     """
@@ -99,19 +97,14 @@ def find_unfollowed_declarations(
         if not is_assignment(command.words[0])
         for argument in arguments
     )
+    yield from (not_followed(doubt, variables.line_of(offset)) for offset, doubt in variables.doubts.items())
     written = _files_written(document.commands)
     for index, command in enumerate(document.commands):
         words = without_prefix(command.words)
         texts = [word.text for word in words]
         first, rest = texts[0], texts[1:]
-        assigned = words if is_assignment(words[-1]) and is_assignment(words[0]) else words[1:]
         redefined = [defined_function(command), *(rest[:1] if first == "alias" else ())]
         reasons = {
-            f"'{first} -n' names another variable, so every variable is unknown": first in DECLARING - {"export"}
-            and any(text.startswith("-") and "n" in text for text in rest),
-            "a trap runs between the commands, so every variable is unknown": first == "trap" and TRAPS & set(rest),
-            "IFS is set, so what unquoted variables become is unknown": (first in DECLARING or assigned is words)
-            and any(word.text.startswith("IFS=") for word in assigned),
             "a launcher is redefined, so what the commands with its name start is unknown": any(
                 is_launcher_name(text.partition("=")[0]) or text == "command_not_found_handle"
                 for text in redefined
@@ -178,7 +171,7 @@ def _is_read_by_program(commands: Sequence[SimpleCommand], index: int) -> bool:
 
 def _holds_code(assignment: ShellWord) -> bool:
     """Return True for `X='$(...)'` with a command that starts a trainer."""
-    literal = (piece.text for piece in assignment.pieces if piece.kind is PieceKind.TEXT and piece.quoted)
+    literal = (piece.text for piece in assignment.pieces if piece.kind == "text" and piece.quoted)
     return any(_CODE_IN_TEXT.search(text) is not None and starts_trainer(text) for text in literal)
 
 

@@ -18,7 +18,7 @@ from launch.check.lint.launchers import NON_RUNNERS
 from launch.check.lint.shell_syntax import (
     ASSIGNS,
     Argument,
-    PieceKind,
+    Piece,
     ShellDocument,
     ShellWord,
     SimpleCommand,
@@ -29,7 +29,7 @@ from launch.check.lint.trainers import MARKER
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED_NAME = re.compile(r"[A-Za-z_]\w*(?=\[|\+?=|$)")
-DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
+_DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "wait", "for", "select"})
 # Options whose value is no variable's name.
 _TAKES_VALUE = {
@@ -45,7 +45,7 @@ _SPECIAL = re.compile(r"S?RANDOM|SECONDS|LINENO|EPOCH\w+|(?:OLD)?PWD|REPLY|OPTAR
 _LIST = re.compile(r"\$\{?[@*]")
 _PARAMETER = re.compile(r"\$\{?[@*1-9]")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
+_TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
 
 
 @dataclass
@@ -56,9 +56,10 @@ class Variables:
     values: dict[str, ShellWord] = field(default_factory=dict)  # the last of each name, at its place in the text
     unknown: set[str] = field(default_factory=set)  # the names that are assigned twice, or not at the top level
     barriers: list[int] = field(default_factory=list)  # offsets where any variable may be assigned invisibly
-    expanded: dict[tuple[str, PieceKind, bool, bool], list[Argument | None] | None] = field(default_factory=dict)
+    expanded: dict[Piece, list[Argument | None] | None] = field(default_factory=dict)
     characters: int = 0  # of all expansions so far, a repeated one each time
     is_opaque: bool = False  # any variable may be assigned anywhere
+    doubts: dict[int, str] = field(default_factory=dict)  # {offset: what changes the meaning of other commands there}
     trainer_commands: set[str] = field(default_factory=set)  # the names of those whose value mentions a trainer
     has_own_ifs: bool = False  # words may be split elsewhere than at blanks
     functions: frozenset[str] = (
@@ -126,7 +127,7 @@ def _changes_arguments(command: SimpleCommand) -> bool:
         and not (word.text == piece.source and before.text.startswith("-") and before.text != "--")
         for before, word in pairwise((words[0], *words) if words else ())
         for piece in word.pieces
-        if piece.kind is not PieceKind.TEXT
+        if piece.kind != "text"
     )
 
 
@@ -152,13 +153,15 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
         if not (len(words) > 1 and words[1].text.endswith("/activate")):
             variables.barriers.append(words[-1].start + 1)  # it expands its own words before
     elif first == "trap":
-        variables.is_opaque |= any(word.text in TRAPS for word in words)
+        if any(word.text in _TRAPS for word in words):
+            variables.is_opaque = True
+            variables.doubts[words[0].start] = "a trap runs between the commands, so every variable is unknown"
     elif first in ("let", "[["):
         for word in words[1:]:
             _mark_arithmetic(variables, word.text, word.start)
     elif first in _READING:
         _mark_names(_names_read(first, words), variables)
-    elif first in DECLARING:
+    elif first in _DECLARING:
         _declare(words, variables, is_top_level and first != "local")
     elif all(is_assignment(word) for word in words):
         _assign(words, variables, is_top_level)
@@ -168,7 +171,7 @@ def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> No
     """Mark what expansions assign: `${X:=1}`, `${A[X=1]}`."""
     for word in words:
         for piece in word.pieces:
-            if piece.kind in (PieceKind.TEXT, PieceKind.VARIABLE):
+            if piece.kind in ("text", "variable"):
                 continue
             match = ASSIGNS.match(piece.source)
             if match is not None:
@@ -180,7 +183,10 @@ def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> No
 def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
     flags = {flag for word in words[1:] if word.text[:1] in ("-", "+") for flag in word.text[1:]}
     names = tuple(word for word in words[1:] if word.text[:1] not in ("-", "+"))
-    variables.is_opaque |= "n" in flags and words[0].text != "export"
+    if "n" in flags and words[0].text != "export":
+        variables.is_opaque = True
+        reason = f"'{words[0].text} -n' names another variable, so every variable is unknown"
+        variables.doubts[words[0].start] = reason
     is_changed = not flags <= set("aFfgprtx")  # the shell computes what is assigned
     _mark_names([word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables)
     _assign(tuple(filter(is_assignment, names)), variables, is_reliable)
@@ -208,7 +214,7 @@ def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
         name = _ASSIGNED_NAME.match(word.text)
         if name is not None:
             variables.unknown.add(name.group())
-        elif any(piece.kind is not PieceKind.TEXT for piece in word.pieces):
+        elif any(piece.kind != "text" for piece in word.pieces):
             variables.barriers.append(word.start)
 
 
@@ -226,12 +232,14 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         if match is None:
             continue
         _mark_arithmetic(variables, match.group(2) or "", word.start)
-        is_plain = match.group(2) is None and match.group(3) is None and head.kind is PieceKind.TEXT
+        is_plain = match.group(2) is None and match.group(3) is None and head.kind == "text"
         rest = head._replace(text=head.text[match.end() :], source=head.text[match.end() :])
         value = ShellWord(word.start + match.end(), (rest, *word.pieces[1:]), word.elements)
         source = " ".join(map(_own_text, (value, *(value.elements or ()))))
         if MARKER.search(source) or not variables.trainer_commands.isdisjoint(VARIABLE.findall(source)):
             variables.trainer_commands.add(match.group(1))
+        if match.group(1) == "IFS":
+            variables.doubts[word.start] = "IFS is set, so what unquoted variables become is unknown"
         if named := _EXPRESSION.match(value.text):  # arithmetic may evaluate the value
             variables.unknown.add(named.group(1))
         if match.group(1) in variables.values or not (is_reliable and is_plain):
