@@ -52,19 +52,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
 
 
-def batch() -> list[str]:
-    rows = []
-    for nodes in NODES:
-        try:
-            text = str(planned(nodes).batch)
-        except UserError as error:
-            [problem] = error.problems
-            assert problem.id == "batch_not_divisible"
-            text = f"refused; holds {holding(nodes).batch}"
-        rows.append((nodes, f"{nodes * 8:,}", text))
-    return table(("nodes of 8 GPUs", "ranks", "global batch 128"), rows)
-
-
 def held() -> list[str]:
     rows = []
     for per_device in (1, 2, 4, 8, 16, 32):
@@ -128,15 +115,6 @@ def traffic() -> list[str]:
     return table(("nodes", "batch", "ZeRO-3, GiB a rank and step", "ZeRO-2"), rows)
 
 
-def files() -> list[str]:
-    rows = []
-    for nodes in NODES:
-        ranks = planned(nodes, global_batch_size=nodes * 8).parallel.width.world_size
-        every = heartbeat_interval(nodes)
-        rows.append((nodes, f"{ranks:,}", f"{nodes / every:,.0f}", f"{2 * (nodes - 1) / every:,.0f}"))
-    return table(("nodes", "logs of ranks", "heartbeats written per second", "read a second"), rows)
-
-
 _PEAK = re.compile(r"(?<=, )\d+(?= \|)")  # in the table of memory
 
 
@@ -146,15 +124,13 @@ def same(now: str, recorded: str) -> bool:
     return _PEAK.sub("", now) == _PEAK.sub("", recorded) and peaks[0] == pytest.approx(peaks[1], rel=0.1, abs=1)
 
 
-@pytest.mark.parametrize("name", ["batch", "held", "state", "checkpoint", "traffic", "files"])
+@pytest.mark.parametrize("name", ["held", "state", "checkpoint", "traffic"])
 def test_table(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     tables: dict[str, Callable[[], list[str]]] = {
-        "batch": batch,
         "held": held,
         "state": state,
         "checkpoint": lambda: checkpoint(tmp_path),
         "traffic": traffic,
-        "files": files,
     }
     text = PAGE.read_text(encoding="utf-8")
     begin, end = f"<!-- {name}: written by tests/planning/test_scale.py -->\n", "<!-- end -->"
@@ -166,3 +142,9 @@ def test_table(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Non
     elif not same(now, recorded):
         diff = difflib.unified_diff(recorded.splitlines(), now.splitlines(), PAGE.name, "now", lineterm="")
         pytest.fail("\n".join([*diff, "", "if the change is meant: scripts/test --update-golden"]), pytrace=False)
+
+
+def test_heartbeats_become_rarer_with_the_nodes() -> None:
+    """Written and read per second by all nodes: node 0 reads those of all others, and they read that of node 0."""
+    rates = [(nodes / heartbeat_interval(nodes), 2 * (nodes - 1) / heartbeat_interval(nodes)) for nodes in NODES]
+    assert [(round(written), round(read)) for written, read in rates] == [(1, 0), (8, 14), (30, 59), (30, 60)]
