@@ -16,8 +16,17 @@ from tests.paths import ROOT
 from tests.upstream.checkouts import checkout
 
 PAGE = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
+
+
+def paths_of(title: str) -> list[str]:
+    """Return the files of a block: `{a,b}.yaml` stands for two."""
+    before, _, rest = title.partition("{")
+    names, _, after = rest.partition("}")
+    return [f"{before}{name}{after}" for name in names.split(",")]
+
+
 _BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
-BLOCKS = [match.groups() for match in _BLOCK.finditer(PAGE)]
+BLOCKS = [(match[1], path, match[3]) for match in _BLOCK.finditer(PAGE) for path in paths_of(match[2])]
 TESTS = [path for language, path, _ in BLOCKS if path.startswith("tests/")]
 _TREE = ("launch", "configs", "accelerate_configs", "tests", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
 PAIR = ("chosen", "rejected")
