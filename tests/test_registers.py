@@ -24,7 +24,7 @@ from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
 from launch.execution.facts import Guard
 from launch.execution.reward_guards import GUARDS
-from launch.trials.rollout.gates import Gate, GateResult, gate
+from launch.trials.rollout.gates import Gate, gate
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Finding
 from launch.worker.patches import PATCHES
@@ -181,7 +181,7 @@ def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_half_added_gate_is_told_everything() -> None:
     @gate("stall", "")
-    def nothing(_: object) -> GateResult | None:
+    def nothing(_: object) -> Finding | None:
         """Too short."""
         return None
 

@@ -23,7 +23,7 @@ class Finding:
     message: str
     cure: str | None = None  # what to do
     where: str | None = None  # where it is set: a key, a flag, or a line of a file
-    numbers: Mapping[str, float | int | str] = field(default_factory=dict)  # the measurements behind it
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # the measurements behind it
     allowed: bool = False  # `allow=[id]` overrides the failure
 
     @property

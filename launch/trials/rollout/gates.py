@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig
 from launch.execution.completion import compare_first_loss
 from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
+from launch.worker.finding import Finding
 
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
 _DPO = (Kind.dpo,)
 _NO_REFERENCE = ("simpo",)
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")
-
-
-class GateVerdict(StrEnum):
-    passed = "pass"
-    warn = "warn"
-    fail = "fail"
-
-
-@dataclass(frozen=True)
-class GateResult:
-    """The result of one gate for one width."""
-
-    id: str
-    verdict: GateVerdict
-    message: str  # one sentence
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # behind the verdict
-    reason: str = ""  # why the gate exists
-    source: str = ""  # where the gate, or its limit, comes from
-    allowed: bool = False  # it failed, and `allow=[id]` overrides that
-
-    @property
-    def stops(self) -> bool:
-        return self.verdict == GateVerdict.fail and not self.allowed
 
 
 @dataclass(frozen=True)
@@ -52,7 +29,7 @@ class GateCase:
     config: GatesConfig
 
 
-GateFunction = Callable[[GateCase], GateResult | None]
+GateFunction = Callable[[GateCase], Finding | None]
 
 
 @dataclass(frozen=True)
@@ -60,20 +37,17 @@ class Gate:
     """One rule."""
 
     id: str
-    reason: str
-    source: str
+    reason: str  # why it exists
+    source: str  # where it, or its limit, comes from
     kinds: tuple[Kind, ...]
     early: bool  # it also judges a width that did not finish
     judge: GateFunction
 
-    def apply(self, case: GateCase, allow: Collection[str]) -> GateResult | None:
+    def apply(self, case: GateCase, allow: Collection[str]) -> Finding | None:
         """Return the gate's result; None where it does not apply to this width."""
         applies = case.now.plan.config.stage.kind in self.kinds and (self.early or case.now.finished)
         result = self.judge(case) if applies else None
-        if result is None:
-            return None
-        allowed = result.verdict == GateVerdict.fail and self.id in allow
-        return replace(result, id=self.id, reason=self.reason, source=self.source, allowed=allowed)
+        return result and replace(result, id=self.id).apply_allow(allow)
 
 
 def gate(
@@ -88,26 +62,26 @@ def gate(
     return make
 
 
-def passed(message: str, **numbers: Any) -> GateResult:
-    return GateResult("", GateVerdict.passed, message, numbers)
+def passed(message: str, **numbers: Any) -> Finding:
+    return Finding("", "pass", message, numbers=numbers)
 
 
-def warned(message: str, **numbers: Any) -> GateResult:
-    return GateResult("", GateVerdict.warn, message, numbers)
+def warned(message: str, **numbers: Any) -> Finding:
+    return Finding("", "warn", message, numbers=numbers)
 
 
-def failed(message: str, **numbers: Any) -> GateResult:
-    return GateResult("", GateVerdict.fail, message, numbers)
+def failed(message: str, **numbers: Any) -> Finding:
+    return Finding("", "fail", message, numbers=numbers)
 
 
-def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> GateResult | None:
+def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> Finding | None:
     """A failure at the first of the (step, value) pairs whose value is not finite."""
     bad = [(step, value) for step, value in series if not math.isfinite(value)]
     return failed(f"the {what} is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0], steps=len(bad)) if bad else None
 
 
 @gate("finished_steps", "the trainer's exit code and the steps that it logged", early=True)
-def finished_steps(case: GateCase) -> GateResult:
+def finished_steps(case: GateCase) -> Finding:
     """A width that did not finish its steps has measured nothing to compare the next one with."""
     now, outcome, done = case.now, case.now.outcome, case.now.last_step
     if now.finished:
@@ -119,7 +93,7 @@ def finished_steps(case: GateCase) -> GateResult:
 
 
 @gate("loss_finite", "a weight that has become NaN stays NaN", early=True)
-def loss_finite(case: GateCase) -> GateResult | None:
+def loss_finite(case: GateCase) -> Finding | None:
     """A loss that is not finite has already destroyed the weights."""
     series = case.now.series("loss")
     if not series:
@@ -130,7 +104,7 @@ def loss_finite(case: GateCase) -> GateResult | None:
 
 
 @gate("memory_room", "torch.cuda.max_memory_allocated of rank 0; the allocator reserves somewhat more", early=True)
-def memory_room(case: GateCase) -> GateResult | None:
+def memory_room(case: GateCase) -> Finding | None:
     """A run that barely fits fails at the longest sample, hours later."""
     now = case.now
     if now.outcome.cause_id in OUT_OF_MEMORY:
@@ -155,7 +129,7 @@ def memory_room(case: GateCase) -> GateResult | None:
 @gate(
     "evidence_complete", "evidence.json: what the worker found in the trainer's objects at the first step", early=True
 )
-def evidence_complete(case: GateCase) -> GateResult | None:
+def evidence_complete(case: GateCase) -> Finding | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
     allow = case.now.plan.config.allow
     required = (item for item in case.now.evidence if f"refuted_{item['what']}" not in allow)
@@ -177,7 +151,7 @@ def evidence_complete(case: GateCase) -> GateResult | None:
 
 
 @gate("all_ranks_step", "each rank reports its model at its first step; every step reduces gradients over all ranks")
-def all_ranks_step(case: GateCase) -> GateResult | None:
+def all_ranks_step(case: GateCase) -> Finding | None:
     """A rank that trains alone, or not at all, changes the batch silently."""
     now = case.now
     size = now.plan.batch.width
@@ -195,7 +169,7 @@ def all_ranks_step(case: GateCase) -> GateResult | None:
 
 
 @gate("grad_norm_sane", "clipping hides an exploding norm from the loss, not from the optimizer's moments", early=True)
-def grad_norm_sane(case: GateCase) -> GateResult | None:
+def grad_norm_sane(case: GateCase) -> Finding | None:
     """A gradient norm that is huge, or jumps, is the first sign of divergence."""
     config = case.config.grad_norm_sane
     series = case.now.series("grad_norm")
@@ -222,7 +196,7 @@ def grad_norm_sane(case: GateCase) -> GateResult | None:
     "Mann-Kendall's test, and medians of the first and last steps: both are robust against single spikes",
     kinds=LOSS_KINDS,
 )
-def loss_falls(case: GateCase) -> GateResult | None:
+def loss_falls(case: GateCase) -> Finding | None:
     """A loss that does not fall in the first steps shows a wrong learning rate, wrong labels or a wrong template."""
     config = case.config.loss_falls
     losses = [loss for loss in case.now.values("loss") if math.isfinite(loss)]
@@ -272,7 +246,7 @@ def mann_kendall(values: Sequence[float]) -> float:
     "Rafailov et al. 2023, equation 7: -log sigmoid(0), as the policy starts as the reference",
     kinds=_DPO,
 )
-def first_dpo_loss(case: GateCase) -> GateResult | None:
+def first_dpo_loss(case: GateCase) -> Finding | None:
     """At the first step the policy is the reference, so the sigmoid loss is ln 2; else the reference is another model,
     a stale cache, or gets other inputs."""
     step, loss = next(iter(case.now.series("loss")), (0, math.nan))
@@ -288,7 +262,7 @@ def first_dpo_loss(case: GateCase) -> GateResult | None:
 
 
 @gate("reference_cached", "dpo_utils.py:437 and :515 log that the cache is read or written", kinds=_DPO)
-def reference_cached(case: GateCase) -> GateResult | None:
+def reference_cached(case: GateCase) -> Finding | None:
     """The reference's log-probs are computed once, which takes minutes without a logged loss, and are then cached."""
     now = case.now
     if now.plan.config.recipe.loss in _NO_REFERENCE:
@@ -305,7 +279,7 @@ def reference_cached(case: GateCase) -> GateResult | None:
 @gate(
     "reward_accuracy", "rewards/accuracy: the fraction of pairs whose chosen answer has the higher reward", kinds=_DPO
 )
-def reward_accuracy(case: GateCase) -> GateResult:
+def reward_accuracy(case: GateCase) -> Finding:
     """Accuracy that never changes means that the policy does not change, or that both answers are the same."""
     config = case.config.loss_falls
     values = finite(case.now.values("rewards/accuracy"))
@@ -320,7 +294,7 @@ def reward_accuracy(case: GateCase) -> GateResult:
 
 
 @gate("chosen_above_rejected", "rewards/margin: chosen minus rejected reward", kinds=_DPO)
-def chosen_above_rejected(case: GateCase) -> GateResult | None:
+def chosen_above_rejected(case: GateCase) -> Finding | None:
     """The chosen answers must score above the rejected ones; else the two are swapped."""
     config = case.config.loss_falls
     margins = finite(case.now.values("rewards/margin"))
@@ -337,7 +311,7 @@ def chosen_above_rejected(case: GateCase) -> GateResult | None:
 
 
 @gate("margins_finite", "a log-prob of minus infinity: an empty or truncated answer", kinds=_DPO, early=True)
-def margins_finite(case: GateCase) -> GateResult | None:
+def margins_finite(case: GateCase) -> Finding | None:
     """A margin that is not finite comes from a sample without an answer."""
     series = case.now.series("rewards/margin")
     if not series:
@@ -346,7 +320,7 @@ def margins_finite(case: GateCase) -> GateResult | None:
 
 
 @gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")
-def throughput_steady(case: GateCase) -> GateResult:
+def throughput_steady(case: GateCase) -> Finding:
     """Speed that drops within the first steps (a slow data loader, a hot card) makes every projection wrong."""
     config = case.config.throughput_steady
     speed = compute_speed(case.now, config.skip)
@@ -367,7 +341,7 @@ def throughput_steady(case: GateCase) -> GateResult:
 
 
 @gate("padding", "all tokens of the batches against the tokens without padding")
-def padding(case: GateCase) -> GateResult | None:
+def padding(case: GateCase) -> Finding | None:
     """Padding costs as much as any other token and trains nothing."""
     share = padding_share(case.now)
     if share is None:

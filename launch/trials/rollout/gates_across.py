@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection
+from typing import Any
 
 from launch.config.schema import Device, Kind, Precision
 from launch.trials.measurement import Measurement, compute_speed, finite
 from launch.trials.rollout import gates
-from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, GateResult, failed, gate, passed, warned
+from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, failed, gate, passed, warned
+from launch.worker.finding import Finding
 
 
 @gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks", kinds=LOSS_KINDS)
-def same_data(case: GateCase) -> GateResult | None:
+def same_data(case: GateCase) -> Finding | None:
     """Each step must consist of the same samples, in the same micro batches, however many ranks share them."""
     if case.before is None:
         return None
@@ -36,7 +38,7 @@ def same_data(case: GateCase) -> GateResult | None:
 
 
 @gate("same_schedule", "finetune.py:354 and dpo_tune_cache.py:454 count the schedule in steps x ranks, rounded")
-def same_schedule(case: GateCase) -> GateResult | None:
+def same_schedule(case: GateCase) -> Finding | None:
     """The learning rate of a step must not depend on the width."""
     if case.before is None:
         return None
@@ -57,7 +59,7 @@ def same_schedule(case: GateCase) -> GateResult | None:
     "measured: the tolerances come from the table of differences in docs/explanation/gates.md",
     kinds=LOSS_KINDS,
 )
-def loss_parity(case: GateCase) -> GateResult | None:
+def loss_parity(case: GateCase) -> Finding | None:
     """The same step on the same data must have the same loss but for rounding; else the widths train differently."""
     if case.before is None:
         return None
@@ -88,7 +90,7 @@ def loss_parity(case: GateCase) -> GateResult | None:
 
 
 @gate("scaling", "tokens per second and rank, over those of the width before")
-def scaling(case: GateCase) -> GateResult | None:
+def scaling(case: GateCase) -> Finding | None:
     """Added GPUs cost the same whether they are used or not."""
     if case.before is None:
         return None
@@ -112,7 +114,7 @@ _SIGMAS = 4.0  # one in 16,000 by chance
 
 
 @gate("same_rewards", "the mean reward of all steps, and what sampling alone makes of it", kinds=(Kind.rlvr,))
-def same_rewards(case: GateCase) -> GateResult | None:
+def same_rewards(case: GateCase) -> Finding | None:
     """Each width samples answers of its own, from the same model to the same prompts: rewards agree in the mean."""
     if case.before is None:
         return None
@@ -141,7 +143,7 @@ def _mean_reward(measured: Measurement) -> tuple[float, float] | None:
     "tokens of completions over the seconds of their generation, and of their training",
     kinds=(Kind.rlvr,),
 )
-def generation_speed(case: GateCase) -> GateResult | None:
+def generation_speed(case: GateCase) -> Finding | None:
     """Generation and training scale each in its own way, and their sum hides which of them does not."""
     now = _speeds(case.now, case.config.throughput_steady.skip)
     if now is None:
@@ -186,6 +188,20 @@ def _paired(before: Measurement, now: Measurement, name: str) -> list[tuple[int,
 GATES = tuple(value for value in [*vars(gates).values(), *globals().values()] if isinstance(value, Gate))
 
 
-def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[GateResult, ...]:
+def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[Finding, ...]:
     """Apply every gate to a width, in the order of GATES, without those that do not apply to it."""
     return tuple(result for gate in GATES if (result := gate.apply(case, allow)) is not None)
+
+
+def gate_json(result: Finding) -> dict[str, Any]:
+    """The result of a gate, with the reason for the gate and the source of its limit."""
+    gate = next(gate for gate in GATES if gate.id == result.id)
+    return {
+        "id": result.id,
+        "verdict": result.level,
+        "message": result.message,
+        "numbers": result.numbers,
+        "allowed": result.allowed,
+        "reason": gate.reason,
+        "source": gate.source,
+    }

@@ -11,12 +11,12 @@ from launch.config.trials import RolloutConfig
 from launch.table import format_row
 from launch.trials.measurement import Measurement, compute_speed
 from launch.trials.record import State, TrialRecord, TrialRun
-from launch.trials.rollout.gates import GateCase, GateResult, GateVerdict
-from launch.trials.rollout.gates_across import apply_gates
+from launch.trials.rollout.gates import GateCase
+from launch.trials.rollout.gates_across import apply_gates, gate_json
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
 from launch.trials.view import GATES
-from launch.worker.json_codec import to_json
+from launch.worker.finding import Finding
 
 _STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs", "first_step")  # which a run goes through once
 
@@ -39,20 +39,18 @@ def project(
 
     None before anything was measured, or while the number of steps is unknown.
     """
-    usable = [run for run in measured if run.finished and run.total_steps and compute_speed(run, skip)]
-    if not usable:
-        return None
-    source = next((run for run in usable if str(run.width) == width), usable[-1])
-    speed = compute_speed(source, skip)
-    assert speed is not None and source.total_steps is not None
-    seconds = speed.step_seconds * source.plan.batch.width / ranks
-    startup = sum(source.phases.get(phase, 0.0) for phase in _STARTUP_PHASES)
-    hours = (startup + source.total_steps * seconds) / 3600
-    on_gpus = source.width.device == Device.cuda
-    gpu_hours = hours * ranks if on_gpus else None
-    cost = gpu_hours * price if gpu_hours is not None and price is not None else None
-    basis = "measured" if str(source.width) == width else f"as fast a rank as {source.width}"
-    return Projection(source.total_steps, hours, gpu_hours, cost, basis)
+    own = (run for run in measured if str(run.width) == width)
+    for source in (*own, *reversed(measured)):
+        speed = compute_speed(source, skip)
+        if source.finished and source.total_steps and speed:
+            seconds = speed.step_seconds * source.plan.batch.width / ranks
+            startup = sum(source.phases.get(phase, 0.0) for phase in _STARTUP_PHASES)
+            hours = (startup + source.total_steps * seconds) / 3600
+            gpu_hours = hours * ranks if source.width.device == Device.cuda else None
+            cost = gpu_hours * price if gpu_hours is not None and price is not None else None
+            basis = "measured" if str(source.width) == width else f"as fast a rank as {source.width}"
+            return Projection(source.total_steps, hours, gpu_hours, cost, basis)
+    return None
 
 
 def compute_efficiency(measured: Measurement, one_rank: Measurement | None, skip: int) -> float | None:
@@ -70,19 +68,19 @@ class WidthRun(TrialRun):
     """The run of one width."""
 
     requested: RequestedWidth = field(kw_only=True)
-    gate_results: tuple[GateResult, ...] = ()
+    gate_results: tuple[Finding, ...] = ()
     projection: Projection | None = None
     efficiency: float | None = None  # against one rank
 
     @property
-    def failed_gates(self) -> list[GateResult]:
+    def failed_gates(self) -> list[Finding]:
         return [result for result in self.gate_results if result.stops]
 
     def as_json(self) -> dict[str, Any]:
         return {
             **super().as_json(),
             "efficiency": self.efficiency,
-            "gates": self.gate_results,
+            "gates": [gate_json(result) for result in self.gate_results],
             "projection": self.projection,
         }
 
@@ -113,13 +111,12 @@ class RolloutRecord(TrialRecord[WidthRun]):
 
     def update(self, run: WidthRun) -> list[str]:
         measured = [each.measured for each in self.runs if each.measured is not None]
-        one_rank = next((measurement for measurement in measured if measurement.plan.batch.width == 1), None)
         for each in self.runs:
             price = self.config.price_per_gpu_hour
             each.projection = project(each.requested.ranks, each.label, measured, self.warmup, price)
             if each.measured is not None and each.measured.finished:
-                each.efficiency = compute_efficiency(each.measured, one_rank, self.warmup)
-        shown = [to_json(result) for result in run.gate_results if result.verdict != GateVerdict.passed]
+                each.efficiency = compute_efficiency(each.measured, measured[0], self.warmup)
+        shown = [gate_json(result) for result in run.gate_results if result.level != "pass"]
         return [f"  {format_row(GATES, result)}" for result in shown]
 
     @property

@@ -13,8 +13,9 @@ from launch.execution.record.outcome import Outcome
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement
-from launch.trials.rollout.gates import GateCase, GateResult
+from launch.trials.rollout.gates import GateCase
 from launch.trials.rollout.gates_across import GATES
+from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine
 
 DONE = Outcome(exit_code=0, seconds=60.0, steps=10, last_loss=1.0)
@@ -90,7 +91,7 @@ def measured(
 
 def gate_result(
     id: str, now: Measurement, before: Measurement | None = None, allow: Sequence[str] = (), **numbers: Any
-) -> GateResult | None:
+) -> Finding | None:
     """What the gate `id` says; `numbers` replace those of its node in the configuration."""
     config = GatesConfig()
     if numbers:
@@ -101,4 +102,4 @@ def gate_result(
 
 def verdict(id: str, now: Measurement, before: Measurement | None = None, **numbers: Any) -> str | None:
     result = gate_result(id, now, before, **numbers)
-    return None if result is None else result.verdict.value
+    return None if result is None else result.level

@@ -6,9 +6,8 @@ import json
 
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
-from launch.trials.rollout.gates import GateCase, GateVerdict
-from launch.trials.rollout.gates_across import GATES, apply_gates
-from launch.worker.json_codec import to_json
+from launch.trials.rollout.gates import GateCase
+from launch.trials.rollout.gates_across import GATES, apply_gates, gate_json
 from tests.trials.rollout.cases import gate_result, measured
 
 
@@ -31,7 +30,7 @@ def test_allow_is_visible_and_stops_nothing() -> None:
     allowed = gate_result("loss_finite", red, allow=["loss_finite"])
     assert plain is not None and plain.stops
     assert allowed is not None and not allowed.stops
-    assert allowed.verdict == GateVerdict.fail and allowed.allowed is True
+    assert allowed.level == "fail" and allowed.allowed is True
 
 
 def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:
@@ -43,7 +42,7 @@ def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:
 
 def test_a_judgement_is_json() -> None:
     for result in apply_gates(GateCase(measured(), None, GatesConfig())):
-        as_json = json.loads(json.dumps(to_json(result)))
+        as_json = json.loads(json.dumps(gate_json(result)))
         assert as_json["verdict"] in ("pass", "warn", "fail")
         assert as_json["message"] and as_json["reason"] and as_json["source"]
 

@@ -68,7 +68,7 @@ def test_steadiness_at_its_borders() -> None:
 def test_a_few_steps_are_not_judged_for_steadiness() -> None:
     seconds = [1.0] * 6 + [100.0] * 5
     result = gate_result("throughput_steady", measured(**rates(seconds)))  # type: ignore[arg-type]
-    assert result is not None and result.verdict == "pass" and "too few" in result.message
+    assert result is not None and result.level == "pass" and "too few" in result.message
 
 
 def test_no_tokens_a_second_is_red_and_no_clock_a_warning() -> None:

@@ -72,7 +72,7 @@ def test_a_long_window_within_the_warm_up_is_not_a_failure() -> None:
     flat = [2.0 + 0.01 * (-1) ** index for index in range(60)]
     rates = [1e-3 * step / 110 for step in range(1, 61)]
     result = gate_result("loss_falls", measured(flat, columns={"lr": rates}))
-    assert result is not None and result.verdict == "warn" and "still rising" in result.message
+    assert result is not None and result.level == "warn" and "still rising" in result.message
 
 
 def test_the_share_that_a_long_window_must_fall_by_is_a_border() -> None:

@@ -14,7 +14,7 @@ def item(what: str, verdict: str | None, requested: str | None = "true", result:
 
 def test_everything_proven_passes_and_says_what_is_in_force() -> None:
     result = gate_result("evidence_complete", measured(evidence=[PROVEN, item("liger", None, None, "rms_norm,rope")]))
-    assert result is not None and result.verdict == "pass"
+    assert result is not None and result.level == "pass"
     assert "all 1 proven" in result.message and "liger rms_norm,rope" in result.message
 
 
@@ -31,7 +31,7 @@ def test_what_the_line_allows_is_not_required() -> None:
     allowing = replace(now, plan=replace(now.plan, config=replace(now.plan.config, allow=["refuted_complete_answers"])))
     result = gate_result("evidence_complete", allowing)
     assert verdict("evidence_complete", now) == "fail"
-    assert result is not None and result.verdict == "pass" and "all 1 proven" in result.message
+    assert result is not None and result.level == "pass" and "all 1 proven" in result.message
 
 
 def test_refuted_is_reported_of_a_run_that_it_ended() -> None:

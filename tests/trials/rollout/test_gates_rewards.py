@@ -10,7 +10,7 @@ import pytest
 
 from launch.config.schema import Device, Kind
 from launch.trials.measurement import Measurement
-from launch.trials.rollout.gates import GateResult
+from launch.worker.finding import Finding
 from tests.trials.rollout.cases import gate_result, measured
 
 STEPS = 10
@@ -35,7 +35,7 @@ def sampled(mean: float, seed: int) -> list[float]:
     return [sum(draw.random() < mean for _ in range(16)) / 16 for _ in range(STEPS)]
 
 
-def judged(id: str, now: Measurement, before: Measurement | None) -> GateResult:
+def judged(id: str, now: Measurement, before: Measurement | None) -> Finding:
     result = gate_result(id, now, before)
     assert result is not None
     return result
@@ -44,14 +44,14 @@ def judged(id: str, now: Measurement, before: Measurement | None) -> GateResult:
 @pytest.mark.parametrize("seed", range(20))
 def test_widths_that_only_sample_otherwise_agree(seed: int) -> None:
     result = judged("same_rewards", width(sampled(0.5, seed), 2), width(sampled(0.5, seed + 100)))
-    assert result.verdict == "pass" and "sampling alone makes 0.22 at most" in result.message
+    assert result.level == "pass" and "sampling alone makes 0.22 at most" in result.message
 
 
 def test_a_width_whose_rewards_are_others_fails() -> None:
     result = judged("same_rewards", width(sampled(0.2, 1), 2), width(sampled(0.6, 2)))
-    assert result.verdict == "fail" and result.numbers["apart"] > 0.22
+    assert result.level == "fail" and result.numbers["apart"] > 0.22
     missing = measured([0.0] * STEPS, kind=Kind.rlvr)
-    assert judged("same_rewards", missing, width(sampled(0.6, 2))).verdict == "fail"
+    assert judged("same_rewards", missing, width(sampled(0.6, 2))).level == "fail"
     assert gate_result("same_rewards", width(sampled(0.2, 1)), None) is None
 
 
@@ -60,11 +60,11 @@ def test_generation_and_training_are_shown_apart_and_one_that_does_not_scale_is_
     alone = judged("generation_speed", one, None)
     assert alone.message == "generation 200 tokens/s, training 800"
     same = judged("generation_speed", width([0.5] * STEPS, 2, 4.0, 1.0), one)
-    assert same.verdict == "pass" and same.message.endswith("100% and 100% of gpu1's a rank")
+    assert same.level == "pass" and same.message.endswith("100% and 100% of gpu1's a rank")
     slow = judged("generation_speed", width([0.5] * STEPS, 2, 8.0, 1.0), one)
-    assert slow.verdict == "warn" and slow.message.endswith("50% and 100% of gpu1's a rank")
+    assert slow.level == "warn" and slow.message.endswith("50% and 100% of gpu1's a rank")
     on_cpu = judged("generation_speed", width([0.5] * STEPS, 2, 8.0, 1.0, device=Device.cpu), one)
-    assert on_cpu.verdict == "pass"
+    assert on_cpu.level == "pass"
 
 
 def test_other_kinds_have_neither() -> None:
