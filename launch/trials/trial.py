@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -27,18 +27,20 @@ T = TypeVar("T")
 _UNSUPPORTED = ("detach", "cache_only", "nodes")
 
 
-def unsupported_problems(
-    line: CommandLine, verb: str, reason: str, cures: Mapping[str, str] | None = None
-) -> Iterator[Problem]:
-    """Yield what the line asks for that a trial does not support. `reason`: why it does not support a sweep."""
+def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) -> None:
+    """Refuse what a trial does not support. `reason`: why it does not support a sweep; `cures`: of keys. Raises
+    UserError: VERB_alone."""
     id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
+    problems = [
+        Problem(id_, f"{verb} does not support {key}=", f"override {key}", cures.get(key, "remove it"))
+        for key in _UNSUPPORTED
+        if key in keys
+    ]
     if line.sweeps:
         message = f"{verb} takes one value of each key: {reason}"
-        yield Problem(id_, message, None, "run it once for each value")
-    for key in _UNSUPPORTED:
-        if key in keys:
-            cure = (cures or {}).get(key, "remove it")
-            yield Problem(id_, f"{verb} does not support {key}=", f"override {key}", cure)
+        problems.append(Problem(id_, message, None, "run it once for each value"))
+    if problems:
+        raise UserError(problems)
 
 
 def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> CommandLine:

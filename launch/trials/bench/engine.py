@@ -24,10 +24,10 @@ from launch.trials.trial import (
     expand_short_options,
     plan_probe,
     refuse_failing_preflight,
+    refuse_unsupported,
     say_document,
     say_lines,
     say_plan,
-    unsupported_problems,
 )
 
 SIDES = ("A", "B")
@@ -66,7 +66,8 @@ def read_request(line: CommandLine) -> BenchRequest:
         message = f"bench compares two settings and got {given.get(len(parts), f'{len(parts) - 1} of them')}"
         raise refusal("bench_settings", message, "command line", f"use {_USAGE}")
     common, a, b = parts
-    problems = list(unsupported_problems(line, "bench", "it runs two settings in turn"))
+    refuse_unsupported(line, "bench", "it runs two settings in turn")
+    problems = []
     for name, arguments in zip(SIDES, (a, b), strict=True):
         for argument in arguments:
             key = override_key(argument)

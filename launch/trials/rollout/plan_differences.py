@@ -68,8 +68,8 @@ def _master_weights(plans: Sequence[Plan]) -> PlanDifference | None:
     if not with_zero or not without or plans[0].parallel.precision != Precision.bf16:
         return None
     what = (
-        f"AdamW updates bf16 weights at {_enumerate(without)}, without DeepSpeed, "
-        f"and fp32 master weights at {_enumerate(with_zero)}"
+        f"AdamW updates bf16 weights at {', '.join(without)}, without DeepSpeed, "
+        f"and fp32 master weights at {', '.join(with_zero)}"
     )
     bound = (
         "an update below 1/256 of a weight can be lost without them; the gate loss_parity has a tolerance of its own"
@@ -173,7 +173,3 @@ def _sharding(plans: Sequence[Plan]) -> PlanDifference | None:
 def _steps_times_ranks(plans: Sequence[Plan]) -> bool:
     trainer = plans[0].config.trainer
     return trainer.family == Family.open_instruct and trainer.launcher == Launcher.accelerate
-
-
-def _enumerate(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

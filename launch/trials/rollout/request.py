@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from launch.config.line import CommandLine
 from launch.config.trials import RolloutConfig
-from launch.errors import UserError, refusal
-from launch.trials.trial import expand_short_options, unsupported_problems
+from launch.errors import refusal
+from launch.trials.trial import expand_short_options, refuse_unsupported
 
 WIDTHS = ("gpus", "processes")
 SHORT = tuple(vars(RolloutConfig()))  # short for keys of the node `rollout`
@@ -75,10 +75,7 @@ def read_request(line: CommandLine) -> RolloutRequest:
     """
     dry_run, line = line.pop_flag(_DRY_RUN)
     own, rest = line.pop_overrides((*WIDTHS, _SUBMIT))
-    cures = {"nodes": "write the widths as NODESxGPUS"}
-    problems = list(unsupported_problems(line, "rollout", "it runs one stage at several widths", cures))
-    if problems:
-        raise UserError(problems)
+    refuse_unsupported(line, "rollout", "it runs one stage at several widths", nodes="write the widths as NODESxGPUS")
     width_keys = [key for key in WIDTHS if key in own]
     if len(width_keys) != 1:
         message = "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"

@@ -34,9 +34,9 @@ from launch.trials.trial import (
     Runner,
     expand_short_options,
     plan_probe,
+    refuse_unsupported,
     say_document,
     say_plan,
-    unsupported_problems,
 )
 from launch.trials.tune.predict import Prediction, Probe, Workload, predict
 from launch.trials.tune.record import TuneRecord, overlay_path, overlay_text
@@ -137,9 +137,7 @@ def read_request(line: CommandLine) -> CommandLine:
 
     Raises UserError: tune_alone, duplicate_override.
     """
-    problems = list(unsupported_problems(line, "tune", "it searches one stage at one width"))
-    if problems:
-        raise UserError(problems)
+    refuse_unsupported(line, "tune", "it searches one stage at one width")
     return expand_short_options(line, "tune", SHORT)
 
 
