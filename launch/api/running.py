@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +33,7 @@ from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
 from launch.resources import ROOT
+from launch.waiting import wait_until
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
 _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE)
@@ -233,11 +232,3 @@ def run_planned(planned: Plan, display: Display) -> int:
 def runs(folder: str | Path = "runs") -> list[Run]:
     """Return every run below `folder`, live or finished, sorted by stage and name."""
     return [Run(path) for path in find_runs(Path(folder).expanduser().absolute())]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float | None, interval: float = 0.1) -> bool:
-    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in seconds."""
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < deadline:
-        time.sleep(interval)
-    return holds

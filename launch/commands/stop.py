@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.api.running import STOP_PATIENCE, Run, wait_until
+from launch.api.running import STOP_PATIENCE, Run
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, UserError, refusal
 from launch.execution.record.lock import Holder, this_process
@@ -24,6 +24,7 @@ from launch.slurm.jobs import (
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.terminal import echo
+from launch.waiting import wait_until
 
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills it
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Cure, refusal
+from launch.waiting import wait_until
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds
@@ -68,20 +68,10 @@ def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:
     Raises UserError: not_shared.
     """
     path = allocation.mailbox
-    if path is not None and not file_appears(path, seconds):
+    if path is not None and not wait_until(path.exists, seconds, _POLL):
         message = f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
         cure = "set runs to a folder on a file system that all nodes share, and in a container mount it"
         raise refusal("not_shared", message, "runs", cure)
-
-
-def file_appears(path: Path, seconds: float = _FILE_DELAY) -> bool:
-    """Whether a file exists within `seconds`: another node may have written it to the shared file system just now."""
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL)
-    return True
 
 
 def _find_mailbox(environ: Mapping[str, str]) -> Path | None:

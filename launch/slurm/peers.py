@@ -2,7 +2,9 @@
 
 Slurm notices a dead node only after minutes, and a rank whose peer is gone waits in a collective even longer. Node 0
 watches every node and every node watches node 0. A logged step proves that every rank is alive; without one, a node is
-lost when its heartbeat, the modification time of its file, has not changed for a while, and the others then end.
+lost when its heartbeat, the modification time of its file, has not changed for a while, and the others then end. The
+content of the files is all else that the supervisors tell each other: how far node 0 is, why a node failed, and, when
+the run stalls, where the ranks of each node are.
 
 The more nodes, the rarer and the more scattered are the accesses: all nodes together cause fewer than 200 a second.
 """
@@ -15,11 +17,15 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from launch.execution.supervise.stacks import Stacks
 from launch.files import write_json
+from launch.waiting import wait_until
 from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
@@ -30,6 +36,8 @@ _FIRST_HEARTBEAT = 300.0  # seconds until a node's first heartbeat: on many node
 _ABSENT = 5.0  # seconds to wait for a node without any heartbeat once this one was ended from outside
 _MAX_WAIT = 300.0  # seconds that a node whose ranks failed waits for node 0
 _TERMINATED_WAIT = 20.0  # the same once Slurm has sent SIGTERM: it kills this node half a minute later
+_SHOWN_AFTER = 3.0  # seconds until what another node wrote is visible on a shared file system
+_STACKS_WAIT = 15.0  # seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
 _END = 40.0  # seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15
 
 
@@ -57,8 +65,11 @@ class Heartbeat:
     """The content of a node's file."""
 
     state: str  # of the node's ranks: `alive`, `failed` or `done`; or `over`
-    progress: str = ""  # of node 0: `planned`, then `started` once its start record is written
+    # of node 0: `planned`; `started` once its start record is written; `stalled` or, if only some steps were requested,
+    # `complete`, just before it ends its ranks
+    progress: str = ""
     failure: NodeFailure | None = None
+    stacks: Stacks | None = None  # of the node's ranks, once node 0 is `stalled`
 
 
 @dataclass
@@ -88,7 +99,7 @@ class Peers:
         self,
         folder: Path,
         node_rank: int,
-        nodes: int,
+        hosts: Sequence[str],
         limit: float,
         on_lost: Callable[[LostNode], None],
         *,
@@ -99,10 +110,11 @@ class Peers:
         # the node that failed first, or, as soon as there is one, the silent node: when a machine dies, the ranks of
         # the other nodes fail at once, and its silence shows only later
         self.lost: LostNode | None = None
-        self._folder, self._rank, self._nodes, self._on_lost, self._clock = folder, node_rank, nodes, on_lost, clock
-        self._limit = max(limit, _MISSED * heartbeat_interval(nodes)) if limit else 0.0
+        self._folder, self._rank, self._hosts, self._on_lost, self._clock = folder, node_rank, hosts, on_lost, clock
+        self._nodes = len(hosts)
+        self._limit = max(limit, _MISSED * heartbeat_interval(self._nodes)) if limit else 0.0
         self._was_terminated, self._is_reachable = was_terminated, is_reachable
-        self._watched = [rank for rank in range(nodes) if rank != node_rank] if node_rank == 0 else [0]
+        self._watched = [rank for rank in range(self._nodes) if rank != node_rank] if node_rank == 0 else [0]
         self._live = set(self._watched)
         self._seen: dict[int, _Seen] = {}
         self._own, self._written = Heartbeat("alive"), Heartbeat("")
@@ -119,17 +131,46 @@ class Peers:
             self._folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
+    @property
+    def progress(self) -> str:
+        """How far node 0 is; empty until it has planned."""
+        first = self._own if self._rank == 0 else self._of_first
+        return first.progress if first else ""
+
     def report_progress(self, progress: str) -> None:
-        """Report on node 0 how far the start of the job is; the other nodes wait for it."""
-        self._own = Heartbeat(self._own.state, progress, self._own.failure)
+        """Report on node 0 how far the job is; the other nodes wait for it."""
+        self._report(progress=progress)
+
+    def _report(self, **changes: Any) -> None:
+        self._own = replace(self._own, **changes)
         self._wake.set()
 
-    def await_progress(self, *awaited: str) -> None:
-        """Wait until node 0 reports one of `awaited`, or is not going to."""
-        while self.lost is None and not self._is_over and not self._was_terminated():
-            if self._of_first and self._of_first.progress in awaited:
-                return
+    def wait_while(self, *progress: str) -> None:
+        """Wait while the progress of node 0 is one of `progress`, unless it is not going to change."""
+        while self.lost is None and not self._is_over and not self._was_terminated() and self.progress in progress:
             time.sleep(_SHORT_INTERVAL / 2)
+
+    def has_completed(self) -> bool:
+        """Whether node 0 has reported that the requested steps are logged, before this node's ranks failed."""
+        seconds = _SHOWN_AFTER + heartbeat_interval(self._nodes)
+        return wait_until(lambda: self.progress == "complete", seconds)
+
+    def publish_stacks(self, stacks: Stacks) -> None:
+        """Send node 0 the stacks of this node's ranks."""
+        self._report(stacks=stacks)
+
+    def collect_stacks(self) -> Stacks:
+        """Wait for the stacks of the other nodes; the summary has a line for each node that sends none in time."""
+        seconds = _STACKS_WAIT + 2 * heartbeat_interval(self._nodes)
+        wait_until(lambda: None not in map(self._stacks_of, set(self._live)), seconds)
+        stacks = {rank: self._stacks_of(rank) for rank in self._watched}
+        silent = (f"node {self._hosts[rank]} sent no stacks in time" for rank in stacks if stacks[rank] is None)
+        sent = [each for each in stacks.values() if each]
+        summary = chain.from_iterable(each.summary for each in sent)
+        return Stacks(tuple(chain.from_iterable(each.files for each in sent)), (*summary, *silent))
+
+    def _stacks_of(self, rank: int) -> Stacks | None:
+        return self._heartbeats[rank].stacks if rank in self._heartbeats else None
 
     def note_step(self) -> None:
         """Note that a step was logged, which takes every rank."""
@@ -140,25 +181,25 @@ class Peers:
 
         Returns when the watched nodes have reported too or fell silent: only then is it known which one is at fault.
         """
-        began, rounds = self._clock(), self._rounds
+        rounds = self._rounds
         self.report_end(failure)
         patience = self._limit + (_END if failure is None or self._rank == 0 else _MAX_WAIT)
-        while self._clock() - began < patience:
+
+        def is_settled() -> bool:
             if self._rounds >= rounds + 2 and not self._pending():
-                return
-            if self._terminated_at is not None and self._clock() - self._terminated_at > _TERMINATED_WAIT:
-                return
-            time.sleep(0.1)
+                return True
+            return self._terminated_at is not None and self._clock() - self._terminated_at > _TERMINATED_WAIT
+
+        wait_until(is_settled, patience)
 
     def report_end(self, failure: NodeFailure | None) -> None:
         """Report that this node's ranks are done (None), or why they failed; the first report counts."""
         if self._own.state == "alive":
-            self._own = Heartbeat("done" if failure is None else "failed", self._own.progress, failure)
-            self._wake.set()
+            self._report(state="done" if failure is None else "failed", failure=failure)
 
     def absent(self) -> list[int]:
         """The watched nodes whose heartbeat was never seen."""
-        return [rank for rank in self._watched if rank not in self._seen or self._seen[rank].heartbeat is None]
+        return [rank for rank in self._watched if rank not in self._heartbeats]
 
     def _pending(self) -> set[int]:
         """The nodes whose end is worth waiting for: Slurm kills what still runs half a minute after its signal."""
@@ -184,7 +225,7 @@ class Peers:
                     break
                 time.sleep(0.1)
         elif self._own.state == "failed":
-            self._own = Heartbeat("over", self._own.progress, self._own.failure)
+            self._own = replace(self._own, state="over")
         self._stop.set()
         self._wake.set()
         self._thread.join()
@@ -192,8 +233,13 @@ class Peers:
             self.write_heartbeat(self._own)
 
     @property
+    def _heartbeats(self) -> dict[int, Heartbeat]:
+        """What was last read of the watched nodes, by rank."""
+        return {rank: seen.heartbeat for rank, seen in self._seen.items() if seen.heartbeat}
+
+    @property
     def _of_first(self) -> Heartbeat | None:
-        return self._seen[0].heartbeat if 0 in self._seen else None
+        return self._heartbeats.get(0)
 
     @property
     def _is_over(self) -> bool:
@@ -202,11 +248,10 @@ class Peers:
 
     def failures(self) -> dict[int, NodeFailure]:
         """The failures that watched nodes reported, by node."""
-        heartbeats = {rank: seen.heartbeat for rank, seen in self._seen.items()}
         return {
             rank: heartbeat.failure
-            for rank, heartbeat in sorted(heartbeats.items())
-            if heartbeat and heartbeat.state == "failed" and heartbeat.failure
+            for rank, heartbeat in sorted(self._heartbeats.items())
+            if heartbeat.state == "failed" and heartbeat.failure
         }
 
     def check(self, turn: int = 0, turns: int = 1) -> LostNode | None:
@@ -227,7 +272,7 @@ class Peers:
             elif self._is_silent(seen, rank, began):
                 self._live.discard(rank)
                 failure = NodeFailure(f"no heartbeat for {began - seen.changed_at:.0f} s")
-                silent = silent or LostNode(rank, failure, True, len(self.absent()) < len(self._watched))
+                silent = silent or LostNode(rank, failure, True, bool(self._heartbeats))
             else:
                 self._live.add(rank)
         if turn == turns - 1:
@@ -268,7 +313,7 @@ class Peers:
             for seen in self._seen.values():
                 seen.changed_at = now
         self._last_round = now
-        is_awaited = self._rank > 0 and not (self._of_first and self._of_first.progress == "started")
+        is_awaited = self._rank > 0 and self.progress in ("", "planned")
         is_hurried = self._own.state != "alive" or is_awaited
         interval = heartbeat_interval(self._nodes, _SHORT_INTERVAL if is_hurried else _INTERVAL)
         turns = max(1, round(interval)) if self._rank == 0 else 1  # node 0 reads the files a few at a time
@@ -300,5 +345,5 @@ class Peers:
         if heartbeat == self._written:
             os.utime(path, ns=(time.time_ns(), time.time_ns()))
             return
-        write_json(path, {**versioned(heartbeat), "pid": os.getpid()})
+        write_json(path, versioned(heartbeat))
         self._written = heartbeat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure
+from launch.waiting import wait_until
 
 _POLL = 0.5  # seconds
 GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/known.yaml)
@@ -144,9 +144,8 @@ def wait_for_lock(
     Slurm restarts a job when none of its processes is left. A lock that still exists belongs to a process on another
     machine that could not release it, and becomes stale.
     """
-    path, began = lock_path(folder), time.monotonic()
+    path = lock_path(folder)
     if holder := find_holder(path):
         usual = f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat"
         notify(f"{reason}: waiting at most {patience:.0f} s for {holder[0]}" if reason else usual)
-    while find_holder(path) and time.monotonic() - began < patience:
-        time.sleep(_POLL)
+    wait_until(lambda: not find_holder(path), patience, _POLL)

@@ -123,7 +123,7 @@ def test_node_0_alone_digests_where_a_shipped_script_made_the_job_folder(
         return this_machine(composed)
 
     def plan_alone(plan_task: Callable[[Peers], NodeTask], folder: JobFolder, *_: object) -> int:
-        peers = Peers(folder.path / "7.0", node_rank, 2, 20.0, lambda lost: None)
+        peers = Peers(folder.path / "7.0", node_rank, ("n1", "n2"), 20.0, lambda lost: None)
         return plan_task(peers).plan.parallel.width.nodes
 
     monkeypatch.setattr("launch.slurm.node.task.this_machine", record)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from launch.execution.supervise.stacks import Stacks
 from launch.slurm.allocation import read_allocation
 from launch.slurm.node.ranks import StartRecord, read_start_record, rendezvous_port
 from launch.slurm.peers import Heartbeat, LostNode, NodeFailure, Peers
 
+HOSTS = ("n1", "n2", "n3")
 OOM = NodeFailure("out of memory", "cuda_out_of_memory", "a smaller batch")
 CLOSED, ENDED = NodeFailure("connection closed by peer"), NodeFailure("interrupted by SIGTERM")
 
@@ -25,7 +27,7 @@ class FakeNodes:
     def __init__(self, folder: Path, limit: float = 20.0) -> None:
         self.now = 0.0
         self.lost: list[LostNode] = []
-        self.each = [Peers(folder, rank, 3, limit, self.lost.append, clock=lambda: self.now) for rank in range(3)]
+        self.each = [Peers(folder, rank, HOSTS, limit, self.lost.append, clock=lambda: self.now) for rank in range(3)]
 
     def pass_time(self, seconds: int, *live: int) -> dict[int, LostNode | None]:
         """Let the `live` nodes check once a second; what each one found last."""
@@ -69,7 +71,7 @@ def test_a_step_is_a_sign_of_life_of_every_node(tmp_path: Path) -> None:
 def test_node_0_is_not_lost_while_its_ranks_listen(tmp_path: Path) -> None:
     now, listens = 0.0, True
     first, second = (
-        Peers(tmp_path, rank, 2, 20.0, lambda _: None, clock=lambda: now, is_reachable=lambda: listens)
+        Peers(tmp_path, rank, HOSTS[:2], 20.0, lambda _: None, clock=lambda: now, is_reachable=lambda: listens)
         for rank in range(2)
     )
     first.check(), second.check()
@@ -103,7 +105,7 @@ def test_a_node_that_is_done_may_be_silent(tmp_path: Path) -> None:
 def test_a_node_that_failed_waits_for_the_end_of_the_others(tmp_path: Path) -> None:
     """srun kills the tasks of every node as soon as one of them has failed."""
     lost = threading.Event()
-    first, second = (Peers(tmp_path, rank, 2, 20.0, lambda _: lost.set()) for rank in range(2))
+    first, second = (Peers(tmp_path, rank, HOSTS[:2], 20.0, lambda _: lost.set()) for rank in range(2))
     first.start()
     second.start()
 
@@ -133,7 +135,7 @@ def test_the_silent_node_is_to_blame_and_not_those_that_fell_over_it(tmp_path: P
 
 def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
     reported: list[LostNode] = []
-    first, second = (Peers(tmp_path, rank, 2, 2.0, reported.append) for rank in range(2))
+    first, second = (Peers(tmp_path, rank, HOSTS[:2], 2.0, reported.append) for rank in range(2))
     second.write_heartbeat(Heartbeat("alive"))
     first.start()
     first.settle(CLOSED)
@@ -145,8 +147,8 @@ def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
 
 def test_a_node_that_never_began_is_not_waited_for_once_slurm_ends_the_job(tmp_path: Path) -> None:
     """Slurm ends the others when the task of one has ended by itself, and kills them half a minute later."""
-    first = Peers(tmp_path, 0, 3, 20.0, lambda _: None, was_terminated=lambda: True)
-    second = Peers(tmp_path, 1, 3, 20.0, lambda _: None, was_terminated=lambda: True)
+    first = Peers(tmp_path, 0, HOSTS, 20.0, lambda _: None, was_terminated=lambda: True)
+    second = Peers(tmp_path, 1, HOSTS, 20.0, lambda _: None, was_terminated=lambda: True)
     first.start()
     second.write_heartbeat(Heartbeat("failed", "", ENDED))
     began = time.monotonic()
@@ -160,6 +162,28 @@ def test_a_slow_start_is_not_silence(tmp_path: Path) -> None:
     assert nodes.pass_time(290, 0, 1)[0] is None
     lost = nodes.pass_time(20, 0, 1)[0]
     assert lost is not None and lost.node_rank == 2
+
+
+def test_node_0_collects_the_stacks_of_the_nodes_that_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.slurm.peers._STACKS_WAIT", 0.1)
+    nodes = FakeNodes(tmp_path)
+    nodes.pass_time(1, 0, 1, 2)
+    first, second, _ = nodes.each
+    first.report_progress("stalled")
+    nodes.pass_time(1, 0, 1)
+    assert second.progress == "stalled"
+    stacks = Stacks((tmp_path / "rank-1.txt",), ("rank 1 is in read (loader.py:3)",))
+    second.publish_stacks(stacks)
+    nodes.pass_time(1, 1, 0)
+    assert first.collect_stacks() == Stacks(stacks.files, (*stacks.summary, "node n3 sent no stacks in time"))
+
+
+def test_a_node_whose_ranks_ended_with_those_of_node_0_has_completed(tmp_path: Path) -> None:
+    nodes = FakeNodes(tmp_path)
+    nodes.each[0].report_progress("complete")
+    nodes.each[0].report_end(None)
+    nodes.pass_time(1, 0, 1)
+    assert nodes.each[1].has_completed()
 
 
 def test_silence_can_be_let_pass(tmp_path: Path) -> None:

@@ -246,9 +246,8 @@ def test_the_lock_of_a_machine_that_died_is_waited_for(tmp_path: Path, monkeypat
 
 def first_node(run_plan: Plan, attempt: Path) -> NodeContext:
     task = NodeTask(run_plan, lambda ranks, display: 0)
-    return NodeContext(
-        task, ALLOCATION, attempt, Peers(attempt, 0, 2, 20.0, lambda lost: None), NodeSignals(lambda: None)
-    )
+    peers = Peers(attempt, 0, ALLOCATION.hosts, 20.0, lambda lost: None)
+    return NodeContext(task, ALLOCATION, attempt, peers, NodeSignals(lambda: None))
 
 
 def test_the_warning_ends_only_a_run_that_gains_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

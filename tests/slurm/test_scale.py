@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.slurm.node.ranks import StackRequests, StartRecord, read_start_record
+from launch.slurm.node.ranks import StartRecord, read_start_record
 from launch.slurm.peers import LostNode, Peers
 
 NODES = 512
@@ -33,14 +33,12 @@ class Nodes:
         self.started: set[int] = set()
         self.accesses: Counter[int] = Counter()  # by second
         hosts = [f"n{rank}" for rank in range(NODES)]
-        self.peers = [Peers(folder, rank, NODES, 20.0, self._on_lost(rank), clock=self.clock) for rank in range(NODES)]
-        self.stacks = [StackRequests(folder, rank, hosts, self.clock) for rank in range(NODES)]
+        self.peers = [Peers(folder, rank, hosts, 20.0, self._on_lost(rank), clock=self.clock) for rank in range(NODES)]
         self._order = itertools.count()
         self._events: list[tuple[float, int, int, Callable[[int], float]]] = []
         for rank, peers in enumerate(self.peers):
             starts = random.uniform(0, 5)  # srun starts the tasks within seconds
             self.at(starts + peers.first_delay(), rank, self._round)
-            self.at(starts + random.uniform(0, 0.5), rank, self._look)
 
     def clock(self) -> float:
         return self.now
@@ -53,18 +51,10 @@ class Nodes:
 
     def _round(self, rank: int) -> float:
         seconds = self.peers[rank].do_round()
-        seen = self.peers[rank]._seen.get(0)
-        if rank not in self.started and seen and seen.heartbeat and seen.heartbeat.progress == "started":
+        if rank and rank not in self.started and self.peers[rank].progress == "started":
             self.started.add(rank)
             assert read_start_record(self.folder) is not None
         return seconds
-
-    def _look(self, rank: int) -> float:
-        """What a node's watch does twice a second."""
-        is_due = rank > 0 and self.now >= self.stacks[rank]._next_look
-        assert not self.stacks[rank].is_requested()
-        self.accesses[int(self.now)] += is_due  # stat has no audit event
-        return max(0.5, self.stacks[rank]._next_look - self.now)
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds

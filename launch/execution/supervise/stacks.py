@@ -34,16 +34,20 @@ class Stacks:
     summary: tuple[str, ...]  # a line per group of ranks at the same place, or why there is no dump
 
 
-class PeerStacks(Protocol):
-    """Exchanges stacks between the nodes of a run: node 0 requests and collects them, the others publish theirs."""
+class PeerNodes(Protocol):
+    """The other nodes of a run. Node 0 leads: it reports its progress, and collects what the others publish."""
 
-    def request(self) -> None: ...
+    @property
+    def progress(self) -> str:
+        """`stalled` when node 0 requests stacks, `complete` when it has logged the steps that were requested."""
 
-    def collect(self) -> Stacks: ...
+    def report_progress(self, progress: str) -> None: ...
 
-    def is_requested(self) -> bool: ...
+    def note_step(self) -> None: ...
 
-    def publish(self, stacks: Stacks) -> None: ...
+    def publish_stacks(self, stacks: Stacks) -> None: ...
+
+    def collect_stacks(self) -> Stacks: ...
 
 
 def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], folder: Path) -> Stacks:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import math
 import os
 import selectors
 import shutil
@@ -20,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -34,7 +33,7 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.ending import conclude, end_lines
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.processes import ReaperProcess, end_by_run_id
-from launch.execution.supervise.stacks import PeerStacks
+from launch.execution.supervise.stacks import PeerNodes
 from launch.execution.supervise.streams import Channel, Pump
 from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
@@ -63,16 +62,11 @@ class Execution:
     watch_config: WatchConfig = field(default_factory=WatchConfig)  # with the ranks and steps, in its guard_context
     stop_after: int | None = None  # end the run as done after this logged step; it then leaves no model
     seconds: float | None = None  # end the run as done after this time, whatever was logged
-    # A file on a folder shared by all nodes of the run. The node that counts the steps creates it when the run is to
-    # stop, before it ends its own ranks; the other nodes then end theirs.
-    stop_file: Path | None = None
-    poll_every: float = 0.0  # least seconds between two looks at that file, or at the run folder
-    peer_stacks: PeerStacks | None = None  # the other nodes of the run
+    peers: PeerNodes | None = None  # the other nodes of the run
     # The exit codes of ends that are recorded at once, before anything is printed: none of a pass that is not a run,
     # and in a job no interruption, whose cause (a lost node, the time limit) the caller knows and records.
     recorded: tuple[int, ...] = (EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED)
-    on_step: Callable[[], None] | None = None  # called when steps were logged
-    reports_interruption: bool = True  # False where another node of the run reports it
+    leads: bool = True  # False where another node of the run reports an interruption and watches the run folder
 
 
 def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str, Any]:
@@ -146,9 +140,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), context.ranks)
     reaper: ReaperProcess | None = None
-    watch = Watch(
-        execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peer_stacks
-    )
+    watch = Watch(execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peers)
     observer = Observer(execution.reader, context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
@@ -193,7 +185,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
     if outcome.exit_code in execution.recorded:
         with contextlib.suppress(OSError):  # the caller tries again, and reports it
             folder.finish(outcome)
-    is_reported = execution.reports_interruption or outcome.exit_code != EXIT_INTERRUPTED
+    is_reported = execution.leads or outcome.exit_code != EXIT_INTERRUPTED
     for line in [*(end_lines(end, folder) if is_reported else ()), *_describe_losses(pump)]:
         screen.say(line)
     return outcome
@@ -213,7 +205,6 @@ class _LiveRun:
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
     _step: int = 0
     _misses: int = 0
-    _stop_looked: float = -math.inf
     _folder_looked: float = field(default_factory=time.monotonic)
 
     def follow(self, reaper: ReaperProcess) -> None:
@@ -237,7 +228,7 @@ class _LiveRun:
                 for number in self.stops.signals[signals_seen:]:
                     is_watched = sys.stdin is not None and sys.stdin.isatty()
                     how = "at once" if signals_seen else f"of this run{_REPEAT if is_watched else ''}"
-                    if self.execution.reports_interruption:
+                    if self.execution.leads:
                         self.screen.say(f"{number.name}: ending every process {how}")
                     signals_seen += 1
 
@@ -254,24 +245,22 @@ class _LiveRun:
 
     def _has_done_enough(self) -> bool:
         """Whether the run has done what was requested; notify the other nodes if this one decides so."""
-        execution, step, now = self.execution, self.observer.step, time.monotonic()
-        if step != self._step and execution.on_step is not None:
-            execution.on_step()
+        execution, step, peers = self.execution, self.observer.step, self.execution.peers
+        if step != self._step and peers is not None:
+            peers.note_step()
         self._step = step
-        is_late = execution.seconds is not None and now > self.began + execution.seconds
-        if is_late or (execution.stop_after is not None and step >= execution.stop_after):
-            if execution.stop_file is not None:
-                execution.stop_file.touch()
+        if peers is not None and peers.progress == "complete":
             return True
-        if execution.stop_file is None or now - self._stop_looked < execution.poll_every:
-            return False
-        self._stop_looked = now
-        return execution.stop_file.exists()
+        is_late = execution.seconds is not None and time.monotonic() > self.began + execution.seconds
+        is_complete = is_late or (execution.stop_after is not None and step >= execution.stop_after)
+        if is_complete and peers is not None:
+            peers.report_progress("complete")
+        return is_complete
 
     def _look_for_folder(self) -> None:
         """Look from time to time whether the run folder is there; one that cannot be looked at is."""
         now = time.monotonic()
-        if now - self._folder_looked < max(_FOLDER_EVERY, self.execution.poll_every):
+        if now - self._folder_looked < _FOLDER_EVERY or not self.execution.leads:
             return
         self._folder_looked = now
         try:

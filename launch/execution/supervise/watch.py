@@ -30,7 +30,7 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.record.history import earlier_losses
 from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.reaper import is_zombie
-from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
+from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan, plan_line
@@ -70,7 +70,7 @@ class Watch:
 
     Each guard warns once and stops once; those in `allow` only warn.
     `stacks_folder`: where stack dumps are written. `end_run` starts to end every process and returns False if the run
-    had ended already. `peer_stacks`: the other nodes of the run, if there are any.
+    had ended already. `peers`: the other nodes of the run, if there are any.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Watch:
         config: WatchConfig,
         stacks_folder: Path,
         end_run: Callable[[], bool],
-        peer_stacks: PeerStacks | None = None,
+        peers: PeerNodes | None = None,
     ) -> None:
         self.stopped_by: GuardFinding | None = None  # the one that ended the run
         self.in_time = False  # whether the run still lived when that came
@@ -86,7 +86,7 @@ class Watch:
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
         self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
         self.config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
-        self._peer_stacks = peer_stacks
+        self._peers = peers
         self._published = False
         self._guards = build_guards(config.guards, config.guard_context)
         self._issued: set[tuple[str, bool]] = set()  # guard, and whether it stopped
@@ -165,10 +165,10 @@ class Watch:
         if now - self._disk_checked >= _DISK_EVERY:
             self._disk_checked = now
             self._check_disk(now)
-        if self._peer_stacks is not None and not self._published and self._peer_stacks.is_requested():
+        if self._peers is not None and not self._published and self._peers.progress == "stalled":
             self._published = True
             with contextlib.suppress(OSError):  # the requesting node then reports this node as missing
-                self._peer_stacks.publish(self._dump_local_stacks())
+                self._peers.publish_stacks(self._dump_local_stacks())
         self._check(Tick(now))
 
     def _check_disk(self, now: float) -> None:
@@ -210,10 +210,10 @@ class Watch:
 
     def _dump_all_stacks(self) -> Stacks:
         try:
-            if self._peer_stacks is None:
+            if self._peers is None:
                 return self._dump_local_stacks()
-            self._peer_stacks.request()
-            local, others = self._dump_local_stacks(), self._peer_stacks.collect()
+            self._peers.report_progress("stalled")
+            local, others = self._dump_local_stacks(), self._peers.collect_stacks()
         except OSError as error:  # for example a full disk
             return Stacks((), (f"no stacks: {error}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))

@@ -79,7 +79,7 @@ def _run(
     peers = Peers(
         attempt,
         allocation.node_rank,
-        len(allocation.hosts),
+        allocation.hosts,
         heartbeat,
         on_lost,
         was_terminated=lambda: signals.terminated,

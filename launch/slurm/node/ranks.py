@@ -1,7 +1,6 @@
 """Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its start record.
 
-The start record has the command and the rendezvous. When the run stalls, node 0 requests the stacks of every rank, and
-the other nodes respond, through a shared folder.
+The start record has the command and the rendezvous.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, refusal
 from launch.execution.display import Display, PlainDisplay, display_for
@@ -23,16 +21,14 @@ from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.reward_guards import GUARDS
-from launch.execution.supervise.stacks import Stacks
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
-from launch.files import read_file, write_exact, write_json
+from launch.files import read_file, write_exact
 from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
 from launch.slurm.node.task import NodeContext, await_job_outcome
-from launch.worker.json_codec import decode, encode, versioned
+from launch.worker.json_codec import decode, encode
 
-T = TypeVar("T")
 _FILE = "start.json"
 _CONNECT_TIMEOUT = 5.0  # seconds
 _JOB_PORTS = range(10_000, 20_000)  # below the ephemeral ports (32768 and up)
@@ -66,14 +62,9 @@ def is_listening(record: StartRecord | None) -> bool:
 
 
 def read_start_record(folder: Path) -> StartRecord | None:
-    """The record, None until node 0 has written it."""
-    return _read(StartRecord, folder / _FILE)
-
-
-def _read(kind: type[T], path: Path) -> T | None:
-    """What another node has written; None until all of it shows here."""
+    """The record, None until node 0 has written it and all of it shows here."""
     with contextlib.suppress(OSError, ValueError):
-        return decode(kind, read_file(path))
+        return decode(StartRecord, read_file(folder / _FILE))
     return None
 
 
@@ -103,62 +94,6 @@ def _is_free(port: int) -> bool:
     return True
 
 
-RESPONSE_TIMEOUT = 15.0  # seconds; py-spy takes one or two, and a shared folder may show files late
-LOOKS_PER_SECOND = 20  # at a file for which all nodes wait, by all of them together
-_POLL = 0.1  # seconds
-
-
-class StackRequests:
-    """The stack requests of one start of a job, seen from the node `node_rank` of `hosts`; a `PeerStacks`."""
-
-    def __init__(
-        self, folder: Path, node_rank: int, hosts: Sequence[str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._folder, self._node_rank, self._hosts, self._clock = folder, node_rank, hosts, clock
-        self._deadline = 0.0
-        self._interval = len(hosts) / LOOKS_PER_SECOND
-        self._next_look = clock() + random.uniform(0, self._interval)  # the nodes must not look all at once
-
-    def request(self) -> None:
-        """Request the stacks of the other nodes' ranks."""
-        (self._folder / "look").touch()
-        self._deadline = time.monotonic() + RESPONSE_TIMEOUT + self._interval
-
-    def is_requested(self) -> bool:
-        """Whether node 0 has requested this node's stacks."""
-        if self._node_rank == 0 or self._clock() < self._next_look:
-            return False
-        self._next_look = self._clock() + self._interval
-        return (self._folder / "look").exists()
-
-    def publish(self, stacks: Stacks) -> None:
-        """Publish this node's stacks."""
-        write_json(self._path(self._node_rank), versioned(stacks))
-
-    def collect(self) -> Stacks:
-        """Collect the stacks of the other nodes, with a summary line for each node that did not respond in time."""
-        files: list[Path] = []
-        summary: list[str] = []
-        for node_rank, host in enumerate(self._hosts):
-            if node_rank == self._node_rank:
-                continue
-            stacks = self._await(node_rank)
-            if stacks is None:
-                summary.append(f"node {host} sent no stacks in time")
-            else:
-                files += stacks.files
-                summary += stacks.summary
-        return Stacks(tuple(files), tuple(summary))
-
-    def _await(self, node_rank: int) -> Stacks | None:
-        while (stacks := _read(Stacks, self._path(node_rank))) is None and time.monotonic() <= self._deadline:
-            time.sleep(_POLL)
-        return stacks
-
-    def _path(self, node_rank: int) -> Path:
-        return self._folder / f"looked-{node_rank}.json"
-
-
 _RECORD_POLL = 0.2  # seconds
 RECORDED = (EXIT_FAILED, EXIT_STOPPED)  # by the supervisor; of an interruption the job knows more
 
@@ -176,7 +111,7 @@ def run_first_node(node: NodeContext) -> int:
             display.say(f"job {allocation.job_id} on {hosts}; rank 0 listens on {start.host}:{start.port}")
             start.write(node.attempt)
             node.peers.report_progress("started")
-            launched = replace(node_execution(node, started, start), on_step=node.peers.note_step)
+            launched = node_execution(node, started, start)
         with node.signals.while_ranks_run():
             outcome = supervise(launched, folder, display)
         return await_job_outcome(node, outcome)
@@ -194,7 +129,7 @@ def run_other_node(node: NodeContext) -> int:
     Raises UserError: nodes_differ.
     """
     plan, allocation = node.plan, node.allocation
-    node.peers.await_progress("started")
+    node.peers.wait_while("", "planned")
     while (start := read_start_record(node.attempt)) is None:  # a shared file system may show it later
         time.sleep(_RECORD_POLL)
     if start.identity != plan.identity:
@@ -233,12 +168,10 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
         build_execution(plan),
         argv=fill_placeholders(start.command, place),
         watch_config=watch_config,
-        peer_stacks=StackRequests(node.attempt, allocation.node_rank, allocation.hosts),
+        peers=node.peers,
         stop_after=None if allocation.node_rank else steps,
-        stop_file=node.steps_reached if steps else None,
-        reports_interruption=allocation.node_rank == 0,
+        leads=allocation.node_rank == 0,
         recorded=RECORDED,
-        poll_every=len(allocation.hosts) / LOOKS_PER_SECOND,
     )
 
 

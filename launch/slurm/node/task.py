@@ -17,7 +17,7 @@ from launch.execution.record.outcome import Outcome
 from launch.execution.resume import is_finished
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
-from launch.slurm.allocation import Allocation, file_appears
+from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.requeue import read_decision
@@ -38,7 +38,7 @@ class NodeTask:
 
 def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None = None) -> NodeTask:
     """Plan the composed stage as a task; with `peers`, node 0 alone digests large inputs. Raises UserError."""
-    await_digests = partial(peers.await_progress, "planned", "started") if peers and allocation.node_rank else None
+    await_digests = partial(peers.wait_while, "") if peers and allocation.node_rank else None
     plan = build_plan(composed, this_machine(composed, await_digests))
     restart_mark = RestartMark(plan, allocation)
 
@@ -98,11 +98,6 @@ class NodeContext:
         lost = self.peers.lost
         return None if lost and lost.is_silent and lost.node_rank == 0 else self.allocation.mailbox
 
-    @property
-    def steps_reached(self) -> Path:
-        """The file that node 0 creates once `task.steps` steps are logged."""
-        return self.attempt / "enough"
-
 
 def describe_lost(allocation: Allocation, lost: LostNode) -> str:
     """Name the host of a lost or failed node and the cause."""
@@ -116,7 +111,7 @@ def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
     """
     if outcome.exit_code == EXIT_DONE:
         return outcome
-    if node.task.steps is not None and not node.is_first and file_appears(node.steps_reached):
+    if node.task.steps is not None and not node.is_first and node.peers.has_completed():
         return replace(outcome, exit_code=EXIT_DONE, cause=None, cause_id=None, cure=None, detail=())
     signals, peers, hosts = node.signals, node.peers, node.allocation.hosts
     if signals.terminated and (outcome.exit_code == EXIT_FAILED or outcome.cause == SIGINT_CAUSE):

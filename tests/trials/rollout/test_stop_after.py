@@ -14,6 +14,7 @@ from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
+from launch.slurm.peers import Peers
 from tests.execution.supervise.fake import alive, script
 
 TRAINS_FOR_EVER = """
@@ -27,7 +28,7 @@ while True:
 
 
 def run_for(
-    folder: Path, body: str, steps: int | None, seconds: float | None = None, enough: Path | None = None
+    folder: Path, body: str, steps: int | None, seconds: float | None = None, peers: Peers | None = None
 ) -> tuple[Outcome, RunFolder, str]:
     folder.mkdir(exist_ok=True)
     run_folder = RunFolder(folder / "run")
@@ -39,7 +40,7 @@ def run_for(
         env={"FAKE": str(folder)},
         stop_after=steps,
         seconds=seconds,
-        stop_file=enough,
+        peers=peers,
     )
     return supervise(execution, run_folder, PlainDisplay(shown)), run_folder, shown.getvalue()
 
@@ -62,10 +63,11 @@ def test_a_run_is_ended_after_its_time(tmp_path: Path) -> None:
 
 
 def test_the_node_that_counts_the_steps_ends_the_others(tmp_path: Path) -> None:
-    enough = tmp_path / "enough"
-    outcome, _, _ = run_for(tmp_path / "first", TRAINS_FOR_EVER, steps=3, enough=enough)
-    assert outcome.exit_code == EXIT_DONE and enough.is_file()
-    silent, _, _ = run_for(tmp_path / "second", "time.sleep(600)", steps=None, enough=enough)
+    first, second = (Peers(tmp_path / "7.0", rank, ("n1", "n2"), 20.0, lambda _: None) for rank in range(2))
+    outcome, _, _ = run_for(tmp_path / "first", TRAINS_FOR_EVER, steps=3, peers=first)
+    assert outcome.exit_code == EXIT_DONE and first.progress == "complete"
+    first.check(), second.check()
+    silent, _, _ = run_for(tmp_path / "second", "time.sleep(600)", steps=None, peers=second)
     assert (silent.exit_code, silent.steps, silent.cause) == (EXIT_DONE, 0, None)
     assert not alive(tmp_path / "second")
 
