@@ -90,14 +90,10 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
 
 def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:
     """Return the jobs to submit, and those whose runs are done, unless it is a dry run."""
-    remaining: list[PlannedJob] = []
-    finished: list[PlannedJob] = []
-    for job in jobs:
-        is_done = not dry_run and not job.is_singleton and is_finished(job.plan)
-        (finished if is_done else remaining).append(job)
-        if is_done:
-            echo(f"already done: {job.plan.folder}", file=sys.stderr)
-    return remaining, finished
+    finished = [job for job in jobs if not dry_run and not job.is_singleton and is_finished(job.plan)]
+    for job in finished:
+        echo(f"already done: {job.plan.folder}", file=sys.stderr)
+    return [job for job in jobs if job not in finished], finished
 
 
 def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]:

@@ -13,7 +13,7 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.config.compose import user_folder
 from launch.config.origins import Origins
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
@@ -193,15 +193,6 @@ def _secret_problems(cluster: ClusterConfig) -> Iterator[Problem]:
         if any(redactor.redact_text(text) != text for text in texts):
             message = f"cluster.{key} contains what looks like a secret, which must not be written into a job folder"
             yield Problem("secret_in_job", message, key, _EXPORT)
-
-
-def refuse_secrets(script: str, cluster: ClusterConfig) -> None:
-    """Raises UserError: secret_in_job (the batch script contains what looks like a secret)."""
-    if process_redactor().redact_text(script) == script:
-        return
-    problems = [replace(problem, where=f"cluster.{problem.where}") for problem in _secret_problems(cluster)]
-    message = "the batch script would contain what looks like a secret, which must not be written into a job folder"
-    raise UserError(problems or Problem("secret_in_job", message, None, _EXPORT))
 
 
 def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[Problem]:

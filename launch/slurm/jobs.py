@@ -20,6 +20,7 @@ from launch.errors import UserError
 from launch.execution.record.reader import RunRecord, RunStatus
 from launch.files import append_json, first_written, read_json_lines, read_json_object, write_file, write_json
 from launch.planning.find_runs import find_runs, run_name
+from launch.planning.plan import Plan
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
@@ -43,6 +44,10 @@ class JobFolder:
     @staticmethod
     def of(runs: Path, stage: str, name: str) -> JobFolder:
         return JobFolder(runs / ".jobs" / stage / name)
+
+    @staticmethod
+    def of_plan(plan: Plan, suffix: str = "") -> JobFolder:
+        return JobFolder.of(plan.runs, plan.stage, plan.name + suffix)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -82,12 +87,9 @@ class JobFolder:
         """The folders of a job's starts before that restart."""
         return [path for restart in range(restarts) for path in self.attempts(job_id, restart)[-1:]]
 
-    def write(self, name: str, text: str, mode: int = 0o644) -> None:
-        """Write a file atomically."""
-        write_file(self.path / name, text, mode)
-
-    def write_json(self, name: str, value: dict[str, Any]) -> None:
-        write_json(self.path / name, versioned(value), 0o644)
+    def write_script(self, text: str) -> None:
+        """Write the batch script atomically."""
+        write_file(self.script, text, 0o755)
 
     def record_submission(self, job_id: str, array_script: Path | None = None) -> None:
         """Append a job to jobs.jsonl; `array_script`: of the array that the job is a task of."""
@@ -140,7 +142,7 @@ def write_job_identity(attempt: Path, job_id: str) -> None:
     with contextlib.suppress(UserError):
         for job in list_user_jobs():
             if job.job_id == job_id:
-                JobFolder(attempt).write_json(_IDENTITY, {name: getattr(job, name) for name in _IDENTITY_FIELDS})
+                write_json(attempt / _IDENTITY, versioned({name: getattr(job, name) for name in _IDENTITY_FIELDS}))
 
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:

@@ -14,12 +14,10 @@ from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.errors import Problem
 from launch.execution.caches import plan_cache_pass
-from launch.execution.record.folder import render_command_script
-from launch.files import write_yaml
+from launch.execution.record.folder import RunFolder
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
-from launch.redact import process_redactor
 from launch.resources import USER_DIR_VARIABLE
 from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
@@ -84,7 +82,7 @@ def plan_run_job(plan: Plan) -> PlannedJob:
     overrides = node_overrides(plan.origins.overrides)
     if "name" not in map(override_key, overrides):
         overrides.append(f"name={plan.name}")
-    return plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides)
+    return plan_job(plan, JobFolder.of_plan(plan), overrides)
 
 
 def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
@@ -110,7 +108,7 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
     overrides = (*job.script.overrides, *(() if plan.config.cache_only else ("cache_only=true",)))
     title = f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node"
     tokenizing = replace(plan_cache_pass(plan), config=config)
-    name, folder = f"tokenize-{tokenizing.name}", JobFolder.of(plan.runs, plan.stage, plan.name + TOKENIZE_SUFFIX)
+    name, folder = f"tokenize-{tokenizing.name}", JobFolder.of_plan(plan, TOKENIZE_SUFFIX)
     return plan_job(tokenizing, folder, overrides, name=name, title=title)
 
 
@@ -123,7 +121,7 @@ def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
     run = f"{plan.stage}/{plan.name}"
     arguments = [run, *([f"tasks={','.join(config.stage.tasks)}"] if config.stage.tasks else []), f"runs={plan.runs}"]
     name, title = f"evaluate-{plan.stage}-{plan.name}", f"evaluates the model of {run}"
-    folder = JobFolder.of(plan.runs, plan.stage, plan.name + EVALUATE_SUFFIX)
+    folder = JobFolder.of_plan(plan, EVALUATE_SUFFIX)
     return plan_job(one_rank, folder, arguments, name=name, title=title, verb="eval")
 
 
@@ -147,10 +145,6 @@ def job_problems(job: PlannedJob) -> list[Problem]:
     unmounted = unmounted_folders(cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ)
     problems += [problem for problem in unmounted if problem.id not in plan.config.allow]
     problems += _unquotable(plan, [str(plan.runs), *job.script.overrides])
-    if process_redactor().redact_argv(job.script.overrides) != list(job.script.overrides):
-        message = "an override looks like a secret, which must not be written into a job folder"
-        cure = "export it before you submit: the job inherits your environment"
-        problems.append(Problem("secret_in_job", message, None, cure))
     return problems
 
 
@@ -166,8 +160,8 @@ def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
 
 def write_job_folder(job: PlannedJob) -> None:
     """Write the batch script, the plan, the configuration and the command with its environment."""
-    plan = job.plan
-    job.folder.write("job.sbatch", render_sbatch(job.script), mode=0o755)
-    job.folder.write_json("plan.json", plan.as_json())
-    write_yaml(job.folder.path / "config.yaml", plan.resolved, 0o644)
-    job.folder.write("command.sh", render_command_script(plan.command, plan.env, plan.unset), mode=0o755)
+    plan, folder = job.plan, RunFolder(job.folder.path)
+    job.folder.write_script(render_sbatch(job.script))
+    folder.write_json("plan.json", plan)
+    folder.write_config(plan.resolved)
+    folder.write_command(plan.command, plan.env, plan.unset)

@@ -138,7 +138,6 @@ class JobRecord:
     features: str  # required of the nodes (--constraint)
     reason: str = ""  # why it waits
     time_limit: str = ""  # in Slurm's notation; UNLIMITED
-    nodes: str = ""  # how many; 2-2 while it waits
 
     @property
     def can_never_start(self) -> bool:
@@ -162,7 +161,6 @@ def parse_job_record(output: str) -> JobRecord:
         features=fields.get("Features", ""),
         reason=fields.get("Reason", "").removeprefix("None"),
         time_limit=fields.get("TimeLimit", ""),
-        nodes=fields.get("NumNodes", "").partition("-")[0],
     )
 
 

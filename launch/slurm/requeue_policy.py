@@ -114,7 +114,7 @@ class RestartMark:
 
     @property
     def _starts(self) -> list[Path]:
-        folder, allocation = JobFolder.of(self.plan.runs, self.plan.stage, self.plan.name), self.allocation
+        folder, allocation = JobFolder.of_plan(self.plan), self.allocation
         own = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
         return [*folder.earlier_attempts(allocation.job_id, allocation.restarts), own]
 

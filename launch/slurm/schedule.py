@@ -74,7 +74,7 @@ class SubmissionStep:
             output=self.folder.log_pattern("%A_%a"),
         )
         paths = [job.folder.script.absolute() for job in self.jobs]
-        self.folder.write("array.sbatch", render_array_sbatch(array, paths), mode=0o755)
+        self.folder.write_script(render_array_sbatch(array, paths))
 
 
 def drop_duplicates(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:

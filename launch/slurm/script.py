@@ -11,8 +11,9 @@ import jinja2
 
 from launch.config.cluster import ClusterConfig, Container, GpuSpelling
 from launch.config.schema import Device
+from launch.errors import refusal
 from launch.planning.parallel import Width
-from launch.slurm.cluster import refuse_secrets
+from launch.redact import process_redactor
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 _ARRAY_TEMPLATE = Path(__file__).with_name("array.sbatch.j2")
@@ -40,14 +41,19 @@ class BatchScript:
     verb: str = "node"
 
 
-def _render(template: Path, script: BatchScript, **values: object) -> str:
+def _render(template: Path, **values: object) -> str:
+    """Render a script. Raises UserError: secret_in_job, for what the checks of its parts (`cluster_problems`, and the
+    configuration's own) do not see, such as the path of an interpreter."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
     )
     text = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
-    refuse_secrets(text, script.cluster)
+    if process_redactor().redact_text(text) != text:
+        message = "the batch script would contain what looks like a secret, which must not be written into a job folder"
+        cure = "export it before you submit: the job inherits your environment"
+        raise refusal("secret_in_job", message, None, cure)
     return text
 
 
@@ -59,7 +65,6 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
     limit = f"%{script.cluster.array_limit}" if script.cluster.array_limit else ""
     return _render(
         _ARRAY_TEMPLATE,
-        script,
         title=script.title.replace("\n", " "),
         options=[*_options(script), f"--array=0-{len(scripts) - 1}{limit}"],
         has_literals=any(sign in str(path) for path in scripts for sign in "$`"),
@@ -73,7 +78,6 @@ def render_sbatch(script: BatchScript) -> str:
     setup = _setup_lines(script)
     return _render(
         _TEMPLATE,
-        script,
         has_literals=any(sign in text for text in (*setup, *script.overrides, script.cwd, *command) for sign in "$`"),
         title=script.title.replace("\n", " "),
         options=_options(script),

@@ -25,7 +25,7 @@ class Tasks:
         self.home = home
         self.run = home / "runs" / "demo" / "early"
         self.job = JobFolder.of(home / "runs", "demo", "early")
-        self.job.write("job.sbatch", "")  # the folder is the job's
+        self.job.write_script("")  # the folder is the job's
 
     def start(self, node: int, **more: str) -> subprocess.Popen[str]:
         environ = {"SLURM_JOB_ID": "7", "SLURM_NODEID": str(node), "LAUNCH_HOSTS": "n1 n2", **more}

@@ -177,8 +177,8 @@ def test_a_failure_half_way_cancels_what_was_submitted(
     for name, value in slurm.environ.items():
         monkeypatch.setenv(name, value)
     folders = [JobFolder(home / "half" / name) for name in ("good", "bad")]
-    folders[0].write("job.sbatch", "#!/bin/bash\n#SBATCH --output=/dev/null\nsleep 600\n", mode=0o755)
-    folders[1].write("job.sbatch", "#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n", mode=0o755)
+    folders[0].write_script("#!/bin/bash\n#SBATCH --output=/dev/null\nsleep 600\n")
+    folders[1].write_script("#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n")
     job = planned_job(home, *SFT)
     with pytest.raises(UserError, match="sbatch_refused"):
         submit_all([SubmissionStep((replace(job, folder=folder),)) for folder in folders])

@@ -42,7 +42,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
     for name in ("waits", "rendered"):
-        JobFolder.of(runs, "sft", name).write("job.sbatch", "#!/bin/bash\n", mode=0o755)
+        JobFolder.of(runs, "sft", name).write_script("#!/bin/bash\n")
     JobFolder.of(runs, "sft", "waits").record_submission("12")
     return runs
 
@@ -160,7 +160,7 @@ def test_a_folder_of_runs_may_have_two_names(runs: Path, tmp_path: Path) -> None
 
 def test_a_job_that_only_tokenises_never_has_a_run_folder(runs: Path) -> None:
     folder = JobFolder.of(runs, "sft", "waits.tokenize")
-    folder.write("job.sbatch", "#!/bin/bash\n", mode=0o755)
+    folder.write_script("#!/bin/bash\n")
     folder.log("14").write_text("tokenised\n", encoding="utf-8")
     job = replace(RUNNING, job_id="14", command=str(folder.script))
     assert read_job_status(runs / "sft/waits.tokenize", runs, [job]).state == "running"

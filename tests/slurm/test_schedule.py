@@ -215,7 +215,7 @@ def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tm
     text = step.folder.script.read_text()
     shellcheck(text)
     for run in runs:
-        run.folder.write("job.sbatch", f"echo {run.folder.path.name[-1]} $LAUNCH_TASK")
+        run.folder.write_script(f"echo {run.folder.path.name[-1]} $LAUNCH_TASK")
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12"}
     done = subprocess.run(
         ["bash", "-c", text],
@@ -294,7 +294,7 @@ def test_a_task_of_an_array_knows_its_id() -> None:
 
 def test_a_task_of_an_array_is_a_job_of_its_run(tmp_path: Path) -> None:
     folder, array = JobFolder(tmp_path / "run"), str(tmp_path / "array.sbatch")
-    folder.write("job.sbatch", "")
+    folder.write_script("")
     folder.record_submission("9")
     folder.record_submission("12_1", tmp_path / "array.sbatch")
     job = QueuedJob("12_0", "RUNNING", "None", None, 0.0, 0, 1, "n1", array)

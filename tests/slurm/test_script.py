@@ -161,8 +161,9 @@ def test_a_value_that_cannot_be(word: str, id: str) -> None:
 
 def test_no_script_holds_a_secret_whatever_brings_it() -> None:
     token = "hf_abcdefghijklmnopqrstuvwxyzabcdefgh"
-    with pytest.raises(UserError, match=r"cluster\.image: .*\[secret_in_job\]"):
-        script(*SFT, "cluster.container=pyxis", f"cluster.image=docker://me:{token}@host/train")
+    image = composed(*SFT, "cluster.container=pyxis", f"cluster.image=me:{token}@host#train")
+    [problem] = cluster_problems(image.config.cluster, image.origins)
+    assert problem.id == "secret_in_job" and "override cluster.image" in str(problem.where)
     stage = composed("stage=demo")
     job = batch_script(build_plan(stage, fixed_machine()))
     for odd in ({"python": f"/{token}/python"}, {"exports": {"X": token}}, {"overrides": [f"flags.x={token}"]}):

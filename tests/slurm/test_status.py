@@ -97,7 +97,7 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
     def forge(name: str, number: str, kind: str) -> None:
         folder = JobFolder(jobs / name)
         folder.path.mkdir()
-        folder.write("job.sbatch", "#!/bin/bash\n")
+        folder.write_script("#!/bin/bash\n")
         if kind == "array":
             folder.record_submission(number, commands[number])
         elif kind == "identity":

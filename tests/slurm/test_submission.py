@@ -30,7 +30,7 @@ def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(
     stand_in(binaries, "scancel", f'echo "$@" >{tmp_path}/cancelled')
     monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
     folder = JobFolder(tmp_path / "jobs")
-    folder.write("job.sbatch", "#!/bin/bash\n")
+    folder.write_script("#!/bin/bash\n")
     job = replace(planned_job(tmp_path, *SFT), folder=folder)
     with pytest.raises(KeyboardInterrupt):
         submit_all([SubmissionStep((job,))])

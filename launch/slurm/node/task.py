@@ -50,7 +50,7 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
             report_finished(plan, display)
             return EXIT_DONE
         if allocation.restarts:
-            folder = JobFolder.of(plan.runs, plan.stage, plan.name)
+            folder = JobFolder.of_plan(plan)
             ended = folder.attempts(allocation.job_id, allocation.restarts - 1)
             decision = read_decision(ended[-1]) if ended else []
             display.say("; ".join([f"restart {allocation.restarts} of job {allocation.job_id}", *decision]))

@@ -190,7 +190,7 @@ def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
     plan = width.plan
     overrides = node_overrides((*request.line.argv, request.widths_override, f"width={width.requested}"))
     title = f"{width.label} of the rollout of {plan.stage} with {plan.trainer} over {request.widths_override}"
-    return plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides, title=title)
+    return plan_job(plan, JobFolder.of_plan(plan), overrides, title=title)
 
 
 def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:
@@ -255,7 +255,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
         with run_lock(record.folder, display.say):
             for later in record.runs[record.runs.index(only) + 1 :]:
-                ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.plan.name))
+                ids = find_job_ids(JobFolder.of_plan(later.plan))
                 if ids:
                     later.state, later.job_id = State.submitted, ids[-1]
             nodes, restart = plan.parallel.width.nodes, restart_mark.is_due
