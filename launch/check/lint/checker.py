@@ -58,27 +58,18 @@ class CommandChecker:
 
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
-        verdict = self._check(file, command.line, command.trainer, command.arguments)
-        if command.takes_accelerate_options:
-            verdict = self._allow_accelerate_options(file, command, verdict)
+        arguments = command.arguments
+        if (
+            command.takes_accelerate_options
+        ):  # `trl sft` passes on what it does not define (trl/cli/commands/training.py)
+            options = read_launcher_flags(self.schemas.packages)
+            arguments = drop_launcher_flags(arguments, options or {}, self.schemas.fields(command.trainer))
+        verdict = self._check(file, command.line, command.trainer, arguments)
+        if command.takes_accelerate_options and options is None:
+            verdict = _leave_undecided(verdict)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
         ok = False if in_files else None if command.is_truncated and verdict.ok else verdict.ok
         return replace(verdict, ok=ok, findings=(*in_files, *command.notes, *verdict.findings))
-
-    def _allow_accelerate_options(self, file: str, command: TrainerCommand, verdict: LintVerdict) -> LintVerdict:
-        """Accept accelerate's options: `trl sft` passes on those it does not define (trl/cli/commands/training.py)."""
-        unknown = [finding for finding in verdict.findings if finding.id == "unknown_flag"]
-        if not unknown:
-            return verdict
-        flags = read_launcher_flags(self.schemas.packages)
-        if flags is not None:
-            arguments = drop_launcher_flags(command.arguments, flags, self.schemas.fields(command.trainer))
-            return self._check(file, command.line, command.trainer, arguments)
-        others = [finding for finding in verdict.findings if finding not in unknown]
-        message = "not decided: it may be an option of accelerate, which is not installed"
-        undecided = [warning("undecided", message, finding.line, finding.where) for finding in unknown]
-        is_wrong = any(finding.stops for finding in others)
-        return replace(verdict, ok=False if is_wrong else None, findings=(*others, *undecided))
 
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
         """Check a YAML map of flags as the command line it represents; a list flag must be given a YAML list."""
@@ -157,6 +148,16 @@ class CommandChecker:
                         content = load_yaml(path.read_text(encoding="utf-8"))
                         return content if isinstance(content, dict) else None
         return None
+
+
+def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
+    """Return the verdict where each unknown flag may be an option of accelerate, which is not installed."""
+    message = "not decided: it may be an option of accelerate, which is not installed"
+    unknown = [finding for finding in verdict.findings if finding.id == "unknown_flag"]
+    others = [finding for finding in verdict.findings if finding not in unknown]
+    undecided = (warning("undecided", message, finding.line, finding.where) for finding in unknown)
+    ok = verdict.ok if not unknown else False if any(finding.stops for finding in others) else None
+    return replace(verdict, ok=ok, findings=(*others, *undecided))
 
 
 def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:

@@ -35,16 +35,6 @@ def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Arg
     return arguments
 
 
-def _literal_part(piece: Piece, line: int) -> Argument:
-    return Argument(piece.text, line, prefix=piece.text, raw=piece.text or piece.source.strip("\"'"))
-
-
-def _unknown_part(source: str, line: int, is_single: bool) -> Argument:
-    # A substitution's content was parsed where it stands; it must not count as this word's own text.
-    raw = "$_" if source.startswith(("$(", "`", "<(", ">(")) else source
-    return Argument(source, line, is_resolved=False, is_single=is_single, raw=raw)
-
-
 def _join(parts: list[Argument], line: int) -> Argument:
     """Return the argument that the parts form; without any, an empty one on `line`."""
     if len(parts) == 1:
@@ -68,12 +58,15 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
         if piece.kind == "text":
             # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of `X=`.
             if piece.text or piece.quoted:
-                groups[-1].append(_literal_part(piece, line))
+                raw = piece.text or piece.source.strip("\"'")
+                groups[-1].append(Argument(piece.text, line, prefix=piece.text, raw=raw))
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
+            # A substitution's content was parsed where it stands; it must not count as this word's own text.
+            raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
-            parts = [_unknown_part(piece.source, line, is_single)]
+            parts = [Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)]
         for index, part in enumerate(parts):
             if index:
                 groups.append([])

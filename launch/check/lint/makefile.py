@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from launch.check.lint.scan_result import ScanResult, merge, not_followed
@@ -88,21 +87,22 @@ def dockerfile_as_shell(text: str) -> str:
 
 def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
     values: dict[str, str] = {}
-    assignments: Counter[str] = Counter()
+    unknown: set[str] = set()
     depth = 0  # of conditions
     for first, *continuations in lines:
         condition = _CONDITION.match(first)
         if condition is not None:
             depth += 1 if condition.group(1) else -1
         if of_target := _OF_TARGET.match(first):
-            assignments[of_target.group(1)] += 2
+            unknown.add(of_target.group(1))
         match = _ASSIGNMENT.match(first)
         if match is not None and not first.startswith("\t"):
             name, operator = match.group(1), match.group(2)
-            assignments[name] += 1 if operator in (None, ":", "::", ":::") and depth <= 0 else 2
+            if name in values or operator in ("?", "+") or depth > 0:
+                unknown.add(name)
             parts = [match.group(3), *continuations]
             values[name] = " ".join(part.rstrip("\\").strip() for part in parts)
-    variables = {name: value for name, value in values.items() if assignments[name] == 1}
+    variables = {name: value for name, value in values.items() if name not in unknown}
     for _ in range(5):  # values that refer to other variables
         variables = {name: _substitute(value, variables, for_shell=False) for name, value in variables.items()}
     return variables

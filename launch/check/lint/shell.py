@@ -67,7 +67,7 @@ def find_commands(
         document = lex(text)
     except UnbalancedError as error:
         return _find_line_by_line(text, line_of, error, reparses)
-    return _find_in_document(document, collect_variables(document, line_of, functions), line_of, reparses)
+    return _find_in_document(document, collect_variables(document, line_of, functions), reparses)
 
 
 def find_in_arguments(
@@ -124,13 +124,13 @@ def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
     )
 
 
-def _find_in_document(document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int) -> ScanResult:
+def _find_in_document(document: ShellDocument, variables: Variables, reparses: int) -> ScanResult:
     scans: list[ScanResult] = []
     expanded = [_expand(command, variables) for command in document.commands]
     for index, (command, arguments) in enumerate(zip(document.commands, expanded, strict=True)):
         scan = find_in_arguments(arguments, reparses, command, variables)
         if scan.commands:
-            lost = _note_lost_arguments(document.commands, index, line_of)
+            lost = _note_lost_arguments(document.commands, index, variables.line_of)
             commands = [
                 replace(started, is_truncated=started.is_truncated or command.is_truncated, notes=started.notes + lost)
                 for started in scan.commands
@@ -141,7 +141,7 @@ def _find_in_document(document: ShellDocument, variables: Variables, line_of: Li
                 message = f"not followed: {name.text} may be a function of this text, which passes other arguments on"
                 scan = scan.doubted("not_followed", message)
         scans.append(scan)
-    bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
+    bodies = [_find_in_heredoc(heredoc, variables.line_of, reparses) for heredoc in document.heredocs]
     scan = merge([*scans, *find_unfollowed_declarations(document, expanded, variables), *bodies])
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
@@ -169,8 +169,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
         document = lex(body, tolerant=True)
     except UnbalancedError:
         return NO_COMMANDS
-    line = line_lookup(body, first)
-    return _find_in_document(document, Variables(line), line, reparses + 1)
+    return _find_in_document(document, Variables(line_lookup(body, first)), reparses + 1)
 
 
 def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[LintFinding, ...]:
@@ -209,7 +208,7 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
             def at(inner: int, start: int = start) -> int:
                 return line_of(start + inner)
 
-            inner = _find_in_document(document, Variables(at), at, reparses)
+            inner = _find_in_document(document, Variables(at), reparses)
             notes: tuple[LintFinding, ...] = ()
             if opened := document.unbalanced:
                 cut = f"{opened}, so the rest is not checked"
@@ -266,4 +265,4 @@ def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> ScanRe
         index = max(0, bisect_right(offsets, offset) - 1)
         return arguments[index].line + texts[index].count("\n", 0, max(0, offset - offsets[index]))
 
-    return _find_in_document(lex(" ".join(texts), tolerant=True), Variables(line), line, reparses)
+    return _find_in_document(lex(" ".join(texts), tolerant=True), Variables(line), reparses)
