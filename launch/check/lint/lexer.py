@@ -16,6 +16,7 @@ import re
 from dataclasses import replace
 
 from launch.check.lint.shell_syntax import (
+    MAX_SUBSTITUTION,
     Heredoc,
     Piece,
     PieceKind,
@@ -24,6 +25,7 @@ from launch.check.lint.shell_syntax import (
     SimpleCommand,
     TooDeepError,
     UnbalancedError,
+    find_closing,
     literal_word,
     parse_parameter,
     unquoted_pieces,
@@ -33,7 +35,6 @@ from launch.check.lint.trainers import MARKER
 MAX_NESTING = 30  # levels of substitutions inside substitutions
 MAX_WORDS = 100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
 MAX_UNENDED = 20  # here-documents without an end before the search for ends stops
-MAX_SUBSTITUTION = 200_000  # characters of one `...` or $((...))
 
 _TOKEN = re.compile(
     r"""(?P<blank>(?:[ \t]|\\\n)++)
@@ -49,7 +50,6 @@ _BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_PARENTHESIS = re.compile(r"[()]")
 _INDENT = re.compile(r"[ \t]*+")
 _FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")  # right before a redirection
 _SUBSTITUTION = re.compile(r"\\.|\$\((?!\()|`", re.DOTALL)
@@ -149,7 +149,7 @@ class _Lexer:
                     elements, pos = self._read_array(pos + 1)
                     return literal_word(start, bare.group())._replace(elements=elements), pos
                 if self.has_extglob and text.startswith("(", pos) and bare.group()[-1] in "?*+@!":
-                    pos = self._skip_arithmetic(pos, pos)
+                    pos = find_closing(text, pos, pos, "((")
                 pieces.extend(unquoted_pieces(text[bare.start() : pos], is_start=not pieces))
             elif char == "'":
                 end = text.find("'", pos + 1)
@@ -237,7 +237,7 @@ class _Lexer:
 
     def _read_arithmetic(self, pos: int, start: int) -> int:
         """Record the arithmetic that starts at `start` and whose `((` is at `pos`; return the offset behind it."""
-        end = self._skip_arithmetic(pos, start)
+        end = find_closing(self.text, pos, start, "((")
         self.document.arithmetic.append((start, self.text[start:end]))
         self._read_substitutions_in(pos, end)
         return end
@@ -257,15 +257,6 @@ class _Lexer:
             words = tuple(word._replace(start=word.start + offset) for word in command.words)
             inner = replace(command, words=words, start=command.start + offset, after=command.after or ")")
             self.document.commands.append(inner)
-
-    def _skip_arithmetic(self, pos: int, opened: int) -> int:
-        """Return the offset behind the `))` of the arithmetic whose `((` is at `pos`."""
-        depth = 0
-        for match in _PARENTHESIS.finditer(self.text, pos, pos + MAX_SUBSTITUTION):
-            depth += 1 if match.group() == "(" else -1
-            if depth == 0:
-                return match.end()
-        raise UnbalancedError(opened, "((")
 
     def _read_array(self, pos: int) -> tuple[tuple[ShellWord, ...], int]:
         """Read the words of the array literal whose `(` is before `pos`; return them and the offset behind it."""

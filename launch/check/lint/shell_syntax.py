@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-MAX_PARAMETER = 20_000  # characters of one ${...}
+MAX_SUBSTITUTION = 200_000  # characters of one `...`, $((...)) or ${...}
 
-_NAMED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
-_LIST = re.compile(r"\$(?:[@*]|\{(?:[@*]|([A-Za-z_]\w*)\[[@*]\])\})")
-_SPECIAL = re.compile(r"\$[0-9?#$!-]")
-_BRACE = re.compile(r"\\.|\$\{|\}|\{", re.DOTALL)
+# $X, ${X}, $@, ${A[@]}, $1
+_PARAMETER = re.compile(r"\$(?:\{(?:[A-Za-z_]\w*(?:\[[@*]\])?|[@*])\}|[A-Za-z_]\w*|[@*0-9?#$!-])")
+_BRACKETS = {"{": re.compile(r"\\.|[{}]", re.DOTALL), "(": re.compile(r"[()]")}
 # What may become any number of words: brace expansion, and patterns of file names.
 _MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
 _INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
@@ -135,17 +134,15 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
 
     Raises UnbalancedError for a `${` that is never closed.
     """
-    match = _NAMED.match(text, pos)
+    match = _PARAMETER.match(text, pos)
     if match is not None:
-        return Piece("variable", match.group(1) or match.group(2), quoted, match.group()), match.end()
-    match = _LIST.match(text, pos)
-    if match is not None:
-        return Piece("array", match.group(1) or "", quoted, match.group()), match.end()
-    match = _SPECIAL.match(text, pos)
-    if match is not None:
-        return Piece("unknown", match.group(), quoted, match.group()), match.end()
+        source = match.group()
+        inner = source[1:].strip("{}")
+        name = inner.rstrip("[@*]")
+        kind: PieceKind = "array" if name != inner else "variable" if name.isidentifier() else "unknown"
+        return Piece(kind, source if kind == "unknown" else name, quoted, source), match.end()
     if text.startswith("${", pos):
-        end = _closing_brace(text, pos)
+        end = find_closing(text, pos + 1, pos, "${")
         source = text[pos:end]
         if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
             return Piece("array", "", quoted, source), end
@@ -153,17 +150,17 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
     return Piece("text", "$", quoted, "$"), pos + 1
 
 
-def _closing_brace(text: str, pos: int) -> int:
+def find_closing(text: str, pos: int, opened: int, opener: str) -> int:
+    """Return the offset behind the bracket that closes the one at `pos`.
+
+    Raises UnbalancedError, with the `opener` at `opened`, if there is none.
+    """
     depth = 0
-    limit = pos + MAX_PARAMETER
-    for match in _BRACE.finditer(text, pos, limit):
-        if match.group() in ("${", "{"):
-            depth += 1
-        elif match.group() == "}":
-            depth -= 1
-            if depth == 0:
-                return match.end()
-    raise UnbalancedError(pos, "${")
+    for match in _BRACKETS[text[pos]].finditer(text, pos, pos + MAX_SUBSTITUTION):
+        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(match.group(), 0)
+        if depth == 0:
+            return match.end()
+    raise UnbalancedError(opened, opener)
 
 
 def logical_lines(text: str) -> Iterator[list[str]]:
