@@ -16,6 +16,7 @@ from launch.upstream.schema import Field, Schema
 
 _NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}  # a missing value is no error of argparse's
 _NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)  # what argparse takes for a value
+_NO_OPTION = "--?"  # begins what stands for a flag that is none of the parser's
 _PART = 500  # words that argparse splits at a time
 _PARSERS: dict[int, tuple[Schema, _Parser]] = {}  # by the schema's id, which stays its own while it is kept
 
@@ -56,6 +57,7 @@ class SplitArgv:
     """A command line, split by argparse."""
 
     options: list[GivenOption] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)  # the tokens of options that argparse has yet to come to
     others: list[int] = field(default_factory=list)  # the tokens that belong to none
     completions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of abbreviated flags
     negated_values: list[int] = field(default_factory=list)  # of `--no_x=value`
@@ -93,33 +95,23 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
         _PARSERS[id(schema)] = schema, _Parser(schema)
     parser = _PARSERS[id(schema)][1]
     split = SplitArgv()
-    parts: list[list[_Word]] = [[]]  # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    parts: list[list[str]] = [[]]  # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    rest: list[int] = []
     for position, (index, token) in enumerate(tokens):
         if token.text == "--" and not token.unknown:
-            parts[-1] += [_Word(other.text, at) for at, other in tokens[position:]]
+            rest = [at for at, _ in tokens[position:]]
             break
-        word = _Word(*parser.complete(index, token, split))
+        word = parser.encode(index, token, split)
         if len(parts[-1]) >= _PART and is_flag(word):
             parts.append([])
         parts[-1].append(word)
     namespace = argparse.Namespace(split=split, tokens=dict(tokens))
     try:
         others = [word for part in parts for word in parser.parse_known_args(part, namespace)[1]]
-        split.others = [word.at for word in others if isinstance(word, _Word)]
+        split.others = [int(word.removeprefix(_NO_OPTION)) for word in others] + rest
     except _EndError as end:
         split.asks_help, split.error = not end.args, end.args[0] if end.args else None
     return split
-
-
-class _Word(str):
-    """An argument as argparse sees it, which knows its token."""
-
-    at: int
-
-    def __new__(cls, text: str, index: int) -> _Word:
-        word = super().__new__(cls, text)
-        word.at = index
-        return word
 
 
 class _EndError(Exception):
@@ -127,21 +119,19 @@ class _EndError(Exception):
 
 
 class _Keep(argparse.Action):
-    def __init__(self, *arguments: Any, option: Option | None, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.option = option
+    """Keeps what an option is given. The option is its `const`, which is the value where there is none; None: help."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        if self.option is None:
+        if self.const is None:
             raise _EndError
-        given = [] if values is None else values if isinstance(values, list) else [values]
-        is_joined = not isinstance(option_string, _Word)
-        indices = [int(value) if is_joined else value.at for value in given]
-        tokens = tuple((index, namespace.tokens[index]) for index in indices)
+        index = namespace.split.flags.pop(0)
+        given = values if isinstance(values, list) else [values]
+        indices = [int(value) for value in given if value is not self.const]
+        is_joined = indices == [index]
+        tokens = tuple((at, namespace.tokens[at]) for at in indices)
         if is_joined:
-            tokens = tuple((index, _after_equals(token)) for index, token in tokens)
-        index = indices[0] if is_joined else option_string.at
-        namespace.split.options.append(GivenOption(self.option, index, tokens, is_joined))
+            tokens = tuple((at, _after_equals(token)) for at, token in tokens)
+        namespace.split.options.append(GivenOption(self.const, index, tokens, is_joined))
 
 
 def _after_equals(token: ArgvToken) -> ArgvToken:
@@ -150,33 +140,35 @@ def _after_equals(token: ArgvToken) -> ArgvToken:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Its arguments have the indices of their tokens in place of the values."""
+
     def __init__(self, schema: Schema) -> None:
         super().__init__(add_help=False, allow_abbrev=False)
-        self.register("action", None, _Keep)
-        self.add_argument("-h", "--help", nargs=0, option=None)
-        self.strings: dict[str, Option | None] = {"--help": None}
+        self.add_argument("-h", "--help", action=_Keep, nargs=0)
+        self.options: dict[str, Option | None] = {"-h": None, "--help": None}
         for option in list_options(schema):
-            self.add_argument(*option.strings, dest=option.strings[0], nargs=_NARGS[option.nargs], option=option)
-            self.strings |= dict.fromkeys(option.strings, option)
+            self.add_argument(*option.strings, action=_Keep, nargs=_NARGS[option.nargs], const=option)
+            self.options |= dict.fromkeys(option.strings, option)
         self.completes = schema.abbreviations
 
-    def complete(self, index: int, token: ArgvToken, split: SplitArgv) -> tuple[str, int]:
-        """Return a token's text with its flag in full, and for `--x=value` with the index instead of the value."""
+    def encode(self, index: int, token: ArgvToken, split: SplitArgv) -> str:
+        """Return a token's flag in full, `--x=INDEX` for `--x=value`, and the index of any other token."""
         if token.unknown and not token.prefix.startswith("--"):
-            return "$", index
+            return str(index)
         name, equals, _ = token.text.partition("=")
         matches: tuple[str, ...] = (name,)
-        if name not in self.strings:
+        if name not in self.options:
             may_complete = self.completes and name.startswith("--")
-            matches = tuple(text for text in self.strings if may_complete and text.startswith(name))
+            matches = tuple(text for text in self.options if may_complete and text.startswith(name))
             split.completions |= {index: matches} if matches and matches != ("--help",) else {}
         if len(matches) != 1:
-            return (f"--?{index}" if matches else token.text), index
-        option = self.strings[matches[0]]
+            return f"{_NO_OPTION}{index}" if matches or is_flag(token.text) else str(index)
+        split.flags.append(index)
+        option = self.options[matches[0]]
         if equals and option and option.negates:
             split.negated_values.append(index)
             equals = ""
-        return (f"{matches[0]}={index}" if equals else matches[0]), index
+        return f"{matches[0]}={index}" if equals else matches[0]
 
     def error(self, message: str) -> NoReturn:
         raise _EndError(message)
