@@ -44,11 +44,7 @@ class _StandInMeta(type):
     """Any attribute of a stand-in class is another one, so that a module's top level runs without the package."""
 
     def __getattr__(cls, name: str) -> typing.Any:
-        if name == "__dataclass_fields__":
-            return _StandInFields()
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
+        return _StandInFields() if name == "__dataclass_fields__" else _stand_in(name)
 
 
 class _StandInFields(dict[str, typing.Any]):
@@ -59,6 +55,9 @@ class _StandInFields(dict[str, typing.Any]):
 
 
 def _stand_in(name: str) -> type:
+    """Return what a missing module, or anything of it, has as an attribute; Python's own ones are missing."""
+    if name.startswith("__"):
+        raise AttributeError(name)
     return _StandInMeta(name, (_StandIn,), {})
 
 
@@ -73,23 +72,10 @@ class _StandIn(metaclass=_StandInMeta):
         return cls
 
     def __getattr__(self, name: str) -> typing.Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
         return _stand_in(name)
 
     def __call__(self, *arguments: typing.Any, **_: object) -> typing.Any:
         return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
-
-
-class _StandInModule(types.ModuleType):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []  # a package
-
-    def __getattr__(self, name: str) -> typing.Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _stand_in(name)
 
 
 class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -112,10 +98,10 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.names.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _StandInModule(spec.name)
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None: ...
 
-    def exec_module(self, module: types.ModuleType) -> None: ...
+    def exec_module(self, module: types.ModuleType) -> None:
+        vars(module)["__getattr__"] = _stand_in
 
 
 class _Capture:
