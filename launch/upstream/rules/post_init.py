@@ -18,8 +18,9 @@ import json
 import sys
 import textwrap
 import threading
+import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,41 +57,42 @@ class _ReturnError(BaseException):
     """A `return`, with its value."""
 
 
+class _Scope(dict[str, Any]):
+    """The names that a method sees: one that is not known here has an unknown value."""
+
+    def __missing__(self, name: str) -> Unknown:
+        return Unknown()
+
+
 class _Run:
     """The execution of the methods on one instance. The code calls what has no underscore here."""
 
     def __init__(self, post_init: str, fields: Mapping[str, Any]) -> None:
-        self._methods, names = _compile(post_init)
+        methods, names = _compile(post_init)
         self._own = frozenset(fields)
-        self._instance = _Instance(self)
         self._fields = {**fields, **{n.removeprefix("self."): v for n, v in names.items() if n.startswith("self.")}}
-        known = {name: _known(name, value, names) for name, value in names.items() if "." not in name}
-        owners: dict[str, Any] = {m.owner: _Owner(self, m.owner) for m in self._methods}
-        owners |= {m.name: functools.partial(self._call, m.name, owner="") for m in self._methods if not m.owner}
         self._scope = {
             **_BUILTINS,
-            **owners,
-            **known,
+            **{name: enum.StrEnum(name, v["enum"]) if _is_enum(v) else v for name, v in names.items()},
+            **{method.name: self._function(method) for method in methods if not method.owner},
             "json": types.SimpleNamespace(loads=json.loads, dumps=json.dumps),
-        }
-        self._origins: dict[str, list[str]] = {}  # {local name: the fields its value comes from}
-
-    def _call(self, name: str, *arguments: Any, owner: str | None = None, after: int = -1) -> Any:
-        """Call a method: of a class, or the first one after an index in the order of Python's search."""
-        for index, method in enumerate(self._methods):
-            if method.name == name and index > after and (method.owner if owner is None else owner == method.owner):
-                break
-        else:
-            return None
-        scope = dict.fromkeys((*method.used, *method.parameters), Unknown()) | self._scope
-        scope |= dict(zip(method.parameters, arguments, strict=False))
-        scope |= {
-            "self": self._instance,
             "_run": self,
             "_Return": _ReturnError,
-            "super": lambda: _Owner(self, None, index),
+            "__builtins__": {"__import__": lambda *_: Unknown()},
         }
-        scope["__builtins__"] = {"__import__": lambda *_: Unknown()}
+        owner: type[_Instance] = _Instance
+        for name in reversed(dict.fromkeys(method.owner for method in methods if method.owner)):
+            own = {method.name: self._function(method) for method in methods if method.owner == name}
+            owner = self._scope[name] = type(name, (owner,), own)
+        self.instance = owner(self)
+        self._origins: dict[str, list[str]] = {}  # {local name: the fields its value comes from}
+
+    def _function(self, method: _Method) -> Callable[..., Any]:
+        return lambda *given: self._call(method, given)
+
+    def _call(self, method: _Method, arguments: Sequence[Any]) -> Any:
+        scope = _Scope(self._scope | dict(zip(method.parameters, arguments, strict=False)))
+        scope["super"] = lambda: super(self._scope[method.owner], self.instance)
         raised = len(PATHS[-1].raised)
         for statement in method.statements:
             paths = self._execute(statement, scope)
@@ -100,14 +102,14 @@ class _Run:
                 PATHS[-1].after.update(*(path.kinds for path in paths))
         return Unknown() if len(PATHS[-1].raised) > raised else None  # a raise has taken the place of its result
 
-    def _execute(self, statement: _Statement, scope: dict[str, Any]) -> list[ExecutionPath]:
+    def _execute(self, statement: _Statement, scope: _Scope) -> list[ExecutionPath]:
         """Execute a statement in each way, and merge what they did into `scope`, the fields and the path around it."""
         fields, paths, waiting = self._fields, list[ExecutionPath](), list[tuple[bool, ...]]([()])
         origins = [read for name in statement.used for read in self._origins.get(name, ())]
         while waiting and len(paths) < _MAX_PATHS:
             path = ExecutionPath(waiting.pop(0), reads=[*origins], after={*PATHS[-1].after})
-            self._fields = fields | {name: part.copy() for name, part in fields.items() if isinstance(part, _MUTABLE)}
-            path.scope = scope | {name: _copied(scope.get(name)) for name in statement.used}
+            self._fields = _copied(fields)
+            path.scope = _Scope(_copied(scope))
             PATHS.append(path)
             try:
                 exec(statement.code, path.scope)
@@ -116,11 +118,11 @@ class _Run:
             except _MISSING:
                 pass
             except Exception as error:
-                trace, line = error.__traceback__, 0
-                while trace:
-                    is_upstream = trace.tb_frame.f_code.co_filename == statement.code.co_filename
-                    line, trace = trace.tb_lineno if is_upstream else line, trace.tb_next
-                self.refuse(f"{statement.file}:{line}", "", len(path.conditions), f"{type(error).__name__}: {error}")
+                file = statement.code.co_filename
+                trace = traceback.walk_tb(error.__traceback__)
+                line = [line for frame, line in trace if frame.f_code.co_filename == file][-1]
+                where = f"{file.removeprefix(_SOURCE)}:{line}"
+                self.refuse(where, "", len(path.conditions), f"{type(error).__name__}: {error}")
             PATHS.pop()
             path.fields = self._fields
             waiting += path.others()
@@ -156,15 +158,14 @@ class _Run:
         """Call a function; its value is unknown if it or an argument is."""
         given = [*arguments, *keywords.values()]
         changes_any = isinstance(function, Unknown) or (function is setattr and isinstance(given[1], Unknown))
-        if changes_any and any(part is self._instance for part in given):
+        if changes_any and any(part is self.instance for part in given):
             self._fields = dict.fromkeys(self._fields, Unknown("user" if function is setattr else "machine"))
             return Unknown()
         parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
         unknown = unknown_parts([function, *parts])
-        is_method = isinstance(getattr(function, "__self__", None), list | dict) or isinstance(
-            function, functools.partial
-        )
-        if not unknown or is_method or function is setattr:
+        is_own = isinstance(function, types.FunctionType | types.MethodType) and function.__module__ == __name__
+        is_method = isinstance(getattr(function, "__self__", None), list | dict)
+        if not unknown or is_own or is_method or function is setattr:
             return function(*arguments, **keywords)
         converts = function in (int, float, json.loads) or isinstance(function, enum.EnumType)
         if converts and {"text", "user"} & {kind_of(part) for part in unknown} and PATHS[-1].decide("user"):
@@ -186,32 +187,20 @@ class _Run:
 
 
 class _Instance:
-    """The dataclass's instance: its fields are the run's."""
+    """The dataclass's instance: its fields are the run's. Its classes are made for a run."""
 
     def __init__(self, run: _Run) -> None:
-        vars(self)["run"] = run
+        vars(self)["_run"] = run
+
+    def __post_init__(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        run = vars(self)["run"]
-        if any(method.owner and method.name == name for method in run._methods):
-            return functools.partial(run._call, name)
+        run = vars(self)["_run"]
         PATHS[-1].reads += [name] if name in run._own else []
         return run._fields.get(name, Unknown())
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self)["run"]._fields[name] = value
-
-
-@dataclass
-class _Owner:
-    """A class whose methods are called on the instance: one by name, or those that follow in the order of search."""
-
-    run: _Run
-    owner: str | None
-    after: int = -1
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *given: self.run._call(name, *given[self.owner is not None :], owner=self.owner, after=self.after)
+        vars(self)["_run"]._fields[name] = value
 
 
 def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Contradiction]:
@@ -222,7 +211,7 @@ def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> li
     whole = ExecutionPath()
     with _running:
         PATHS[:] = [whole]
-        _Run(json.dumps(post_init), fields)._call("__post_init__")
+        _Run(json.dumps(post_init), fields).instance.__post_init__()
     return [
         Contradiction(message, where, tuple(dict.fromkeys(reads)), None if kinds - {"machine"} else not kinds)
         for where, (message, reads, kinds) in whole.raised.items()
@@ -236,19 +225,12 @@ def main(result: str) -> None:
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _known(name: str, value: Any, names: Mapping[str, Any]) -> Any:
-    """Return a constant, or a class of texts with the members that the code names."""
-    if not isinstance(value, dict) or "enum" not in value:
-        return value
-    members = {f"member{index}": text for index, text in enumerate(value["enum"])}
-    found: Any = enum.StrEnum(name, members)  # type: ignore[misc]
-    for member in [other for other in names if other.startswith(f"{name}.")]:
-        setattr(found, member.partition(".")[2], names[member])
-    return found
+def _is_enum(value: Any) -> bool:
+    return isinstance(value, dict) and "enum" in value
 
 
-def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, _MUTABLE) else value
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {**values, **{name: value.copy() for name, value in values.items() if isinstance(value, _MUTABLE)}}
 
 
 def _merged(values: Sequence[Any], paths: Sequence[ExecutionPath]) -> Any:
@@ -262,7 +244,6 @@ def _merged(values: Sequence[Any], paths: Sequence[ExecutionPath]) -> Any:
 class _Statement:
     """A compiled statement of a method."""
 
-    file: str
     code: types.CodeType
     used: tuple[str, ...]  # names
     assigned: tuple[str, ...]
@@ -274,10 +255,6 @@ class _Method:
     name: str
     parameters: tuple[str, ...]
     statements: tuple[_Statement, ...]
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        return tuple(name for statement in self.statements for name in statement.used)
 
 
 @functools.cache
@@ -294,8 +271,8 @@ def _compile(post_init: str) -> tuple[list[_Method], Mapping[str, Any]]:
             assigned = [name.id for name in names if isinstance(name.ctx, ast.Store)]
             module = ast.Module([_Rewriter(method["file"]).visit(node)], [])
             code = compile(ast.fix_missing_locations(module), _SOURCE + method["file"], "exec")
-            statements.append(_Statement(method["file"], code, tuple(name.id for name in names), tuple(assigned)))
-        parameters = tuple(argument.arg for argument in function.args.args[bool(method["owner"]) :])
+            statements.append(_Statement(code, tuple(name.id for name in names), tuple(assigned)))
+        parameters = tuple(argument.arg for argument in function.args.args)
         methods.append(_Method(method["owner"], method["name"], parameters, tuple(statements)))
     return methods, content["names"]
 
