@@ -168,7 +168,7 @@ def _describe(warning: Mapping[str, Any]) -> str:
 
 
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
-_BYTES_PER_SECOND = 25_000_000  # read by one core: 0.43 GB of eleven metrics took 11 s on a fast one
+_BYTES_PER_SECOND = 25_000_000  # read by one core: 0.43 GB of eleven metrics took 11 s
 
 
 def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
