@@ -95,10 +95,9 @@ def names_trainer_script(arguments: Sequence[Argument]) -> bool:
     return False
 
 
-def with_supplied(arguments: Sequence[Argument]) -> Sequence[Argument]:
+def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Argument]:
     """Return the arguments with those that xargs, parallel or find puts in, which the text does not determine."""
-    name = command_name(arguments)
-    base = "" if name is None else name.base
+    base = name.base
     if base not in ("xargs", "parallel", "find"):
         return arguments
     texts = [argument.text for argument in arguments]
@@ -137,11 +136,8 @@ def split_at_separators(arguments: Sequence[Argument]) -> list[list[Argument]]:
     return groups
 
 
-def only_reads_arguments(arguments: Sequence[Argument]) -> bool:
-    """Return True if the command only shows, searches or edits its arguments."""
-    name = command_name(arguments)
-    if name is None:
-        return True
+def only_reads_arguments(name: Argument, arguments: Sequence[Argument]) -> bool:
+    """Return True if the command of this name only shows, searches or edits its arguments."""
     runs = name.base == "find" and any(argument.text.startswith(_RUNNING) for argument in arguments)
     return name.is_resolved and not runs and NON_RUNNERS.fullmatch(name.base) is not None
 

@@ -40,7 +40,7 @@ _TOKEN = re.compile(
     r"""(?P<blank>(?:[ \t]|\\\n)++)
       | (?P<newline>\n)
       | (?P<comment>\#[^\n]*+)
-      | (?P<heredoc><<-?(?!<))
+      | (?P<heredoc><<-?(?!<)[ \t]*+)
       | (?P<redirect>&>>?|<<<|>>|>&|>\||<&|<>|>(?!\()|<(?!\())
       | (?P<operator>&&|\|\||;;&|;;|;&|\|&|[;&|()])
       | (?P<plain>[^ \t\n'"\\$`;&|<>(){}*?[~]++(?=[ \t\n;&|)]|\Z))""",
@@ -50,7 +50,6 @@ _BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_INDENT = re.compile(r"[ \t]*+")
 _FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")  # right before a redirection
 _SUBSTITUTION = re.compile(r"\\.|\$\((?!\()|`", re.DOTALL)
 _ANSI_QUOTE = re.compile(r"\$'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
@@ -277,13 +276,11 @@ class _Lexer:
 
     def _open_heredoc(self, pos: int, operator: str, command: str) -> int:
         """Record the delimiter of a here-document, whose body starts on the next line."""
-        indent = _INDENT.match(self.text, pos)
-        pos = indent.end() if indent else pos
         word, end = self._read_word(pos)
         if end == pos:
             return pos
         expands = all(not piece.quoted for piece in word.pieces)
-        self.pending.append((word.text, expands, operator == "<<-", command))
+        self.pending.append((word.text, expands, operator.startswith("<<-"), command))
         return end
 
     def _read_heredoc_bodies(self, pos: int) -> int:

@@ -41,6 +41,9 @@ _HEREDOC_ESCAPE = re.compile(r"\\([$`\\])")
 _JOINING = re.compile(r"(?:.*/)?(?:ssh|rsh|mosh|pdsh|clush|watch|parallel)")  # another shell splits the arguments again
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")
 _BLANK = re.compile(r"[ \t\n]")
+# of arguments that come from no shell text
+_ALONE = SimpleCommand((), 0, "", "", 0)
+_NO_VARIABLES = Variables(lambda offset: 1)
 
 
 LineLookup = Callable[[int], int]  # from a character offset to its 1-based line
@@ -73,33 +76,32 @@ def find_commands(
 def find_in_arguments(
     arguments: Sequence[Argument],
     reparses: int = 0,
-    command: SimpleCommand | None = None,
-    variables: Variables | None = None,
+    command: SimpleCommand = _ALONE,
+    variables: Variables = _NO_VARIABLES,
 ) -> ScanResult:
     """Find the trainer commands that one simple command starts, and whether it may start one that is not followed.
 
     `command` and `variables`: the arguments' own, if they come from a shell text.
     """
-    functions = frozenset[str]() if variables is None else variables.functions
-    if only_reads_arguments(arguments):
+    name = command_name(arguments)
+    if name is None or only_reads_arguments(name, arguments):
         return NO_COMMANDS
     if is_mason(arguments):
         return merge(
             _find_in_mason_group(group, reparses + 1) for _, *group in split_at_separators(arguments)[1:] if group
         )
-    arguments = with_supplied(arguments)
-    name = command_name(arguments)
-    commands = [] if name is not None and name.text == "eval" else find_trainer_starts(arguments)
+    arguments = with_supplied(name, arguments)
+    commands = [] if name.text == "eval" else find_trainer_starts(arguments)
     if commands:
         scan = ScanResult(tuple(commands))
         words = [word.text for command in commands for word in command.arguments if word.is_resolved]
-        if name is not None and _JOINING.fullmatch(name.text) and any(map(_SPECIAL.search, words)):
+        if _JOINING.fullmatch(name.text) and any(map(_SPECIAL.search, words)):
             return scan.doubted("not_followed", f"not followed: {name.text} joins the arguments for another shell")
         return scan
-    scan = merge(_find_in_text(argument, reparses, functions) for argument in _shell_texts(arguments))
+    scan = merge(_find_in_text(argument, reparses, variables.functions) for argument in _shell_texts(name, arguments))
     if scan != NO_COMMANDS:
         return scan
-    reason = explain_unfollowed(arguments, command, variables)
+    reason = explain_unfollowed(name, arguments, command, variables)
     return NO_COMMANDS if reason is None else not_followed(reason, arguments[0].line)
 
 
@@ -165,10 +167,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     if heredoc.command in ("cat", "tee") and MARKER.search(body) is None:
         return NO_COMMANDS  # a file's text
     # The outer shell substitutes its own variables before the inner shell assigns any.
-    try:
-        document = lex(body, tolerant=True)
-    except UnbalancedError:
-        return NO_COMMANDS
+    document = lex(body, tolerant=True)
     return _find_in_document(document, Variables(line_lookup(body, first)), reparses + 1)
 
 
@@ -238,12 +237,11 @@ def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
     )
 
 
-def _shell_texts(arguments: Sequence[Argument]) -> list[Argument]:
+def _shell_texts(name: Argument, arguments: Sequence[Argument]) -> list[Argument]:
     """Return the arguments that are shell text; eval joins its own."""
-    name = command_name(arguments)
-    if name is not None and name.text == "alias":
+    if name.text == "alias":
         return []
-    if name is None or name.text != "eval":
+    if name.text != "eval":
         return [argument for index, argument in enumerate(arguments) if _is_shell_text(arguments, index)]
     rest = arguments[arguments.index(name) + 1 :]
     text, raw = " ".join(argument.text for argument in rest), " ".join(argument.raw for argument in rest)

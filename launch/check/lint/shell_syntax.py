@@ -178,13 +178,11 @@ def logical_lines(text: str) -> Iterator[list[str]]:
 def unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
     """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
     home = _HOME.match(text) if is_start else None
-    if home is not None:
-        pieces = [Piece("text", home.group(), False, home.group())] if home.group() else []
-        return [*pieces, Piece("unknown", "", True, text[home.end() :])]
     index = _INDEX.match(text) if is_start else None
-    match = _MANY_WORDS.search(text, index.end() if index else 0)
-    if match is None:
-        return [Piece("text", text, False, text)]
-    before, rest = text[: match.start()], text[match.start() :]
+    many = _MANY_WORDS.search(text, index.end() if index else 0)
+    end = home.end() if home else many.start() if many else len(text)
+    before, rest = text[:end], text[end:]
     pieces = [Piece("text", before, False, before)] if before else []
-    return [*pieces, Piece("array", "", False, rest)]
+    if rest:
+        pieces.append(Piece("unknown", "", True, rest) if home else Piece("array", "", False, rest))
+    return pieces

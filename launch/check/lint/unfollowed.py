@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
 from launch.check.lint.launchers import (
-    command_name,
     is_launcher_name,
     is_python_name,
     names_trainer_script,
@@ -42,15 +41,11 @@ _TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 
 
 def explain_unfollowed(
-    arguments: Sequence[Argument], command: SimpleCommand | None, variables: Variables | None
+    name: Argument, arguments: Sequence[Argument], command: SimpleCommand, variables: Variables
 ) -> str | None:
-    """Return why a command that starts no known trainer may start one; None if it does not look like that."""
-    trainer_commands = frozenset[str]() if variables is None else variables.trainer_commands
-    name = command_name(arguments)
-    if name is None:
-        return None
+    """Return why a command of this name, which starts no known trainer, may start one; None if it does not look so."""
     if not name.is_resolved:
-        in_function = command is not None and command.depth and name.text in ("$@", "$*")  # its calls are looked at
+        in_function = command.depth and name.text in ("$@", "$*")  # its calls are looked at
         is_pattern = re.search(r"[$`]", name.text) is None  # of `case`
         return None if in_function or is_pattern else f"{name.text} is the command, and its value is not known here"
     base = name.base
@@ -66,14 +61,13 @@ def explain_unfollowed(
         and any(map(_mentions_trainer, rest)),
         "the script that it starts is not known here": script_is_unknown(arguments) or _xargs_runs_input(arguments),
         "a value that mentions a trainer is not known here": any(
-            not trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
+            not variables.trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
         ),
         f"whether {base} starts the trainer is not known": names_trainer_script(arguments),
         f"what {base} does with a text that starts a trainer is not known": any(
             starts_trainer(word.raw) and not option.text.startswith("--") for option, word in pairwise(arguments)
         ),
-        f"what the program of {base} starts is not known": command is not None
-        and command.before in ("|", "|&")
+        f"what the program of {base} starts is not known": command.before in ("|", "|&")
         and any(_STARTING.search(word.text) for word in rest),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -190,7 +184,7 @@ def _has_script(arguments: Sequence[Argument], is_such: Callable[[Argument], boo
     )
 
 
-def _reads_program(arguments: Sequence[Argument], command: SimpleCommand | None) -> bool:
+def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> bool:
     """Return True for a shell or Python that reads its program from a pipe, a redirected input or `<(...)`."""
     programs = [
         index
@@ -205,15 +199,11 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand | None)
     options = [word.text for word in rest if word.text.startswith(("-", "+"))]
     has_program = any(option == "-m" or _SCRIPT_OPTION.fullmatch(option) for option in options)
     # Without any argument it reads what the whole text, a group, a function or a coprocess has as input.
-    is_piped = (
-        command is not None
-        and command.input != "<<"
-        and (
-            command.before in ("|", "|&")
-            or command.input != ""
-            or command.depth > 0
-            or len(arguments) == 1
-            or arguments[0].text == "coproc"
-        )
+    is_piped = command.input != "<<" and (
+        command.before in ("|", "|&")
+        or command.input != ""
+        or command.depth > 0
+        or len(arguments) == 1
+        or arguments[0].text == "coproc"
     )
     return is_piped and not has_program and ("-s" in options or len(options) == len(rest))
