@@ -93,7 +93,9 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
         if piece.kind == "array" and is_array:
             parts = _expand_elements(value, piece.quoted, variables, depth)
             if is_joined and parts is not None:
-                parts = _join_elements(parts, variables.line_of(offset))
+                blank = literal_argument(" ", variables.line_of(offset))
+                joined = [part for element in parts if element is not None for part in (blank, element)]
+                parts = [_join(joined[1:], blank.line)]
         elif piece.kind == "variable" and not is_array:
             parts = _expand_value(value, piece.quoted, variables, depth)
         variables.expanded[piece] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
@@ -129,13 +131,6 @@ def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth
                 return None
             arguments.append(argument)
     return arguments or [None]
-
-
-def _join_elements(elements: list[Argument | None], line: int) -> list[Argument | None]:
-    """Return the one word of `"${A[*]}"`."""
-    blank = literal_argument(" ", line)
-    parts = [part for element in elements if element is not None for part in (blank, element)]
-    return [_join(parts[1:], line)]
 
 
 def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:

@@ -23,18 +23,13 @@ _FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None:
     """Read {option string: whether it takes a value} from accelerate's source; None if it is not installed."""
     source = next((path for folder in packages if (path := folder / _SOURCE).is_file()), None)
-    try:
-        tree = ast.parse(source.read_bytes()) if source else None
-    except (OSError, SyntaxError, ValueError):
-        return None
-    if tree is None:
+    if source is None:
         return None
     flags = dict(_TRL_OPTIONS)
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source.read_bytes())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             names = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
-            action = next((keyword.value for keyword in node.keywords if keyword.arg == "action"), None)
-            takes_value = not (isinstance(action, ast.Constant) and str(action.value).startswith("store_"))
+            takes_value = all("store_" not in ast.unparse(it) for it in node.keywords if it.arg == "action")
             for name in names:
                 if name.startswith("--"):
                     flags[name] = flags["--" + name[2:].replace("_", "-")] = takes_value

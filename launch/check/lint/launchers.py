@@ -97,14 +97,14 @@ def names_trainer_script(arguments: Sequence[Argument]) -> bool:
 
 def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Argument]:
     """Return the arguments with those that xargs, parallel or find puts in, which the text does not determine."""
-    base = name.base
-    if base not in ("xargs", "parallel", "find"):
+    if name.base not in ("xargs", "parallel", "find"):
         return arguments
     texts = [argument.text for argument in arguments]
     end = next((index for index, text in enumerate(texts) if text in (";", "+", ":::", "::::")), len(texts))
-    option = next((index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))), None)
-    mark = "{}" if option is None else re.sub(r"-[Ii]|--replace=?", "", texts[option]) or texts[option + 1]
-    mark = mark if base == "xargs" else "{}"
+    options = [index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))]
+    mark = "{}"
+    if options and name.base == "xargs":
+        mark = re.sub(r"-[Ii]|--replace=?", "", texts[options[0]]) or "".join(texts[options[0] + 1 :][:1]) or mark
     supplied = [
         argument._replace(
             text=argument.text.replace(mark, "$_"),
@@ -116,7 +116,7 @@ def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Arg
         else argument
         for argument in arguments[:end]
     ]
-    if base == "find" or option is not None or any(mark in text for text in texts):
+    if name.base == "find" or options or any(mark in text for text in texts):
         return supplied
     return [*supplied, Argument("...", arguments[-1].line, is_resolved=False, is_single=False)]
 

@@ -53,9 +53,9 @@ class ShellWord(NamedTuple):
         return "".join(piece.text if piece.kind == "text" else piece.source for piece in self.pieces)
 
 
-def literal_word(start: int, text: str, quoted: bool = False) -> ShellWord:
+def literal_word(start: int, text: str) -> ShellWord:
     """Build the word that consists of `text`."""
-    return ShellWord(start, (Piece("text", text, quoted, text),))
+    return ShellWord(start, (Piece("text", text, False, text),))
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def test_each_trainer_has_its_name(text: str, name: str, script: str) -> None:
         "trl env",
         "trl --help",
         "uv run pytest open_instruct/test_finetune.py",
+        "echo open_instruct/finetune.py | xargs -I",
     ],
 )
 def test_what_starts_no_trainer(text: str) -> None:
