@@ -9,7 +9,7 @@ from typing import Any
 from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
 from launch.table import format_row
-from launch.trials.measurement import Measurement, compute_speed
+from launch.trials.measurement import Measurement
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.rollout.gates import GateCase
 from launch.trials.rollout.gates_across import apply_gates, gate_json
@@ -32,35 +32,31 @@ class Projection:
     basis: str  # `measured`, or the width from which it is scaled linearly
 
 
-def project(
-    ranks: int, width: str, measured: Sequence[Measurement], skip: int, price: float | None
-) -> Projection | None:
-    """Project a `width` of `ranks` from its own measurement, else from the widest one's at the same speed per rank.
+def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) -> Projection | None:
+    """Project a width from its own measurement, else from the widest one's at the same speed per rank.
 
     None before anything was measured, or while the number of steps is unknown.
     """
-    own = (run for run in measured if str(run.width) == width)
-    for source in (*own, *reversed(measured)):
-        speed = compute_speed(source, skip)
-        if source.finished and source.total_steps and speed:
+    for source in (width, *reversed(widths)):
+        measured, speed = source.measured, source.figures
+        if measured and measured.finished and measured.total_steps and speed:
+            ranks = width.plan.batch.width
             seconds = speed.step_seconds * source.plan.batch.width / ranks
-            startup = sum(source.phases.get(phase, 0.0) for phase in _STARTUP_PHASES)
-            hours = (startup + source.total_steps * seconds) / 3600
-            gpu_hours = hours * ranks if source.width.device == Device.cuda else None
+            startup = sum(measured.phases.get(phase, 0.0) for phase in _STARTUP_PHASES)
+            hours = (startup + measured.total_steps * seconds) / 3600
+            gpu_hours = hours * ranks if measured.width.device == Device.cuda else None
             cost = gpu_hours * price if gpu_hours is not None and price is not None else None
-            basis = "measured" if str(source.width) == width else f"as fast a rank as {source.width}"
-            return Projection(source.total_steps, hours, gpu_hours, cost, basis)
+            basis = "measured" if source is width else f"as fast a rank as {source.label}"
+            return Projection(measured.total_steps, hours, gpu_hours, cost, basis)
     return None
 
 
-def compute_efficiency(measured: Measurement, one_rank: Measurement | None, skip: int) -> float | None:
+def compute_efficiency(width: WidthRun, narrowest: WidthRun) -> float | None:
     """The speed per rank over that of one rank; None when one rank was not measured."""
-    if one_rank is None or one_rank.plan.batch.width != 1:
+    speed, single = width.figures, narrowest.figures
+    if narrowest.plan.batch.width != 1 or speed is None or single is None or speed.unit != single.unit:
         return None
-    speed, single = compute_speed(measured, skip), compute_speed(one_rank, skip)
-    if speed is None or single is None or speed.unit != single.unit or single.per_second <= 0:
-        return None
-    return speed.per_second / single.per_second / measured.plan.batch.width
+    return speed.per_second / single.per_second / width.plan.batch.width if single.per_second > 0 else None
 
 
 @dataclass
@@ -110,12 +106,9 @@ class RolloutRecord(TrialRecord[WidthRun]):
             run.message = None  # the gates have it
 
     def update(self, run: WidthRun) -> list[str]:
-        measured = [each.measured for each in self.runs if each.measured is not None]
         for each in self.runs:
-            price = self.config.price_per_gpu_hour
-            each.projection = project(each.requested.ranks, each.label, measured, self.warmup, price)
-            if each.measured is not None and each.measured.finished:
-                each.efficiency = compute_efficiency(each.measured, measured[0], self.warmup)
+            each.projection = project(each, self.runs, self.config.price_per_gpu_hour)
+            each.efficiency = compute_efficiency(each, self.runs[0])
         shown = [gate_json(result) for result in run.gate_results if result.level != "pass"]
         return [f"  {format_row(GATES, result)}" for result in shown]
 
