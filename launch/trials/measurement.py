@@ -92,8 +92,7 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
     if run.outcome is None:
         return None
     nodes = [run, *map(RunRecord, plan.folder.glob("nodes/*"))]
-    inspections = [event for node in nodes for event in node.events("evidence")]
-    ranks = {event.get("rank") for event in inspections if event.get("what") == "dtype"}
+    ranks = {event.get("rank") for node in nodes for event in node.events("evidence") if event.get("what") == "dtype"}
     return Measurement(
         plan=plan,
         requested_steps=steps,

@@ -196,7 +196,7 @@ def is_late(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> bool
     """Whether a probe with steps of `seconds` would not end in time. Reused probes count, so that a search that has
     ended and is called again does nothing more."""
     left = seconds_left(probes, limits.minutes)
-    return left is not None and _expected_wall(seconds, probes, limits) > left
+    return left is not None and _startup_seconds(probes) + limits.steps * seconds > left
 
 
 def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig, skip: int) -> int | None:
@@ -205,16 +205,16 @@ def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig
     left = seconds_left(probes, limits.minutes)
     if len(probes) >= limits.probes or left is None:
         return None
-    steps = min(int((left - _expected_wall(0.0, probes, limits)) / seconds), limits.steps)
+    steps = min(int((left - _startup_seconds(probes)) / seconds), limits.steps)
     return steps if steps >= min(skip + _LEAST_COUNTED, limits.steps) else None
 
 
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
     """The fastest probe whose whole run fits; of those that differ only by noise the earliest, which was predicted to
     be the fastest."""
-    is_open = {estimate.candidate: estimate.is_open for estimate in estimates}
-    measured = [(probe.step_seconds, probe) for probe in probes if probe.step_seconds is not None]
-    fitting = [(seconds, probe) for seconds, probe in measured if is_open.get(probe.candidate, True)]
+    closed = {estimate.candidate for estimate in estimates if not estimate.is_open}
+    measured = ((probe.step_seconds, probe) for probe in probes if probe.candidate not in closed)
+    fitting = [(seconds, probe) for seconds, probe in measured if seconds is not None]
     least = min((seconds for seconds, _ in fitting), default=0.0)
     return next((probe for seconds, probe in fitting if seconds <= least * (1 + LEAST_NOISE)), None)
 
@@ -227,14 +227,14 @@ def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
     return same and saves_no_more and balances_no_more and candidate.per_device >= other.per_device
 
 
-def _expected_wall(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> float:
+def _startup_seconds(probes: Sequence[Probe]) -> float:
+    """What a probe is expected to take besides its steps."""
     startups = [
         (probe.seconds or 0.0) - probe.measured.last_step * probe.figures.step_seconds
         for probe in probes
         if probe.measured and probe.figures and probe.state == State.done
     ]
-    startup = statistics.median(startups) if startups else _STARTUP
-    return max(startup, 0.0) + limits.steps * seconds
+    return max(statistics.median(startups), 0.0) if startups else _STARTUP
 
 
 def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
