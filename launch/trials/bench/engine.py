@@ -82,7 +82,9 @@ def read_request(line: CommandLine) -> BenchRequest:
     return BenchRequest(expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b)))
 
 
+Difference = tuple[str, str, str]  # what differs, A's, B's
 LEAST_STEPS = 2  # after the warm-up
+_OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")  # besides the keys of `data`
 _LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")  # as they come out
 
 
@@ -94,7 +96,8 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     """
     plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
-    mismatches = _find_mismatches(a, b)
+    differences = tuple(list_differences(a.plan, b.plan))
+    mismatches = _find_mismatches(a, b, differences)
     errors = [problem for problem in mismatches if problem.id not in a.plan.config.allow]
     if errors:
         raise UserError(errors)
@@ -104,9 +107,8 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
         notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
-    differences, bench = tuple(list_differences(a.plan, b.plan)), a.plan.config.bench
-    numbers = bench.steps, bench.warmup
-    return BenchRecord(folder, a.plan, *numbers, (a, b), differences, tuple(notes))
+    bench = a.plan.config.bench
+    return BenchRecord(folder, a.plan, bench.steps, bench.warmup, (a, b), differences, tuple(notes))
 
 
 def _check_numbers(plan: Plan) -> Plan:
@@ -125,7 +127,7 @@ def _check_numbers(plan: Plan) -> Plan:
     return plan
 
 
-def _find_mismatches(a: Side, b: Side) -> list[Problem]:
+def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> list[Problem]:
     """What makes the two do different amounts of work, or train on different data."""
     problems = []
     if a.plan.batch.global_ != b.plan.batch.global_:
@@ -139,28 +141,15 @@ def _find_mismatches(a: Side, b: Side) -> list[Problem]:
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
             problems.append(Problem("bench_global_batch", message, "recipe.packing", cure))
             break
-    ours, theirs = _data_settings(a), _data_settings(b)
-    differing = [name for name in ours if ours[name] != theirs[name]]
-    if differing:
-        values = "; ".join(f"{name} is {ours[name]} in A and {theirs[name]} in B" for name in differing)
+    of_data = [row for row in differences if row[0].startswith("data.") or row[0] in _OF_DATA]
+    if of_data:
+        values = "; ".join(f"{name} is {ours} in A and {theirs} in B" for name, ours, theirs in of_data)
         cure = "set it once, before the first `--`, or allow=[bench_data]"
         problems.append(Problem("bench_data", f"A and B do not train on the same data: {values}", None, cure))
     return problems
 
 
-def _data_settings(side: Side) -> dict[str, str]:
-    recipe, plan = side.plan.config.recipe, side.plan
-    mixture = [f"{share.source.reference} x {share.share:g} ({share.split})" for share in plan.inputs.mixture]
-    return {
-        "the stage's kind": side.plan.config.stage.kind.value,
-        "the mixture": ", ".join(mixture),
-        "recipe.max_seq_length": str(recipe.max_seq_length),
-        "recipe.chat_template": str(recipe.chat_template),
-        "recipe.seed": str(recipe.seed),
-    }
-
-
-def list_differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
+def list_differences(a: Plan, b: Plan) -> list[Difference]:
     """The differences between two plans as (what, A's, B's), without the folders that each run has for itself."""
     ours, theirs = ({name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b))
     rows = [(name, ours.get(name, "-"), theirs.get(name, "-")) for name in dict.fromkeys([*ours, *theirs])]
