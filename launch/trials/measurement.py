@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from launch.config.schema import Device, Kind, Packing
+from launch.execution.record.events import PHASES
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
 from launch.execution.report.run import summarize_events
+from launch.planning.estimate.cards import card_memory
 from launch.planning.estimate.forecast import has_reference
 from launch.planning.estimate.shape import token_flops
 from launch.planning.flags import values_of
@@ -86,13 +88,14 @@ def finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> Measurement | None:
+def read_measurement(plan: Plan, steps: int) -> Measurement | None:
     """Read what the run of `plan` left in its folder; None if no run has ended there."""
     run = RunRecord(plan.folder)
     if run.outcome is None:
         return None
     nodes = [run, *map(RunRecord, plan.folder.glob("nodes/*"))]
     ranks = {event.get("rank") for node in nodes for event in node.events("evidence") if event.get("what") == "dtype"}
+    card = card_memory(plan.config.cluster, plan.machine.environ)
     return Measurement(
         plan=plan,
         requested_steps=steps,
@@ -102,7 +105,7 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
         inspected_ranks=frozenset(rank for rank in ranks if isinstance(rank, int)),
         phases=_phase_seconds(run),
         total_steps=run.total_steps,
-        card_gib=card_gib,
+        card_gib=card.gib if card else None,
     )
 
 
@@ -194,6 +197,7 @@ def timed_steps(measured: Measurement, skip: int = 0, name: str = "tokens") -> l
     return timed[min(skip, max(0, len(timed) - 1)) :]
 
 
+_STARTUP = PHASES[: PHASES.index("training")]  # which a run goes through once
 _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
@@ -241,7 +245,7 @@ def compute_figures(
         loss=losses[-1] if losses else None,
         losses=losses,
         tokens=tokens,
-        before=sum(duration for phase, duration in measured.phases.items() if phase != "training"),
+        before=sum(measured.phases.get(phase, 0.0) for phase in _STARTUP),
     )
 
 

@@ -121,7 +121,7 @@ class Runner(Generic[R]):
     def find_earlier(self, run: R) -> Measurement | None:
         """What an earlier call measured of a run, with the same packages on the same card, if that counts."""
         if self.reuse and run.label not in self._earlier:
-            measured = read_measurement(run.plan, run.steps or self.record.steps, card_gib(run.plan))
+            measured = read_measurement(run.plan, run.steps or self.record.steps)
             counts = measured is not None and self.record.accepts(run, measured)
             changes = describe_changes(run.plan) if counts and self.same_machine else None
             if changes:
@@ -139,7 +139,7 @@ class Runner(Generic[R]):
             wait_for_gpus(plan, self.display.say)
         inspected = record.is_inspected(run)
         run_steps(plan, self.display, steps, inspected=inspected, seconds=seconds, run_ranks=self.run_ranks)
-        measured = read_measurement(plan, steps, card_gib(plan))
+        measured = read_measurement(plan, steps)
         assert measured is not None  # run_steps wrote its outcome
         return measured
 
@@ -183,11 +183,6 @@ def describe_changes(plan: Plan) -> str | None:
 def gpus_for(plan: Plan) -> Gpus:
     """The GPUs visible to this process; none for a plan that runs on CPU."""
     return find_gpus(plan.machine.environ) if plan.parallel.width.device == Device.cuda else Gpus()
-
-
-def card_gib(plan: Plan) -> float | None:
-    """Memory of the smallest card that the plan's process sees, in GiB."""
-    return min((gpu.total for gpu in gpus_for(plan).seen if gpu.total), default=0.0) / 1024 or None
 
 
 def say_lines(display: Display, lines: Iterable[object]) -> None:

@@ -15,10 +15,10 @@ DONE = Outcome(exit_code=0, seconds=9.0, steps=5, last_loss=2.8)
 
 
 def test_what_a_run_left(tmp_path: Path) -> None:
-    width = planned(tmp_path, *WORDS, "gpus=2").runs[0]
+    width = planned(tmp_path, *WORDS, "gpus=2", "cluster.gpu_memory=80").runs[0]
     assert read_measurement(width.plan, 3) is None
     leave(width, DONE, steps([3.0, math.nan, 2.8, 2.7, 2.6]))
-    measured = read_measurement(width.plan, 3, card_gib=80.0)
+    measured = read_measurement(width.plan, 3)
     assert measured is not None and measured.finished
     assert [step["step"] for step in measured.steps] == [
         1,

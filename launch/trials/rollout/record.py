@@ -18,8 +18,6 @@ from launch.trials.rollout.request import RequestedWidth
 from launch.trials.view import GATES
 from launch.worker.finding import Finding
 
-_STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs", "first_step")  # which a run goes through once
-
 
 @dataclass(frozen=True)
 class Projection:
@@ -42,8 +40,7 @@ def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) ->
         if measured and measured.finished and measured.total_steps and speed:
             ranks = width.plan.batch.width
             seconds = speed.step_seconds * source.plan.batch.width / ranks
-            startup = sum(measured.phases.get(phase, 0.0) for phase in _STARTUP_PHASES)
-            hours = (startup + measured.total_steps * seconds) / 3600
+            hours = (speed.before + measured.total_steps * seconds) / 3600
             gpu_hours = hours * ranks if measured.width.device == Device.cuda else None
             cost = gpu_hours * price if gpu_hours is not None and price is not None else None
             basis = "measured" if source is width else f"as fast a rank as {source.label}"

@@ -70,7 +70,7 @@ def go(
     def start(width: WidthRun, seconds: float | None) -> Measurement:
         archive_earlier_try(width.plan)
         run(width)
-        measured = read_measurement(width.plan, record.steps, 100.0)
+        measured = read_measurement(width.plan, record.steps)
         assert measured is not None
         return measured
 
