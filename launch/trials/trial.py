@@ -9,12 +9,10 @@ from typing import Generic, TypeVar
 
 from launch.check.machine.rules import preflight, wait_for_gpus
 from launch.config.line import CommandLine, override_key
-from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.reader import RunRecord, mapping, objects
-from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
@@ -46,7 +44,7 @@ def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) 
 def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> CommandLine:
     """Replace short options such as steps= by keys of the verb's node. Raises UserError: duplicate_override."""
     options, rest = line.pop_overrides(names)
-    return rest.with_overrides(*(f"{verb}.{name}={options[name]}" for name in names if name in options))
+    return rest.with_overrides(*(f"{verb}.{name}={value}" for name, value in options.items()))
 
 
 # overrides of each short run: it only measures, and writes nothing outside of its folder
@@ -55,8 +53,7 @@ PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
 
 def probe_line(line: CommandLine) -> CommandLine:
     """The command line of a short run of `line`."""
-    keys = [override.partition("=")[0] for override in PROBE]
-    return line.without(*keys).with_overrides(*PROBE)
+    return line.without(*map(override_key, PROBE)).with_overrides(*PROBE)
 
 
 def plan_probe(line: CommandLine) -> Plan:
@@ -173,16 +170,10 @@ def describe_changes(plan: Plan) -> str | None:
     if packages:
         pairs = {name: (packages.get(name), plan.machine.versions.get(name)) for name in PACKAGES}
         changes = [f"{name} was {before}, is {now}" for name, (before, now) in pairs.items() if before != now]
-    cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]
-    seen = gpus_for(plan).seen
-    if cards and seen and seen[0].name not in cards:
-        changes.append(f"card was {cards[0]}, is {seen[0].name}")
+    cards, card = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))], plan.machine.card
+    if cards and card and card not in cards:
+        changes.append(f"card was {cards[0]}, is {card}")
     return ", ".join(changes) or None
-
-
-def gpus_for(plan: Plan) -> Gpus:
-    """The GPUs visible to this process; none for a plan that runs on CPU."""
-    return find_gpus(plan.machine.environ) if plan.parallel.width.device == Device.cuda else Gpus()
 
 
 def say_lines(display: Display, lines: Iterable[object]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.host.nvidia import Gpu, Gpus
 from launch.trials.record import State, TrialRecord, combine_states, read_earlier
 from launch.trials.trial import describe_changes
 from launch.trials.tune.search import Stop
@@ -122,7 +121,7 @@ def test_the_state_of_a_trial_is_that_of_its_least_finished_run() -> None:
     assert combine_states([State.done, State.submitted, State.planned]) == State.submitted
 
 
-def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path) -> None:
     first, _, ran = benched(tmp_path)
     assert len(ran) == 6
     plan = first.runs[2].plan
@@ -134,5 +133,5 @@ def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path, monkeypa
     path.write_text(json.dumps({"packages": today}))
     assert describe_changes(here) is None
     path.write_text(json.dumps({"packages": today, "gpus": [{"name": "NVIDIA H200"}]}))
-    monkeypatch.setattr("launch.trials.trial.find_gpus", lambda environ: Gpus((Gpu("0", "GPU-1", "NVIDIA A100"),)))
+    here = replace(plan, machine=replace(fixed_machine(), versions=today, card="NVIDIA A100"))
     assert describe_changes(here) == "card was NVIDIA H200, is NVIDIA A100"

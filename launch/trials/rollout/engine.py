@@ -14,6 +14,7 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, 
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
+from launch.host.nvidia import find_gpus
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan, plan_line
 from launch.slurm.allocation import Allocation
@@ -36,7 +37,7 @@ from launch.trials.record import State, read_earlier
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
-from launch.trials.trial import Runner, gpus_for, plan_probe, say_lines, say_plan
+from launch.trials.trial import Runner, plan_probe, say_lines, say_plan
 from launch.trials.view import write_trial_report
 
 
@@ -147,7 +148,7 @@ def run_widths(
     when interrupted. Raises UserError when the first width cannot be started.
     """
     record, waits_for = runner.record, None
-    cards = len(gpus_for(record.plan).seen) if cards is None else cards
+    cards = len(find_gpus(record.plan.machine.environ).seen) if cards is None else cards
     runner.same_machine = only is None  # the nodes of a job may have other cards than those of the job before
     for run in record.runs:
         run.message, run.gate_results = None, ()

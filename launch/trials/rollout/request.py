@@ -15,7 +15,7 @@ WIDTHS = ("gpus", "processes")
 SHORT = tuple(vars(RolloutConfig()))  # short for keys of the node `rollout`
 _SUBMIT, _DRY_RUN = "submit", "dry_run"
 OWN_KEYS = (*WIDTHS, *SHORT, _SUBMIT, _DRY_RUN)
-_NODES = re.compile(r"(\d+)x(\d+)")
+_WIDTH = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)")  # NODESxRANKS or RANKS
 
 
 class SubmitMode(StrEnum):
@@ -116,9 +116,9 @@ def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
 
 
 def _read_width(text: str, where: str) -> RequestedWidth:
-    nodes_by_gpus = _NODES.fullmatch(text)
-    nodes, local = (nodes_by_gpus[1], nodes_by_gpus[2]) if nodes_by_gpus else ("1", text)
-    if not local.isdecimal() or int(local) < 1 or int(nodes) < 1:
+    match = _WIDTH.fullmatch(text)
+    if match is None:
         cure = "use numbers of 1 or more, and NODESxGPUS for several nodes, such as 1,2,8,2x8"
         raise refusal("bad_width", f"'{text}' is not a width", where, cure)
-    return RequestedWidth(int(nodes) * int(local), int(nodes))
+    nodes = int(match[1] or 1)
+    return RequestedWidth(nodes * int(match[2]), nodes)

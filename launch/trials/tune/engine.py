@@ -154,7 +154,7 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     """Search the fastest setting of the stage in `request` and write its overlay.
 
     Returns the record and the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything,
-    130 interrupted. Raises UserError when nothing can be searched.
+    130 interrupted. Raises UserError when nothing can be searched, or no probe could be started.
     """
     plan = plan_probe(request)
     options = plan.config.tune
@@ -172,7 +172,9 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
         record = begin_record(folder, plan, display)
         runs = [] if plan.config.restart else objects(mapping(earlier).get("runs"))
         code = _search(record, request, display, [str(run.get("label")) for run in runs])
-        _refuse_if_none_started(record)
+        if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
+            message = f"no probe could be started: {record.runs[0].message}"
+            raise refusal("no_probe_started", message, None, "fix that and run tune again")
         return record, code
 
 
@@ -209,13 +211,6 @@ def _prediction_lines(record: TuneRecord) -> list[str]:
     shown, base = [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN], record.base_estimate
     table = Table.of("", PREDICTIONS, map(to_json, shown if base in shown else [*shown, base]))
     return [*table.lines(), f"the recipe's own setting is {base.prediction.label}"]
-
-
-def _refuse_if_none_started(record: TuneRecord) -> None:
-    """Raises UserError (no_probe_started) with the first probe's problem when no probe could be started."""
-    if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
-        message = f"no probe could be started: {record.runs[0].message}"
-        raise refusal("no_probe_started", message, None, "fix that and run tune again")
 
 
 Extra = tuple[str, Any]  # a key and its value
