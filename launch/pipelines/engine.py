@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Probl
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import mapping, objects
+from launch.execution.record.reader import objects
 from launch.execution.report.page import write_report
 from launch.execution.resume import describe_continuation, is_finished, resume_problems
 from launch.pipelines.links import Pipeline, plan_link
@@ -109,13 +110,14 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
 def _judge(plan: Plan, display: Display) -> int:
     """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did not judge it."""
     tasks = objects((read_summary(plan.folder) or {}).get("tasks"))
-    found: dict[str, list[str]] = {"worse": [], "broken": []}
+    found = defaultdict[str, list[str]](list)
     for task in tasks:
-        verdict = mapping(objects(task.get("models"))[-1]).get("verdict_against_previous")
-        found.setdefault("broken" if task.get("broken") else str(verdict), []).append(str(task.get("task")))
-    if tasks and not (found["worse"] or found["broken"]):
+        verdict = objects(task.get("models"))[-1].get("verdict_against_previous")
+        found["broken" if task.get("broken") else str(verdict)].append(str(task.get("task")))
+    worse, broken = (", ".join(found[verdict]) for verdict in ("worse", "broken"))
+    if tasks and not (worse or broken):
         return EXIT_DONE
-    what = f"has a broken evaluation on {', '.join(found['broken'])}" if found["broken"] else "was not evaluated"
-    what = f"is worse than the model that it started from on {', '.join(found['worse'])}" if found["worse"] else what
+    what = f"has a broken evaluation on {broken}" if broken else "was not evaluated"
+    what = f"is worse than the model that it started from on {worse}" if worse else what
     display.say(f"{run_name(plan.folder)} {what}: stop_if_worse=true ends the pipeline")
     return EXIT_STOPPED

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import refusal
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
+from launch.waiting import wait_until
 
 _FIELDS = (
     *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),
@@ -121,7 +122,7 @@ _PERMANENT = re.compile(
     # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
     r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
-_LOOKS, _PAUSE = 4, 0.7  # at a job that the scheduler has not considered yet; seconds between two
+_CONSIDERED, _PAUSE = 2.1, 0.7  # seconds within which the scheduler usually considers a job; between two looks at it
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,11 @@ class JobRecord:
     time_limit: str = ""  # in Slurm's notation; UNLIMITED
 
     @property
+    def is_considered(self) -> bool:
+        """Whether the scheduler has started it, or says why it waits."""
+        return self.state != "PENDING" or bool(self.reason)
+
+    @property
     def can_never_start(self) -> bool:
         """Whether it waits for something that does not happen by itself."""
         return self.state == "PENDING" and bool(_PERMANENT.fullmatch(self.reason))
@@ -147,38 +153,38 @@ class JobRecord:
 
 def parse_job_record(output: str) -> JobRecord:
     """Parse what `scontrol --oneliner show job` prints."""
-    fields: dict[str, str] = {}
+    fields = defaultdict[str, str](str)
     for name, value in _FIELD.findall(output):
         fields.setdefault(name, "" if value == "(null)" else value)
     return JobRecord(
-        number=int(fields.get("JobId") or 0),
-        state=fields.get("JobState", ""),
-        restarts=int(fields.get("Restarts") or 0),
-        may_requeue=fields.get("Requeue") == "1",
-        partition=fields.get("Partition", ""),
-        requested_nodes=fields.get("ReqNodeList", ""),
-        excluded_nodes=fields.get("ExcNodeList", ""),
-        features=fields.get("Features", ""),
-        reason=fields.get("Reason", "").removeprefix("None"),
-        time_limit=fields.get("TimeLimit", ""),
+        number=int(fields["JobId"] or 0),
+        state=fields["JobState"],
+        restarts=int(fields["Restarts"] or 0),
+        may_requeue=fields["Requeue"] == "1",
+        partition=fields["Partition"],
+        requested_nodes=fields["ReqNodeList"],
+        excluded_nodes=fields["ExcNodeList"],
+        features=fields["Features"],
+        reason=fields["Reason"].removeprefix("None"),
+        time_limit=fields["TimeLimit"],
     )
 
 
 def look_at_jobs(job_ids: Sequence[str]) -> dict[str, JobRecord]:
     """Read the records of jobs that were just submitted, by id; a job about which Slurm reports nothing is left out.
 
-    A job without a reason yet gets two seconds, within which the scheduler usually considers it.
+    A job without a reason yet gets two seconds.
     """
     records: dict[str, JobRecord] = {}
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_PAUSE)
+
+    def are_considered() -> bool:
         for job_id in job_ids:
-            if job_id not in records or (records[job_id].state == "PENDING" and not records[job_id].reason):
+            if job_id not in records or not records[job_id].is_considered:
                 output = try_command(["scontrol", "--oneliner", "show", "job", job_id])
                 if not output:
-                    return records
+                    return True
                 records[job_id] = parse_job_record(output.splitlines()[0])
-        if all(record.reason or record.state != "PENDING" for record in records.values()):
-            break
+        return all(record.is_considered for record in records.values())
+
+    wait_until(are_considered, _CONSIDERED, _PAUSE)
     return records

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -141,9 +140,6 @@ def submit_all(steps: Sequence[SubmissionStep], settle: float = _SETTLE) -> list
 @contextlib.contextmanager
 def _deferred_interrupt() -> Iterator[None]:
     """Hold back Ctrl-C until the job's id is known, so that it can be cancelled."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:

@@ -95,7 +95,6 @@ def _is_free(port: int) -> bool:
 
 
 _RECORD_POLL = 0.2  # seconds
-RECORDED = (EXIT_FAILED, EXIT_STOPPED)  # by the supervisor; of an interruption the job knows more
 
 
 def run_first_node(node: NodeContext) -> int:
@@ -103,17 +102,15 @@ def run_first_node(node: NodeContext) -> int:
     allocation = node.allocation
 
     def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
-        launched = replace(build_execution(started), stop_after=node.task.steps, recorded=RECORDED)
+        port = rendezvous_port(str(allocation.number))
+        start = StartRecord(started.identity, started.command, allocation.host, port)
         if len(allocation.hosts) > 1:
-            port = rendezvous_port(str(allocation.number))
-            start = StartRecord(started.identity, started.command, allocation.host, port)
             hosts = ", ".join(allocation.hosts)
             display.say(f"job {allocation.job_id} on {hosts}; rank 0 listens on {start.host}:{start.port}")
-            start.write(node.attempt)
-            node.peers.report_progress("started")
-            launched = node_execution(node, started, start)
+        start.write(node.attempt)
+        node.peers.report_progress("started")
         with node.signals.while_ranks_run():
-            outcome = supervise(launched, folder, display)
+            outcome = supervise(node_execution(node, started, start), folder, display)
         return await_job_outcome(node, outcome)
 
     code = node.task.lead(run_ranks, display_for(sys.stdout))
@@ -151,27 +148,26 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     """Build the execution of this node's ranks.
 
     Only node 0 sees the trainer's metrics, so it alone runs the guards that read them and counts the steps of a task
-    that ends early.
+    that ends early; it alone watches the disk and the checkpoints, too.
     """
-    allocation, steps = node.allocation, node.task.steps
+    allocation = node.allocation
     ranks_per_node = plan.parallel.width.local
     ranks = tuple(range(allocation.node_rank * ranks_per_node, (allocation.node_rank + 1) * ranks_per_node))
     watch_config = build_watch_config(plan)
     watch_config = replace(watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks))
-    if allocation.node_rank and plan.config.guards is not None:
+    if not node.is_first:
         off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
-        watch_config = replace(watch_config, guards=replace(plan.config.guards, **off))
-    if allocation.node_rank:  # node 0 alone watches the disk and the checkpoints
-        watch_config = replace(watch_config, output=None)
+        guards = plan.config.guards and replace(plan.config.guards, **off)
+        watch_config = replace(watch_config, output=None, guards=guards)
     place = NodeRendezvous(allocation.node_rank, start.host, start.port)
     return replace(
         build_execution(plan),
         argv=fill_placeholders(start.command, place),
         watch_config=watch_config,
         peers=node.peers,
-        stop_after=None if allocation.node_rank else steps,
-        leads=allocation.node_rank == 0,
-        recorded=RECORDED,
+        stop_after=node.task.steps if node.is_first else None,
+        leads=node.is_first,
+        recorded=(EXIT_FAILED, EXIT_STOPPED),  # of an interruption the job knows more
     )
 
 
