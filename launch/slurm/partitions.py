@@ -17,7 +17,8 @@ from typing import Any
 from launch.config.schema import Device
 from launch.errors import Cure, Problem, did_you_mean
 from launch.execution.record.lock import this_process
-from launch.planning.plan import Plan
+from launch.slurm.planned_jobs import PlannedJob
+from launch.slurm.script import BatchScript
 from launch.slurm.slurm_cli import format_duration, parse_duration, try_command
 
 _SETTING = re.compile(r"(\w+)=(\S*)")
@@ -123,25 +124,27 @@ def _number(text: str) -> int:
 Accounts = Callable[[], list[tuple[str, list[str]]]]  # the user's accounts, with the QOS of each
 
 
-def limit_problems(plans: Sequence[Plan]) -> list[Problem]:
-    """Find what the plans' jobs request and this cluster lacks; nothing if Slurm does not respond."""
+def limit_problems(jobs: Sequence[PlannedJob]) -> list[Problem]:
+    """Find what the jobs request and this cluster lacks; nothing if Slurm does not respond."""
     partitions = list_partitions()
     if partitions is None:
         return []
-    accounts = functools.cache(list_accounts)  # queried once, and only if a plan sets one
+    accounts = functools.cache(list_accounts)  # queried once, and only if a job sets one
     problems = [
         problem
-        for plan in plans
-        for problem in (*partition_problems(plan, partitions, accounts), *_account_problems(plan, accounts))
+        for job in jobs
+        for problem in (*partition_problems(job.script, partitions, accounts), *_account_problems(job.script, accounts))
     ]
-    allowed = {id for plan in plans for id in plan.config.allow}
+    allowed = {id for job in jobs for id in job.plan.config.allow}
     return [problem for problem in dict.fromkeys(problems) if problem.id not in allowed]
 
 
-def partition_problems(plan: Plan, partitions: Sequence[Partition], accounts: Accounts = list) -> Iterator[Problem]:
-    """Check that the partition of a plan's job exists, is up, admits the user, allows the time limit and has the
+def partition_problems(
+    script: BatchScript, partitions: Sequence[Partition], accounts: Accounts = list
+) -> Iterator[Problem]:
+    """Check that the partition of a job exists, is up, admits the user, allows the time limit and has the
     nodes."""
-    cluster = plan.config.cluster
+    cluster = script.cluster
     if "SBATCH_PARTITION" in os.environ or any(option.startswith(("--partition", "-p")) for option in cluster.options):
         return  # for sbatch these take precedence over cluster.partition
     if cluster.partition is None:
@@ -157,13 +160,13 @@ def partition_problems(plan: Plan, partitions: Sequence[Partition], accounts: Ac
                 yield unknown_partition(name, partitions, "cluster.partition")
         chosen = [by_name[name] for name in names if name in by_name]
     if chosen:  # of several partitions one has to fit
-        problems = [list(_one_partition_problems(plan, partition, accounts)) for partition in chosen]
+        problems = [list(_one_partition_problems(script, partition, accounts)) for partition in chosen]
         if all(problems):
             yield from problems[0]
 
 
-def _one_partition_problems(plan: Plan, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
-    cluster, name = plan.config.cluster, partition.name
+def _one_partition_problems(script: BatchScript, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
+    cluster, name = script.cluster, partition.name
     if partition.state != "up":
         message = f"partition {name} is {partition.state}: its jobs do not start"
         yield Problem("partition_down", message, "cluster.partition", "wait until it is up, or set another one")
@@ -171,13 +174,13 @@ def _one_partition_problems(plan: Plan, partition: Partition, accounts: Accounts
     if limit is not None and limit > partition.limit:
         message = f"{cluster.time} is more than partition {name} allows, {format_duration(partition.limit)}"
         yield Problem("time_beyond_partition", message, "cluster.time", "set a shorter time, or another partition")
-    yield from _admission_problems(plan, partition, accounts)
-    yield from _node_problems(plan, partition)
+    yield from _admission_problems(script, partition, accounts)
+    yield from _node_problems(script, partition)
 
 
-def _admission_problems(plan: Plan, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
+def _admission_problems(script: BatchScript, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
     """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not, and it waits."""
-    cluster, name = plan.config.cluster, partition.name
+    cluster, name = script.cluster, partition.name
     set_elsewhere = ("--account", "-A", "--qos", "-q")
     if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"} or any(
         option.startswith(set_elsewhere) for option in cluster.options
@@ -195,9 +198,9 @@ def _admission_problems(plan: Plan, partition: Partition, accounts: Accounts) ->
         yield Problem("qos_not_admitted", message, "cluster.qos", "set another QOS or partition")
 
 
-def _node_problems(plan: Plan, partition: Partition) -> Iterator[Problem]:
+def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Problem]:
     """Check the GPUs and CPUs of a node, and how many nodes have them."""
-    cluster, width, name = plan.config.cluster, plan.parallel.width, partition.name
+    cluster, width, name = script.cluster, script.width, partition.name
     gpus = width.local if width.device == Device.cuda else 0
     cpus = (cluster.cpus_per_rank or 0) * width.local
     gpu_type = cluster.gpu_type
@@ -235,9 +238,9 @@ def _node_problems(plan: Plan, partition: Partition) -> Iterator[Problem]:
         )
 
 
-def _account_problems(plan: Plan, accounts: Accounts) -> Iterator[Problem]:
+def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Problem]:
     """Check the account and the QOS, where the cluster keeps accounts and lists this user's."""
-    cluster = plan.config.cluster
+    cluster = script.cluster
     if cluster.account is None and cluster.qos is None:
         return
     rows = accounts()

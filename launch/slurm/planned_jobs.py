@@ -104,25 +104,29 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
         reservation=None if other_partition else cluster.reservation,
         exclusive=False,
     )
-    config = replace(plan.config, cluster=tokenize_cluster, cache_only=True)
+    config = replace(plan.config, cache_only=True)
     overrides = (*job.script.overrides, *(() if plan.config.cache_only else ("cache_only=true",)))
     title = f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node"
     tokenizing = replace(plan_cache_pass(plan), config=config)
     name, folder = f"tokenize-{tokenizing.name}", JobFolder.of_plan(plan, TOKENIZE_SUFFIX)
-    return plan_job(tokenizing, folder, overrides, name=name, title=title)
+    return plan_job(tokenizing, folder, overrides, name=name, title=title, cluster=tokenize_cluster)
 
 
 def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
     """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without GPUs."""
-    plan, config = job.plan, job.plan.config
-    cluster = replace(config.cluster, exclusive=False, warn_before=0)  # a requeued one goes on with what is left
-    width = Width(plan.parallel.width.device, 1)
-    one_rank = replace(plan, parallel=replace(plan.parallel, width=width), config=replace(config, cluster=cluster))
+    plan, tasks = job.plan, job.plan.config.stage.tasks
     run = f"{plan.stage}/{plan.name}"
-    arguments = [run, *([f"tasks={','.join(config.stage.tasks)}"] if config.stage.tasks else []), f"runs={plan.runs}"]
-    name, title = f"evaluate-{plan.stage}-{plan.name}", f"evaluates the model of {run}"
-    folder = JobFolder.of_plan(plan, EVALUATE_SUFFIX)
-    return plan_job(one_rank, folder, arguments, name=name, title=title, verb="eval")
+    return plan_job(
+        plan,
+        JobFolder.of_plan(plan, EVALUATE_SUFFIX),
+        [run, *([f"tasks={','.join(tasks)}"] if tasks else []), f"runs={plan.runs}"],
+        name=f"evaluate-{plan.stage}-{plan.name}",
+        title=f"evaluates the model of {run}",
+        verb="eval",
+        width=Width(plan.parallel.width.device, 1),
+        # a requeued one goes on with what is left
+        cluster=replace(plan.config.cluster, exclusive=False, warn_before=0),
+    )
 
 
 def node_overrides(overrides: Sequence[str]) -> list[str]:

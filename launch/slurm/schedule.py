@@ -52,7 +52,7 @@ class SubmissionStep:
 
     @property
     def is_singleton(self) -> bool:
-        return any(job.is_singleton for job in self.jobs)
+        return self.jobs[0].is_singleton
 
     def job_ids(self, submitted_id: str) -> list[str]:
         """The id of each job, in Slurm's notation, from the id that sbatch returned."""
@@ -127,7 +127,7 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
         if key not in tokenizing_steps and needs_tokenize_job(job, tokenize_first, shared=keys.count(key) > 1):
             tokenizing_steps[key] = len(steps)
             steps.append(SubmissionStep((plan_tokenize_job(job),)))
-        requested = f"{job.plan.parallel.width} {job.plan.config.cluster}"  # of Slurm, with all settings
+        requested = f"{job.script.width} {job.script.cluster}"  # of Slurm, with all settings
         groups.setdefault(requested, []).append(index)
     for members in groups.values():
         after = sorted({tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps})
@@ -162,5 +162,5 @@ def report_shapes(steps: Sequence[SubmissionStep]) -> None:
     """Explain why a sweep becomes more than one array."""
     run_steps = [step for step in steps if not step.is_singleton]
     if len(run_steps) > 1:
-        shapes = ", ".join(f"{step.jobs[0].plan.parallel.width}: {len(step.jobs)}" for step in run_steps)
+        shapes = ", ".join(f"{step.jobs[0].script.width}: {len(step.jobs)}" for step in run_steps)
         notify(f"the runs have {len(run_steps)} different shapes, and an array has one: {shapes}")

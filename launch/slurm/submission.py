@@ -49,7 +49,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
     if not dry_run:
         jobs = [job for step in steps for job in step.jobs]
         problems = [problem for job in jobs if job.trains for problem in _preflight(job)]
-        problems += limit_problems([job.plan for job in jobs])
+        problems += limit_problems(jobs)
         if problems:
             raise UserError(problems)
     with submission_locks(steps, dry_run=dry_run):
@@ -257,8 +257,8 @@ def report_json(
 def _limits_json(job: PlannedJob, record: JobRecord | None) -> dict[str, Any]:
     return {
         "time": record.time_limit if record else None,
-        "nodes": job.plan.parallel.width.nodes,
-        "requeues": job.plan.config.cluster.requeues,
+        "nodes": job.script.width.nodes,
+        "requeues": job.script.cluster.requeues,
         "checkpoint_steps": checkpoint_interval(job.plan),
         "reason": record.reason or None if record else None,
         "can_never_start": record.can_never_start if record else None,
@@ -286,7 +286,7 @@ def report_lines(
 
 
 def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
-    nodes, cluster = job.plan.parallel.width.nodes, job.plan.config.cluster
+    nodes, cluster = job.script.width.nodes, job.script.cluster
     time = "no time limit" if record.time_limit == "UNLIMITED" else record.time_limit
     requeues = f"requeued at most {cluster.requeues} times" if cluster.requeues else "never requeued"
     return f"{time} on {nodes} node{'s' * (nodes > 1)} of partition {record.partition}, {requeues}"

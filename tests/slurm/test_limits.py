@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import build_plan
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.partitions import limit_problems, list_partitions, parse_partitions, partition_problems
+from launch.slurm.planned_jobs import PlannedJob, plan_run_job
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import Cluster
 
@@ -22,12 +23,12 @@ old|down|30:00|1|32|gpu:8,shard:8
 """
 
 
-def plan(*overrides: str) -> Plan:
-    return build_plan(composed("stage=sft", *overrides), fixed_machine())
+def job(*overrides: str) -> PlannedJob:
+    return plan_run_job(build_plan(composed("stage=sft", *overrides), fixed_machine()))
 
 
 def find_problems(*overrides: str) -> list[Problem]:
-    return list(partition_problems(plan(*overrides), parse_partitions(SINFO)))
+    return list(partition_problems(job(*overrides).script, parse_partitions(SINFO)))
 
 
 def test_what_sinfo_prints_is_read() -> None:
@@ -92,7 +93,7 @@ def test_a_warning_that_leaves_no_time_to_work(overrides: tuple[str, ...], expec
 
 def test_no_default_partition() -> None:
     partitions = parse_partitions(SINFO.replace("gpu*", "gpu"))
-    [problem] = partition_problems(plan("gpus=8"), partitions)
+    [problem] = partition_problems(job("gpus=8").script, partitions)
     assert str(problem).startswith("cluster.partition: this cluster has no default partition; set cluster.partition")
 
 
@@ -106,19 +107,19 @@ def stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, **prints: str) -> N
 
 def test_account_and_qos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="proj-7|normal,high\nproj-8|normal\n")
-    assert limit_problems([plan("gpus=8", "cluster.account=proj-7", "cluster.qos=high")]) == []
-    [account] = limit_problems([plan("gpus=8", "cluster.account=proj7")])
+    assert limit_problems([job("gpus=8", "cluster.account=proj-7", "cluster.qos=high")]) == []
+    [account] = limit_problems([job("gpus=8", "cluster.account=proj7")])
     assert account.id == "unknown_account" and "did you mean 'proj-7'" in str(account)
-    [qos] = limit_problems([plan("gpus=8", "cluster.account=proj-8", "cluster.qos=high")])
+    [qos] = limit_problems([job("gpus=8", "cluster.account=proj-8", "cluster.qos=high")])
     assert qos.id == "unknown_qos" and "it has normal" in str(qos)
-    assert limit_problems([plan("gpus=8", "cluster.account=proj7", "allow=[unknown_account]")]) == []
+    assert limit_problems([job("gpus=8", "cluster.account=proj7", "allow=[unknown_account]")]) == []
 
 
 def test_one_problem_for_a_whole_chain_and_none_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="")
     two = [
-        plan("gpus=8", "cluster.partition=nosuch", "cluster.account=any"),
-        plan("gpus=4", "cluster.partition=nosuch"),
+        job("gpus=8", "cluster.partition=nosuch", "cluster.account=any"),
+        job("gpus=4", "cluster.partition=nosuch"),
     ]
     assert [problem.id for problem in limit_problems(two)] == ["unknown_partition"]
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
@@ -149,7 +150,7 @@ def test_who_may_use_a_partition(
 ) -> None:
     accounts = "proj-7|normal,high,low\nproj-8|normal\nguests|normal\n"
     stand_ins(tmp_path, monkeypatch, sinfo=SINFO, scontrol=SCONTROL, sacctmgr=accounts)
-    assert [problem.id for problem in limit_problems([plan(*overrides)])] == expected
+    assert [problem.id for problem in limit_problems([job(*overrides)])] == expected
 
 
 @pytest.mark.slow
@@ -162,7 +163,7 @@ def test_a_real_sinfo(slurm: Cluster, home: Path, monkeypatch: pytest.MonkeyPatc
     assert [(group.count, group.cpus, group.gpus) for group in main.nodes] == [(4, 64, (("", 8),))]
     assert (closed.limit, closed.default_limit, closed.max_nodes, closed.accounts) == (3600, 1800, 1, ("physics",))
     unknown = ["unknown_account"] if slurm.keeps_accounts else []  # else no accounts are known
-    problems = limit_problems([plan("gpus=8", "nodes=4", "cluster.account=any")])
+    problems = limit_problems([job("gpus=8", "nodes=4", "cluster.account=any")])
     assert [problem.id for problem in problems] == unknown
     refused = slurm.launch("submit", "stage=demo", "cluster.partition=mian", "trainer=trl_sft", cwd=home)
     assert refused.returncode == 2

@@ -193,16 +193,16 @@ def test_silence_can_be_let_pass(tmp_path: Path) -> None:
 
 
 def test_two_jobs_have_two_ports_and_none_that_is_taken() -> None:
-    ports = {rendezvous_port(str(job)) for job in range(700, 720)}
+    ports = {rendezvous_port(job) for job in range(700, 720)}
     assert len(ports) == 20
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen(1)
-        port = rendezvous_port("4711")
+        port = rendezvous_port(4711)
         with socket.socket() as first:
             first.bind(("", port))
             first.listen(1)
-            assert rendezvous_port("4711") != port
+            assert rendezvous_port(4711) != port
 
 
 def test_the_place_in_an_allocation() -> None:

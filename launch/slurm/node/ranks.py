@@ -68,13 +68,12 @@ def read_start_record(folder: Path) -> StartRecord | None:
     return None
 
 
-def rendezvous_port(job_id: str) -> int:
-    """Derive the port from the job's id, so that no other live job has it, or pick a free one if it is in use.
+def rendezvous_port(job: int) -> int:
+    """Derive the port from the job's number, so that no other live job has it, or pick a free one if it is in use.
 
     Call it on the node that will listen. Raises OSError if no port is free.
     """
-    number = int("".join(filter(str.isdigit, job_id)) or 0)
-    port = _JOB_PORTS[number % len(_JOB_PORTS)]
+    port = _JOB_PORTS[job % len(_JOB_PORTS)]
     for _ in range(_TRIES):
         if _is_free(port):
             return port
@@ -102,7 +101,7 @@ def run_first_node(node: NodeContext) -> int:
     allocation = node.allocation
 
     def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
-        port = rendezvous_port(str(allocation.number))
+        port = rendezvous_port(allocation.number)
         start = StartRecord(started.identity, started.command, allocation.host, port)
         if len(allocation.hosts) > 1:
             hosts = ", ".join(allocation.hosts)
