@@ -56,10 +56,8 @@ def _loss(run: Run) -> str:
 def _state(run: Run) -> str:
     """The state, and what qualifies it."""
     gates = objects(run.get("gates"))
-    warned, allowed = (
-        sum(gate.get("verdict") == "warn" for gate in gates),
-        sum(gate.get("allowed") is True for gate in gates),
-    )
+    warned = sum(gate.get("verdict") == "warn" for gate in gates)
+    allowed = sum(gate.get("allowed") is True for gate in gates)
     marks = [str(run["cause_id"])] if run.get("cause_id") not in (None, "failed") else []
     marks += [f"{count} {word}" for count, word in ((warned, "warned"), (allowed, "allowed")) if count]
     marks += ["reused"] if run.get("reused") else []

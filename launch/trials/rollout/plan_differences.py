@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, Precision
+from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 
 
@@ -46,13 +47,9 @@ def _other_flags(plans: Sequence[Plan]) -> PlanDifference | None:
     """Any flag besides accumulation and the output folder."""
     flag_names = plans[0].config.trainer.launch
     expected = {flag_names.get("accumulation"), flag_names.get("output")}
-    names = {name for plan in plans for name in plan.flags} - expected
-    missing = object()
-    differing = sorted(
-        name
-        for name in names
-        if len({str(plan.flags[name].value if name in plan.flags else missing) for plan in plans}) > 1
-    )
+    of_plans = [values_of(plan.flags) for plan in plans]
+    names = set().union(*of_plans) - expected
+    differing = sorted(name for name in names if len({str(values.get(name)) for values in of_plans}) > 1)
     if not differing:
         return None
     return PlanDifference("other_flags", f"the flags {', '.join(differing)} differ between the widths", None)
@@ -153,10 +150,8 @@ def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
 
 def _dropout(plans: Sequence[Plan]) -> PlanDifference | None:
     """Every rank draws its own dropout masks."""
-    flags = plans[0].flags
-    rate = flags["lora_dropout"].value if "lora_dropout" in flags else None
-    adapters = any(name in flags and flags[name].value for name in ("use_lora", "use_peft"))
-    if not adapters or rate == 0:
+    flags = values_of(plans[0].flags)
+    if not (flags.get("use_lora") or flags.get("use_peft")) or flags.get("lora_dropout") == 0:
         return None
     what = "LoRA's dropout draws different masks on each rank"
     bound, cure = "noise of the same size at every width", "flags.lora_dropout=0.0 removes it"

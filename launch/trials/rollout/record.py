@@ -141,5 +141,4 @@ class RolloutRecord(TrialRecord[WidthRun]):
         return [str(difference) for difference in self.differences]
 
     def contents(self) -> dict[str, Any]:
-        options = {name: getattr(self.config, name) for name in ("steps", "then", "price_per_gpu_hour")}
-        return {"options": options, "differences": self.differences, "full_run": self.full_run}
+        return {"options": self.config, "differences": self.differences, "full_run": self.full_run}

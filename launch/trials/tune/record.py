@@ -231,7 +231,7 @@ class TuneRecord(TrialRecord[Probe]):
             "card_measured": self.workload.card_rates.measured,
             "versions": self.plan.machine.versions,
             "stop": self.stop,
-            "options": {name: getattr(self.limits, name) for name in ("steps", "probes", "minutes", "dry_run")},
+            "options": self.limits,
             "minutes_used": sum(probe.seconds or 0.0 for probe in self.runs) / 60,  # reused ones included
             "data": {
                 "measured": self.workload.measured_lengths,
