@@ -159,7 +159,7 @@ def all_ranks_step(case: GateCase) -> Finding | None:
         return None
     missing = sorted(set(range(size)) - now.inspected_ranks)
     if missing:
-        names = ", ".join(str(rank) for rank in missing)
+        names = ", ".join(map(str, missing))
         return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
     backend = next((str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None)
     if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:

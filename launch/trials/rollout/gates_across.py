@@ -19,18 +19,19 @@ def same_data(case: GateCase) -> Finding | None:
     """Each step must consist of the same samples, in the same micro batches, however many ranks share them."""
     if case.before is None:
         return None
-    pairs, names = [], []
-    for name in ("tokens", "label_tokens", "tokens_padded"):
-        counts = _paired(case.before, case.now, name)
-        pairs += [(step, name, before, now) for step, before, now in counts]
-        names += [name] if counts else []
+    pairs = [
+        (step, name, before, now)
+        for name in ("tokens", "label_tokens", "tokens_padded")
+        for step, before, now in _paired(case.before, case.now, name)
+    ]
     if not pairs:
         return warned("the trainer counts no tokens, so the data is not proven to be the same")
     differing = [(step, name, before, now) for step, name, before, now in pairs if before != now]
     steps = len({step for step, _, _, _ in pairs})
     if not differing:
+        names = dict.fromkeys(name for _, name, _, _ in pairs)
         return passed(f"{' and '.join(names)} of {steps} steps are the same", steps=steps)
-    wrong = sorted({step for step, _, _, _ in differing})
+    wrong = {step for step, _, _, _ in differing}
     step, name, before, now = differing[0]
     example = f"step {step} has {name} {now:,.0f}, {case.before.width} had {before:,.0f}"
     message = f"{len(wrong)} of {steps} steps have different data: {example}"
@@ -73,8 +74,14 @@ def loss_parity(case: GateCase) -> Finding | None:
     first_limit = config.first_fp32 if both_fp32 else config.first_bf16
     limit = config.fp32 if both_fp32 else config.bf16 if same_masters else config.masters
     first, median = relative[0], statistics.median(relative)
-    numbers = {"first": first, "first_limit": first_limit, "median": median, "limit": limit, "most": max(relative)}
-    numbers["steps"] = len(pairs)
+    numbers = {
+        "first": first,
+        "first_limit": first_limit,
+        "median": median,
+        "limit": limit,
+        "most": max(relative),
+        "steps": len(pairs),
+    }
     step, before, now = pairs[0]
     if first > first_limit:
         losses = f"loss {now:.6g} at step {step}, {case.before.width} had {before:.6g}"

@@ -280,9 +280,8 @@ def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple
 
 def held_flags(plan: Plan) -> dict[str, Any]:
     """The flags set by the user in place of keys that are searched."""
-    keys = ("packing", "gradient_checkpointing", "liger", "attention")
-    workers = {name: value for name, value in plan.config.flags.items() if name == _WORKERS}
-    return {name: value for key in keys for name, value in explicit_flags(plan, key).items()} | workers
+    names = {_WORKERS}.union(*(explicit_flags(plan, key.partition(".")[2]) for key in KEYS.values()))
+    return {name: value for name, value in plan.config.flags.items() if name in names}
 
 
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
