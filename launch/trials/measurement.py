@@ -154,8 +154,7 @@ def compute_speed(measured: Measurement, skip: int, *, typical: bool = False) ->
     if typical:
         per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
     else:
-        processed = sum(rate * duration for rate, duration in zip(rates, seconds, strict=True))
-        per_second, step_seconds = processed / sum(seconds), statistics.fmean(seconds)
+        per_second, step_seconds = statistics.fmean(rates, weights=seconds), statistics.fmean(seconds)
     noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
     if len(logs) >= _LEAST_STEPS:
         noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
