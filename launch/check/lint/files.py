@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,14 +76,14 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
     """Return the text, or None, and notes about the file; one that is missing or cannot be opened is an error."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
+        if path.exists() and not path.is_file():
             return None, [error("not_a_file", "not a regular file", 1)]
-        raw = b"" if status.st_size > MAX_BYTES else path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         return None, [error("cannot_open", f"cannot be opened: {reason}", 1)]
-    if status.st_size > MAX_BYTES:
+    if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 2**20} MiB and is not read"
         return None, [warning("too_large", message, 1)]
     return _decode(raw)
@@ -97,15 +96,12 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
         return None, [warning("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
     if b"\0" in raw:
         return None, [warning("binary_file", "the file is binary and is not read", 1)]
-    notes: list[LintFinding] = []
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig"), []
     except UnicodeDecodeError as fault:
         line = raw.count(b"\n", 0, fault.start) + 1
         message = f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
-        notes.append(warning("not_utf8", message, line))
-        text = raw.decode("utf-8", errors="replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
-    return text, notes
+        return raw.decode("utf-8-sig", errors="replace"), [warning("not_utf8", message, line)]
 
 
 def _read_shell(text: str, first: int) -> ScanResult:

@@ -74,17 +74,12 @@ def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: Traine
 
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
     """Check a map whose file names no trainer: against the first that accepts it, else the closest one."""
-    verdicts: list[LintVerdict] = []
-    for trainer in sorted(TRAINERS, key=lambda trainer: _count_unknown(flags, trainer, checker)):
-        if verdicts and _count_unknown(flags, trainer, checker):
-            break  # it has unknown flags, and a trainer that is at least as close has been tried
-        verdicts.append(checker.check_flag_map(file, trainer, flags))
-        if verdicts[-1].ok:
-            return verdicts[-1]
-    undecided = [verdict for verdict in verdicts if verdict.ok is None]
-    if undecided:
-        return undecided[0]
-    closest = min(verdicts, key=lambda verdict: len(verdict.problems))
+    unknown = {trainer: _count_unknown(flags, trainer, checker) for trainer in TRAINERS}
+    candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [min(TRAINERS, key=unknown.__getitem__)]
+    verdicts = (checker.check_flag_map(file, trainer, flags) for trainer in candidates)
+    closest = min(verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems)))
+    if closest.ok is not False:
+        return closest
     message = (
         f"no trainer accepts this file; the problems listed are those of the closest one, {closest.script} "
         "(use --trainer to choose another)"
