@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from launch.check.lint.scan_result import ScanResult, merge
 from launch.check.lint.shell import find_commands, find_in_arguments
@@ -59,16 +60,14 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
             return ScanResult()
         return find_in_arguments([yaml_argument(word.text, word.line) for word in words])
     scans = []
-    for position, index in enumerate(texts):
-        word = words[index]
+    for start, end in pairwise((*texts, len(words))):
+        word, *more = words[start:end]
         inner = find_commands(word.text, word.line_lookup())
         # Words that follow a command's text in the same list, and start with a dash, are further arguments.
-        end = texts[position + 1] if position + 1 < len(texts) else len(words)
-        more = words[index + 1 : end] if index + 1 < end and words[index + 1].text.startswith("--") else []
-        extra = tuple(yaml_argument(extra_word.text, extra_word.line) for extra_word in more)
-        if inner.commands and extra:
-            last = replace(inner.commands[-1], arguments=inner.commands[-1].arguments + extra)
-            inner = replace(inner, commands=(*inner.commands[:-1], last))
+        if inner.commands and more and more[0].text.startswith("--"):
+            *others, last = inner.commands
+            extra = (yaml_argument(argument.text, argument.line) for argument in more)
+            inner = replace(inner, commands=(*others, replace(last, arguments=(*last.arguments, *extra))))
         scans.append(inner)
     return merge(scans)
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from launch.check.lint.scan_result import ScanResult, merge, not_followed
 from launch.check.lint.shell import find_commands, line_lookup
@@ -74,14 +75,13 @@ def dockerfile_as_shell(text: str) -> str:
     shell: list[str] = []
     for parts in logical_lines(text):
         match = _EXEC_FORM.fullmatch(" ".join(part.removesuffix("\\") for part in parts))
-        try:
-            words = json.loads(match.group(2)) if match is not None else None
-            command = None if match is None or words is None else f"{match.group(1)} {shlex.join(words)}"
-        except (ValueError, TypeError):
-            command = None
-        if command is not None and command.startswith("ENTRYPOINT"):
-            command += ' "$@"'
-        shell.extend(parts if command is None else [command, *[""] * (len(parts) - 1)])
+        lines = parts
+        with suppress(ValueError, TypeError):  # it is no list of texts
+            if match is not None:
+                command = f"{match.group(1)} {shlex.join(json.loads(match.group(2)))}"
+                more = ' "$@"' if match.group(1) == "ENTRYPOINT" else ""
+                lines = [command + more, *[""] * (len(parts) - 1)]
+        shell.extend(lines)
     return "\n".join(shell)
 
 
