@@ -90,8 +90,8 @@ class CommandChecker:
             reasons = (warning(it.id, it.message, line, cure=it.cure) for it in refusal.problems)
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [
-            ArgvToken(arg.text, not arg.is_resolved, "" if arg.is_resolved else arg.prefix, not arg.is_single)
-            for arg in arguments
+            ArgvToken(argument.text, not argument.is_resolved, argument.prefix, not argument.is_single)
+            for argument in arguments
         ]
         report = check_argv(schema, tokens, self._load_config(schema, file, arguments))
 

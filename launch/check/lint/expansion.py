@@ -13,9 +13,9 @@ from launch.check.lint.variables import Variables
 MAX_DEPTH = 20  # levels of variables whose values contain variables
 MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
 MAX_TOTAL = 1_000_000  # characters of all expansions of a text; later variables are unknown
-MAX_ARITHMETIC = 200  # characters; longer expressions are not evaluated
 _LIMIT = 1 << 63  # bash computes in 64 bits and wraps around
 
+_EXPANSION = re.compile(r"\$\(\((.{0,200})\)\)", re.DOTALL)  # longer ones are not evaluated
 _OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
 _ARITHMETIC = re.compile(r"[\d\s()+*/%-]+")
 
@@ -167,7 +167,8 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
 
 def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
     """Return the value of `$((...))`; None if an operand is unknown or an operator is not one of + - * / %."""
-    if not (source.startswith("$((") and source.endswith("))")) or len(source) > MAX_ARITHMETIC:
+    arithmetic = _EXPANSION.fullmatch(source)
+    if arithmetic is None:
         return None
 
     def substitute(match: re.Match[str]) -> str:
@@ -177,7 +178,7 @@ def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
         return value
 
     try:
-        expression = _OPERAND.sub(substitute, source[3:-2]).strip()
+        expression = _OPERAND.sub(substitute, arithmetic.group(1)).strip()
         return _compute(ast.parse(expression, mode="eval").body) if _ARITHMETIC.fullmatch(expression) else None
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None

@@ -56,9 +56,7 @@ def explain_unfollowed(
         "an alias is a trainer's command": base == "alias" and any(MARKER.search(word.text) for word in rest),
         "the commands come from a stream": _reads_program(arguments, command),
         "the text that a shell runs is not known here": _has_script(rest, lambda word: not word.is_resolved),
-        "a Python text mentions a trainer": any(map(is_python, arguments))
-        and _has_script(rest, lambda _: True)
-        and any(map(_mentions_trainer, rest)),
+        "a Python text mentions a trainer": any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer),
         "the script that it starts is not known here": script_is_unknown(arguments) or _xargs_runs_input(arguments),
         "a value that mentions a trainer is not known here": any(
             not variables.trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
@@ -126,15 +124,14 @@ def _is_trainer_here(text: str) -> bool:
 def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
     """Return the files that the commands write, but those of a here-document, which is read where it stands."""
     names: set[str] = set()
-    edited: set[str] = set()
     for command in commands:
         texts = [word.text.removeprefix("./") for word in command.words]
         if command.input != "<<" or texts[0] not in ("cat", "tee"):
             names.update(text.removeprefix("./") for text in command.outputs)
             names.update(texts[1:] if texts[0] == "tee" else ())
         if _EDITING.fullmatch(texts[0]):
-            edited.update(texts[1:])
-    return names | edited
+            names.update(texts[1:])
+    return names
 
 
 def _runs_file(texts: list[str], written: Set[str]) -> bool:
