@@ -42,12 +42,11 @@ class _Start(NamedTuple):
 
 def find_trainer_starts(arguments: Sequence[Argument]) -> list[TrainerCommand]:
     """Return every trainer that one simple command starts (several `--` may each start one)."""
-    segments: list[list[Argument]] = []
-    for group in split_at_separators(arguments):
+    first, *groups = split_at_separators(arguments)
+    segments = [first]
+    for group in groups:
         name = command_name(group[1:])
-        if not segments:
-            segments.append(group)
-        elif name is not None and is_launcher_name(name.base):
+        if name is not None and is_launcher_name(name.base):
             segments.append(group[1:])
         else:
             segments[-1] += group

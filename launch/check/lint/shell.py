@@ -201,10 +201,9 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
     for parts in logical_lines(text):
         logical = "\n".join(parts)
         if MARKER.search(logical) is not None:
-            start = offset
             document = lex(logical, tolerant=True)
 
-            def at(inner: int, start: int = start) -> int:
+            def at(inner: int, start: int = offset) -> int:
                 return line_of(start + inner)
 
             inner = _find_in_document(document, Variables(at), reparses)

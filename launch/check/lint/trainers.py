@@ -72,10 +72,6 @@ def trainer_from_trl_command(text: str) -> TrainerScript | None:
 def parse_trainer(text: str) -> TrainerScript | None:
     """Return the trainer for a name, path or module: `finetune`, `trl_sft`, `open_instruct/dpo.py`."""
     text = text.strip()
-    trainer = trainer_from_path(text) or trainer_from_module(text)
-    if trainer is not None:
-        return trainer
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")
-    if stem.startswith("trl_"):
-        return trainer_from_trl_command(stem.removeprefix("trl_"))
-    return trainer_from_path(f"open_instruct/{stem}.py")
+    own = trainer_from_path(text) or trainer_from_path(f"open_instruct/{stem}.py")
+    return own or trainer_from_module(text) or trainer_from_module(stem.replace("trl_", "trl.scripts."))
