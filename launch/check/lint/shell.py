@@ -160,12 +160,13 @@ def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
 def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> ScanResult:
     body = _HEREDOC_ESCAPE.sub(r"\1", heredoc.body) if heredoc.expands else heredoc.body
     first = line_of(heredoc.start)
-    if not heredoc.expands and not is_python_name(heredoc.command):
+    is_text = MARKER.search(body) is None  # a file's, or a program's that starts no trainer
+    if is_python_name(heredoc.command):
+        return NO_COMMANDS if is_text else not_followed("a Python text mentions a trainer", first)
+    if not heredoc.expands:
         return find_commands(body, line_lookup(body, first), reparses + 1)
-    if is_python_name(heredoc.command) and MARKER.search(body) is not None:
-        return not_followed("a Python text mentions a trainer", first)
-    if heredoc.command in ("cat", "tee") and MARKER.search(body) is None:
-        return NO_COMMANDS  # a file's text
+    if is_text and heredoc.command in ("cat", "tee"):
+        return NO_COMMANDS
     # The outer shell substitutes its own variables before the inner shell assigns any.
     document = lex(body, tolerant=True)
     return _find_in_document(document, Variables(line_lookup(body, first)), reparses + 1)
