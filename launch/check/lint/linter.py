@@ -74,7 +74,8 @@ def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: Traine
 
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
     """Check a map whose file names no trainer: against the first that accepts it, else the closest one."""
-    unknown = {trainer: _count_unknown(flags, trainer, checker) for trainer in TRAINERS}
+    names = [key.text.replace("-", "_") for key, _ in flags.entries]
+    unknown = {it: sum(name not in checker.schemas.fields(it) for name in names) for it in TRAINERS}
     candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [min(TRAINERS, key=unknown.__getitem__)]
     verdicts = (checker.check_flag_map(file, trainer, flags) for trainer in candidates)
     closest = min(verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems)))
@@ -86,9 +87,3 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
     )
     note = warning("no_trainer_accepts", message, flags.line)
     return replace(closest, findings=(note, *closest.findings))
-
-
-def _count_unknown(flags: FlagMap, trainer: TrainerScript, checker: CommandChecker) -> int:
-    """Count the keys that the trainer does not define; all of them if its flags cannot be read."""
-    names = checker.schemas.fields(trainer)
-    return sum(key.text.replace("-", "_") not in names for key, _ in flags.entries)
