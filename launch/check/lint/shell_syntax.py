@@ -79,7 +79,7 @@ class Heredoc:
     start: int  # character offset of the body
     body: str
     expands: bool  # the shell substitutes variables in it
-    command: str = ""  # the first word of the command that reads it
+    command: str  # the first word of the command that reads it
 
 
 @dataclass
