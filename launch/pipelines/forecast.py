@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,8 @@ from launch.execution.display import format_duration
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
-from launch.planning.estimate.forecast import MemoryForecast, UnknownMemoryError, forecast_on_machine, planned_setting
+from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.estimate.speed import count_steps, predict_step
-from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.table import Table, format_bytes
 
@@ -46,28 +44,24 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
         source = pipeline.plans[index - 1].stage if index else model.local.name if model.local else model.reference
         size, checkpoint = written_bytes(plan, environ, merged=True) or (None, None)
         removable = None if checkpoint is None else checkpoint * checkpoint_count(plan)
-        steps, seconds = count_steps(plan), _predict_seconds(plan, environ)
-        memory, finished = forecast_on_machine(plan), is_finished(plan)
-        costs.append(StageCost(plan, source, finished, steps, memory, size, removable, seconds))
+        steps, memory = count_steps(plan), forecast_on_machine(plan)
+        seconds = _predict_seconds(plan, steps, memory)
+        costs.append(StageCost(plan, source, is_finished(plan), steps, memory, size, removable, seconds))
     return costs
 
 
-def _predict_seconds(plan: Plan, environ: Mapping[str, str]) -> float | None:
+def _predict_seconds(plan: Plan, steps: int | None, memory: MemoryForecast | None) -> float | None:
     """Predict the time of the steps; None without the data's lengths, a known GPU or a model of its memory."""
-    card = plan.machine.card or plan.config.cluster.gpu_type
-    steps, measured = count_steps(plan), load_lengths(plan.lengths_file)
-    lengths: Sequence[int] | None = measured.tokens if measured else None
+    card, setting = plan.machine.card or plan.config.cluster.gpu_type, memory.setting if memory else None
+    lengths: Sequence[int] | None = memory.lengths.tokens if memory and memory.lengths else None
     if plan.config.stage.kind == Kind.rlvr:  # every prompt and response at its limit
         lengths = [plan.config.recipe.max_seq_length]
-    if steps is None or lengths is None or card is None or card_named(card) is None:
+    if steps is None or lengths is None or setting is None or card is None or card_named(card) is None:
         return None
-    with contextlib.suppress(UnknownMemoryError):
-        setting = planned_setting(plan, environ, flash=plan.machine.has_flash_attention)
-        rates, balanced = rates_for_card(card).rates, plan.config.recipe.balanced
-        if setting.compiled:  # the prediction of time was never compared with OLMo-core
-            return None
-        return steps * predict_step(setting, lengths, rates, balanced=balanced).seconds
-    return None
+    if setting.compiled:  # the prediction of time was never compared with OLMo-core
+        return None
+    rates, balanced = rates_for_card(card).rates, plan.config.recipe.balanced
+    return steps * predict_step(setting, lengths, rates, balanced=balanced).seconds
 
 
 _HEAD = ["stage", "starts from", "trainer", "ranks", "steps", "GPU memory", "disk kept", "removable", "training", "run"]

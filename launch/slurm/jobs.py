@@ -29,7 +29,7 @@ from launch.worker.json_codec import versioned
 TOKENIZE_SUFFIX = ".tokenize"
 EVALUATE_SUFFIX = ".evaluate"
 # the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does not set LAUNCH_STARTED
-_ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.(?P<restarts>\d+)(?:-(?P<started>\d+))?")
+_ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.\d+(?:-\d+)?")
 _IDENTITY = "job.json"
 _IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
 
@@ -76,12 +76,8 @@ class JobFolder:
 
     def attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of that restart of the jobs with that id, the newest last."""
-        started = {
-            path: int(match["started"] or 0)
-            for path, match in _find_attempts(self.path)
-            if match["job_id"] == job_id and int(match["restarts"]) == restarts
-        }
-        return sorted(started, key=started.__getitem__)
+        name = f"{job_id}.{restarts}"
+        return sorted([*self.path.glob(name), *self.path.glob(f"{name}-*")], key=lambda path: (len(path.name), path))
 
     def earlier_attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of a job's starts before that restart."""
@@ -226,9 +222,10 @@ def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
 
     A run that was started by a script in scripts/ has one as well.
     """
-    if not run.is_relative_to(runs.resolve()):
+    runs = runs.resolve()
+    if not run.is_relative_to(runs):
         return None
-    folder = JobFolder(runs.resolve() / ".jobs" / run.relative_to(runs.resolve()))
+    folder = JobFolder(runs / ".jobs" / run.relative_to(runs))
     return folder if folder.path.is_dir() else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.errors import UserError
-from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
+from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.lock import STALE, find_holder, lock_path
 from launch.execution.resume import decide_start
 from launch.execution.supervise.watch import build_watch_config
@@ -29,11 +29,7 @@ def last_checkpoint(plan: Plan) -> Checkpoint | None:
     No trainer writes one on demand at a step that all its ranks agree on (transformers' enable_jit_checkpoint lets each
     rank choose its own step).
     """
-    layout = build_watch_config(plan).layout
-    if layout is None:
-        return None
-    complete = [checkpoint for checkpoint in find_checkpoints(plan.model_dir, layout) if checkpoint.complete]
-    return complete[-1] if complete else None
+    return next(reversed(build_watch_config(plan).complete_checkpoints()), None)
 
 
 def requeue_obstacle(

@@ -65,7 +65,7 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
     limit = f"%{script.cluster.array_limit}" if script.cluster.array_limit else ""
     return _render(
         _ARRAY_TEMPLATE,
-        title=script.title.replace("\n", " "),
+        title=script.title,
         options=[*_options(script), f"--array=0-{len(scripts) - 1}{limit}"],
         has_literals=any(sign in str(path) for path in scripts for sign in "$`"),
         scripts=[shlex.quote(str(path)) for path in scripts],
@@ -79,7 +79,7 @@ def render_sbatch(script: BatchScript) -> str:
     return _render(
         _TEMPLATE,
         has_literals=any(sign in text for text in (*setup, *script.overrides, script.cwd, *command) for sign in "$`"),
-        title=script.title.replace("\n", " "),
+        title=script.title,
         options=_options(script),
         setup=setup,
         cwd=shlex.quote(script.cwd),

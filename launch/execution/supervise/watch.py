@@ -126,7 +126,7 @@ class Watch:
         A good step that is logged after a checkpoint was written proves the checkpoint good: the loss of that step was
         computed with its weights or with later ones.
         """
-        checkpoints = self._checkpoints()
+        checkpoints = self.config.complete_checkpoints()
         good_until = self.stopped_by.good_until if self.stopped_by is not None else None
         if good_until is None:
             return (checkpoints[-1] if checkpoints else None), []
@@ -134,12 +134,6 @@ class Watch:
         good = [checkpoint for checkpoint in checkpoints if measure_checkpoint(checkpoint)[1] <= wall_time]
         later = [checkpoint for checkpoint in checkpoints if checkpoint not in good]
         return (good[-1] if good else None), later
-
-    def _checkpoints(self) -> list[Checkpoint]:
-        output, layout = self.config.output, self.config.layout
-        if output is None or layout is None:
-            return []
-        return [checkpoint for checkpoint in find_checkpoints(output, layout) if checkpoint.complete]
 
     def _run(self) -> None:
         ticked = time.monotonic()
@@ -177,7 +171,7 @@ class Watch:
         if free is not None:
             if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
                 self._checkpoint_checked = now
-                checkpoints = self._checkpoints()
+                checkpoints = self.config.complete_checkpoints()
                 self._checkpoint_bytes = measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
             checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
             model_bytes = self.config.model_bytes
@@ -239,6 +233,12 @@ class WatchConfig:
     checkpoint_bytes: int | None = None  # an estimate; None if unknown
     model_bytes: int | None = None  # an estimate; None if unknown
     situation: Situation = field(default_factory=Situation)
+
+    def complete_checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints that the run could resume from, the newest last."""
+        if self.output is None or self.layout is None:
+            return []
+        return [checkpoint for checkpoint in find_checkpoints(self.output, self.layout) if checkpoint.complete]
 
 
 def _plans(plan: Plan, overrides: str) -> bool:

@@ -55,8 +55,7 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
 def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> int:
     """Run this node's part of a task and return its exit code. Raises UserError."""
     plan = task.plan
-    folder = JobFolder.of_plan(plan)
-    return _run(lambda peers: task, folder, plan.config.cluster.heartbeat, allocation, signals)
+    return _run(lambda peers: task, JobFolder.of_plan(plan), plan.config.cluster.heartbeat, allocation, signals)
 
 
 def _run(
