@@ -94,10 +94,6 @@ class JobFolder:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)
 
-    def array_tasks(self) -> set[tuple[str, str]]:
-        """The array tasks that this run was submitted as: id and script."""
-        return {(line["job_id"], line["script"]) for line in self.read_submissions() if "script" in line}
-
     def read_submissions(self) -> list[dict[str, str]]:
         """The lines of jobs.jsonl, without one that was cut short."""
         return read_json_lines(self.path / "jobs.jsonl")
@@ -118,7 +114,8 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     They have its script, are the array task that it was submitted as, or started in this folder from another script.
     The id alone does not identify a job: other clusters, and a rebuilt one, also count from 1.
     """
-    script, tasks = _real_path(str(folder.script)), folder.array_tasks()
+    script = _real_path(str(folder.script))
+    tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}  # of arrays, with their script
     identities = [read_json_object(path / _IDENTITY) for path, _ in _find_attempts(folder.path)]
     jobs = [
         job
