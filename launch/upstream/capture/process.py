@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,6 @@ _SET = {
 }
 
 
-@dataclass(frozen=True)
-class IsolatedResult:
-    """What a program wrote: its JSON, or why there is none."""
-
-    content: Any = None
-    error: str | None = None
-
-
 def run_isolated(
     python: str,
     program: str,
@@ -47,11 +38,11 @@ def run_isolated(
     *,
     environ: Mapping[str, str] = os.environ,
     has_gpus: bool = False,
-) -> IsolatedResult:
-    """Run `python program RESULT ARGUMENTS...` to its end and return the JSON that it wrote to RESULT.
+) -> dict[str, Any]:
+    """Run `python program RESULT ARGUMENTS...` to its end and return the JSON object that it wrote to RESULT.
 
-    `request` is its standard input, `environ` what its variables are made from. Its processes end with it, and it
-    leaves no file.
+    Without one, it is {"error": why}. `request` is its standard input, `environ` what its variables are made from. Its
+    processes end with it, and it leaves no file.
     """
     with tempfile.TemporaryDirectory(prefix="launch-capture-", ignore_cleanup_errors=True) as folder:
         home, result, errors = Path(folder, "home"), Path(folder, "result.json"), Path(folder, "errors.txt")
@@ -69,24 +60,24 @@ def run_isolated(
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                return IsolatedResult(error=f"{python} can't be started: {error}")
+                return {"error": f"{python} can't be started: {error}"}
             try:
                 process.communicate(request.encode(), timeout=seconds)
                 call.outcome = f"exit code {process.returncode}"
             except subprocess.TimeoutExpired:
                 call.outcome = "no answer"
-                return IsolatedResult(error=f"it did not end within {seconds:.0f} s")
+                return {"error": f"it did not end within {seconds:.0f} s"}
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # what it started, too
                 process.wait()
                 _end_processes(home)
         try:
-            return IsolatedResult(load_json(result))
+            return dict(load_json(result))
         except (OSError, ValueError):
             lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last_line = f": {lines[-1].strip()}" if lines else ""
-            return IsolatedResult(error=f"it ended with exit code {process.returncode}{last_line}")
+            return {"error": f"it ended with exit code {process.returncode}{last_line}"}
 
 
 def _end_processes(home: Path) -> None:

@@ -58,9 +58,8 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     content = cache.load()
     if content is None:
         notify(f"reading {entry.rpartition('/')[2]}'s parser with {python}: once for this content")
-        result = run_isolated(python, program.__file__, [entry, *([str(root)] if root else [])], SECONDS)
-        content = {"error": result.error} if result.error else result.content
-        if result.error is None and content.get("error", _LASTING[0]).startswith(_LASTING):
+        content = run_isolated(python, program.__file__, cache.arguments, SECONDS)
+        if content.get("error", _LASTING[0]).startswith(_LASTING):
             cache.save(content)
     if "error" in content:
         message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
@@ -90,16 +89,13 @@ def ask_parser(
     notify(f"asking {entry.rpartition('/')[2]}'s own parser whether it accepts the command")
     request = json.dumps({"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None})
     began = time.monotonic()
-    arguments = [entry, *([str(root)] if root else [])]
-    result = run_isolated(python, program.__file__, arguments, SECONDS, request, environ=environ, has_gpus=True)
+    content = run_isolated(python, program.__file__, cache.arguments, SECONDS, request, environ=environ, has_gpus=True)
     seconds = time.monotonic() - began
-    content = {"error": result.error} if result.error else result.content
-    if "refused" in content:
-        return ParserVerdict(False, content["refused"], seconds)
-    if "error" in content:
-        return ParserVerdict(None, content["error"], seconds)
-    cache.save(content)
-    return ParserVerdict(True, "", seconds)
+    if "accepted" in content:
+        cache.save(content)
+        return ParserVerdict(True, "", seconds)
+    accepted = False if "refused" in content else None
+    return ParserVerdict(accepted, content.get("refused") or content["error"], seconds)
 
 
 @dataclass(frozen=True)
@@ -110,6 +106,11 @@ class _Cache:
     root: Path | None
     python: str
     key: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What `program` is started with."""
+        return [self.entry, *([str(self.root)] if self.root else [])]
 
     @property
     def _prefix(self) -> str:

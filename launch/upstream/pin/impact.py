@@ -13,11 +13,11 @@ from launch.errors import Problem, UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.capture.start import capture_schema
-from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.compare import FlagChange, compare_schemas
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
-from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.pin.lock import locked_schema
+from launch.upstream.resolve import version_difference
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT, TRL, flags_named_in
@@ -65,23 +65,17 @@ def assess_impact(
 ) -> Impact:
     """Compare a commit with the lock, without checking it out: its trainers' parsers are captured in `python`.
 
-    And TRL's, if `python` has another version than the lock's.
+    And TRL's, if `python` has another version of it, or of transformers, whose arguments it takes, than the lock's.
 
     renames: those that a person has confirmed, {old name: new name, '' for a flag that was removed}.
     Raises UserError: unknown_commit, git_missing, git_failed.
     """
     found = find_commit(repo, commit)
-    entries = OPEN_INSTRUCT | (TRL if _has_other_trl(python) else {})
+    entries = OPEN_INSTRUCT | (TRL if version_difference(package_folders(python)) else {})
     with extracted(repo, found.id) as root:
         trainers = tuple(_assess_trainer(root, name, entry, python, renames or {}) for name, entry in entries.items())
         breaks = [*_find_broken_configs(trainers, configs), *_find_broken_patches(root)]
         return Impact(found.id, trainers, tuple(breaks))
-
-
-def _has_other_trl(python: str) -> bool:
-    """Whether TRL, or transformers, whose arguments it takes, is installed in another version than the lock's."""
-    folders, locked = package_folders(python), load_lock().packages
-    return any(installed_version(name, folders) not in (None, locked[name]) for name in ("trl", "transformers"))
 
 
 def _assess_trainer(root: Path, name: str, entry: str, python: str, confirmed: Mapping[str, str]) -> TrainerImpact:

@@ -61,6 +61,6 @@ def _run_apart(schema: Schema, executed: Sequence[Any]) -> list[Contradiction]:
     request = json.dumps(executed, default=to_json)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = run_isolated(sys.executable, post_init.__file__, [], _SECONDS, request, environ=environ)
-    if result.content is None:
-        return [Contradiction(f"its __post_init__ can't be executed: {result.error}", schema.parser_at, (), None)]
-    return [Contradiction(message, where, tuple(flags), certain) for message, where, flags, certain in result.content]
+    if "error" in result:
+        return [Contradiction(f"its __post_init__ can't be executed: {result['error']}", schema.parser_at, (), None)]
+    return [Contradiction(message, where, tuple(flags), sure) for message, where, flags, sure in result["raised"]]

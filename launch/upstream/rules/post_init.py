@@ -222,7 +222,7 @@ def main(result: str) -> None:
     """Run each `[post_init, fields]` of the JSON list on standard input; write the contradictions to a file."""
     requests = json.load(sys.stdin, object_hook=from_json)
     found = [list(vars(c).values()) for post_init, fields in requests for c in run_post_init(post_init, fields)]
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
+    Path(result).write_text(json.dumps({"raised": found}), encoding="utf-8")
 
 
 def _is_enum(value: Any) -> bool:
@@ -301,9 +301,9 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:
-        error = ast.Call(ast.Name("AssertionError", ast.Load()), [node.msg] if node.msg else [], [])
-        refused = ast.copy_location(ast.Raise(error, None), node)
-        return self.visit(ast.copy_location(ast.If(ast.UnaryOp(ast.Not(), node.test), [refused], []), node))
+        message = ast.unparse(node.msg) if node.msg else ""
+        (check,) = ast.parse(f"if not ({ast.unparse(node.test)}): raise AssertionError({message})").body
+        return self.visit(ast.increment_lineno(check, node.lineno - 1))
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         if node.exc is None:
