@@ -21,24 +21,20 @@ from launch.worker.json_codec import versioned
 
 
 class State(StrEnum):
-    """The state of one run, and of a trial as a whole."""
+    """The state of one run, and of a trial as a whole, which has the first of these that one of its runs has."""
 
-    planned = "planned"
-    running = "running"
-    done = "done"  # it measured its steps; of a rollout's width: and passed the gates
+    interrupted = "interrupted"
     failed = "failed"  # or could not be started, or a gate stopped it
     not_run = "not_run"  # there was no time left for it, or this machine cannot run it
+    running = "running"
     submitted = "submitted"  # a Slurm job runs it
-    interrupted = "interrupted"
-
-
-_DECIDING = (State.interrupted, State.failed, State.not_run, State.running, State.submitted, State.planned)
+    planned = "planned"
+    done = "done"  # it measured its steps; of a rollout's width: and passed the gates
 
 
 def combine_states(states: Iterable[State]) -> State:
     """The state of a trial whose runs have these states."""
-    present = set(states)
-    return next((state for state in _DECIDING if state in present), State.done)
+    return min(states, key=list(State).index, default=State.done)
 
 
 REFUSED = "refused"  # cause_id of a run that could not be started

@@ -13,11 +13,12 @@ from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
+from launch.execution.record.reader import mapping, objects
 from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
-from launch.trials.bench.record import BenchRecord, BenchRun, Side, parse_rates
-from launch.trials.card_rate import card_name, measure_card_rate
+from launch.trials.bench.record import BenchRecord, BenchRun, Side
+from launch.trials.card_rate import CardRate, card_name, measure_card_rate
 from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
@@ -29,6 +30,7 @@ from launch.trials.trial import (
     say_lines,
     say_plan,
 )
+from launch.worker.json_codec import from_json
 
 SIDES = ("A", "B")
 SHORT = tuple(vars(BenchConfig()))  # short for keys of the node `bench`
@@ -187,7 +189,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
         runner = Runner(record, display, reuse=not record.plan.config.restart)
         if not all(map(runner.find_earlier, record.runs)):
             refuse_failing_preflight((side.plan for side in record.sides), ends_after=record.steps)
-        _rate_cards(record, earlier)
+        rate_cards(record, earlier)
         say_lines(display, record.rate_lines)
         code = run_in_turn(runner)
         record.write()
@@ -204,9 +206,10 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
     yield from (f"  differs: {what}: {ours} in A, {theirs} in B" for what, ours, theirs in record.differences)
 
 
-def _rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
+def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
     """Measure the peak rate of the cards, once for each precision, unless an earlier call has."""
-    rates = [rate for rate in parse_rates(earlier) if rate.measured_tflops is not None]
+    recorded = [mapping(setting.get("rate")) for setting in objects(mapping(earlier).get("settings"))]
+    rates = [from_json(CardRate, rate) for rate in recorded if rate.get("measured_tflops") is not None]
     for side in record.sides:
         parallel = side.plan.parallel
         key = (card_name(side.plan), parallel.width.device, parallel.precision)

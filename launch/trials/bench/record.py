@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,6 @@ from launch.trials.measurement import Figures, Operations, count_operations, med
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
 from launch.worker.finding import REFUTED, UNPROVEN
-from launch.worker.json_codec import from_json
 
 Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
 
@@ -200,9 +198,3 @@ def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
         "loss_difference": relative_change(a.loss, b.loss),
         "memory_ratio": b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None,
     }
-
-
-def parse_rates(earlier: Mapping[str, Any] | None) -> list[CardRate]:
-    """The cards' rates in an earlier record. Raises ValueError for anything else."""
-    settings = earlier.get("settings", ()) if earlier else ()
-    return [from_json(CardRate, setting["rate"]) for setting in settings if setting.get("rate")]

@@ -181,8 +181,7 @@ def _why_not_here(plan: Plan, cards: int, nodes: int) -> str | None:
         return f"it needs {width.nodes} machines"
     if width.device != "cuda" or width.local <= cards:
         return None
-    visible = {0: "no GPU", 1: "one GPU"}.get(cards, f"{cards} GPUs")
-    needed = "one GPU" if width.local == 1 else f"{width.local} GPUs"
+    visible, needed = ({0: "no GPU", 1: "one GPU"}.get(count, f"{count} GPUs") for count in (cards, width.local))
     return f"it needs {needed} and this machine has {visible}"
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Device, Precision
-from launch.trials.bench.record import BenchRun, parse_rates
+from launch.trials.bench.engine import rate_cards
+from launch.trials.bench.record import BenchRun
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Measurement
 from launch.worker.json_codec import from_json, to_json
@@ -87,9 +88,17 @@ def test_what_is_not_proven_is_reported(tmp_path: Path) -> None:
     assert any(line.startswith("not every setting of B is in effect: liger is refuted") for line in record.summary)
 
 
-def test_rates_are_reused_by_the_next_call(tmp_path: Path) -> None:
+def test_a_rate_is_measured_once_for_each_precision_and_reused_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record, _, _ = benched(tmp_path)
-    assert parse_rates(None) == [] and parse_rates(record.as_json()) == [RATE, RATE]
+    earlier, names = record.as_json(), list[str]()
+    monkeypatch.setattr("launch.trials.bench.engine.card_name", lambda plan: RATE.name)
+    monkeypatch.setattr("launch.trials.bench.engine.measure_card_rate", lambda plan, name: names.append(name) or RATE)
+    rate_cards(record, earlier)
+    assert [side.rate for side in record.sides] == [RATE, RATE] and names == []
+    rate_cards(record, None)
+    assert [side.rate for side in record.sides] == [RATE, RATE] and names == [RATE.name]
     unknown = CardRate("a card", Device.cuda, Precision.bf16, message="torch is missing")
     assert from_json(CardRate, to_json(unknown)) == unknown and "not measured (torch is missing)" in str(unknown)
 
