@@ -27,7 +27,6 @@ from launch.planning.estimate.forecast import planned_shape
 from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
 from launch.planning.inputs import continues_adapter
-from launch.planning.lora import MERGED
 from launch.planning.machine import this_machine
 from launch.planning.plan import PendingModel, Plan, build_plan
 from launch.planning.saved_model import find_short_context
@@ -75,12 +74,10 @@ class PipelineRequest:
     def _name_in(self, way: Way, stage: str) -> Way:
         if way.sets == (_CONTINUES,) and stage == self.stages[0]:  # which has no adapter to train further
             return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
-        return way if way.removes and self.line.sets(way.removes) else _of_stage(way, stage)
-
-
-def _of_stage(way: Way, stage: str) -> Way:
-    sets = (_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets)
-    return replace(way, sets=tuple(sets), removes=way.removes and f"{stage}:{way.removes}")
+        if way.removes and self.line.sets(way.removes):
+            return way
+        sets = tuple(_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets)
+        return replace(way, sets=sets, removes=way.removes and f"{stage}:{way.removes}")
 
 
 @dataclass(frozen=True)
@@ -177,10 +174,10 @@ def plan_link(request: PipelineRequest, stage: str, before: Plan | None, notify:
     with request.cures_for(stage):
         if before is not None:
             _refuse_start(before, stage)
-            trained = str(before.folder / MERGED if before.lora else before.model_dir)
+            adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
+            trained = str(adapter.merged if adapter else before.model_dir)
             quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
             argv = (*argv, f"model.path={quoted}", f"model.trained_by='{before.identity}'")
-            adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=argv))
         machine = this_machine(composed, starts_trainer=request.line.verb != "plan")
