@@ -1,6 +1,6 @@
 """Describes a parser of dataclasses: its fields with their options and lines, and `__post_init__` with what it needs.
 
-Runs in the trainer's interpreter, loaded by `program.py`. Standard library only, and no import of the launcher.
+Runs in the trainer's interpreter, run by `program.py`. Standard library only, and no import of the launcher.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
+import itertools
 import os
 import sys
 import textwrap
@@ -119,10 +120,10 @@ class Description:
         for base in reversed(cls.__mro__):
             node = _class_node(base) if "__dataclass_fields__" in vars(base) else None
             file = self.place(base)[0] if node else ""
-            for index, statement in enumerate(node.body if node else ()):
+            body = node.body if node else ()
+            for statement, following in itertools.pairwise([*body, None]):
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    following = node.body[index + 1 : index + 2] if node else []
-                    value = following[0].value if following and isinstance(following[0], ast.Expr) else None
+                    value = following.value if isinstance(following, ast.Expr) else None
                     annotation = statement.annotation
                     is_text = isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)
                     record = found[statement.target.id] = {

@@ -17,7 +17,6 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
-import importlib.util
 import inspect
 import json
 import os
@@ -155,7 +154,8 @@ class _Capture:
         if self.argv is None:
             given = inspect.signature(method).bind(*arguments, **options).arguments
             keeps_unknown = bool(given.get("return_remaining_strings")) or method.__name__ == "parse_known_args"
-            description = _load_description().Description(self.root, _StandIn)
+            # whatever the script has put on the path
+            description = runpy.run_path(str(_HERE / "description.py"))["Description"](self.root, _StandIn)
             schema = description.describe(parser, built_at, method.__name__, keeps_unknown=keeps_unknown)
             self.finish({"schema_version": 3, "entry": self.entry, **schema, "names": self.names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
@@ -205,15 +205,6 @@ class _Capture:
         missing = self.missing.names if self.missing else set()
         found = {name: importlib.metadata.version(name) for top in imported - missing for name in owners.get(top, ())}
         return dict(sorted(found.items())) | dict.fromkeys(sorted(missing), "")
-
-
-def _load_description() -> typing.Any:
-    """Load `description.py`, which is beside this file, whatever the script has put on the path."""
-    spec = importlib.util.spec_from_file_location("launch_description", _HERE / "description.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _last_line(error: BaseException) -> str:

@@ -90,23 +90,13 @@ def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) 
     Only names in `known_flags` are suggested, so the answer fits whatever commit the schema was read from.
     """
     name = trainer_name(trainer)
-    if name is None or flag in known_flags or flag not in _explained_flags():
+    if name is None or flag in known_flags:
         return None
     return (
         _explain_by_own_history(name, flag, known_flags)
         or _explain_by_others_history(name, flag, known_flags)
         or _explain_by_others_names(name, flag, known_flags)
     )
-
-
-@cache
-def _explained_flags() -> frozenset[str]:
-    """Return the flags that the ledger or another trainer's schema names."""
-    ledger = load_ledger()
-    named = (flag for entry in ledger.entries for flag in (entry.flag, entry.renamed_to))
-    synonyms = (flag for group in ledger.synonyms for flag in group)
-    locked = (flag for trainer in ENTRIES for flag in locked_schema(trainer).fields)
-    return frozenset(filter(None, (*named, *synonyms, *locked)))
 
 
 def _explain_by_own_history(name: str, flag: str, known_flags: Collection[str]) -> Explanation | None:
