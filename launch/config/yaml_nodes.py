@@ -1,6 +1,6 @@
 """The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of JSON, too.
 
-Nodes are made from the parser's events, without recursion and within limits.
+Nodes are made from those that PyYAML composes, within limits that its events are held to first.
 """
 
 from __future__ import annotations
@@ -148,18 +148,27 @@ def read_yaml(text: str) -> list[Node]:
     """Parse the documents of a YAML text. Raises NotYamlError."""
     if len(text) > MAX_CHARACTERS:
         raise YamlLimitError(f"it has more than {MAX_CHARACTERS:,} characters", 1)
-    loader: Any = None
+    depth = 0
+    alias_lines: list[int] = []
     try:
-        loader = _LOADER(text)
-        builder = _NodeBuilder(loader, text.split("\n"))
-        while loader.check_event():
-            builder.add_event(loader.get_event())
-        return builder.documents
+        event: Any
+        for event in yaml.parse(text, _LOADER):  # what composes the nodes calls itself for each level
+            line = event.start_mark.line + 1
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            _check_limits(0, depth, line)
+            if isinstance(event, yaml.AliasEvent):
+                alias_lines.append(line)
+        roots = list(yaml.compose_all(text, _LOADER))
     except yaml.YAMLError as error:
         raise _not_yaml(error, text) from error
-    finally:
-        if loader is not None:
-            loader.dispose()
+    builder = _NodeBuilder(text, iter(alias_lines))
+    return [builder.build(root, 0)[0] for root in roots]
+
+
+def _check_limits(count: int, depth: int, line: int) -> None:
+    if count > MAX_NODES or depth > MAX_DEPTH:
+        problem = "has too many values" if count > MAX_NODES else "is nested too deeply"
+        raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", line)
 
 
 def _not_yaml(error: Exception, text: str) -> NotYamlError:
@@ -173,74 +182,45 @@ def _not_yaml(error: Exception, text: str) -> NotYamlError:
 
 
 class _NodeBuilder:
-    """Builds nodes from events. A stack keeps the nodes that are still open, with their children."""
+    """Builds nodes from PyYAML's, of which one that an alias repeats is the same object."""
 
-    def __init__(self, loader: Any, lines: list[str]) -> None:
-        self.loader = loader
-        self.lines = lines
-        self.documents: list[Node] = []
-        self.stack: list[tuple[Sequence | Mapping, list[Node], int]] = []  # with the count before it
-        self.anchors: dict[str, Node] = {}
-        # of the lists and maps that are complete, by their id: how many nodes are in each, and in how many levels
-        self.complete: dict[int, tuple[int, int]] = {}
+    def __init__(self, text: str, alias_lines: Iterator[int]) -> None:
+        self.text = text
+        self.alias_lines = alias_lines  # of which PyYAML's nodes know nothing
         self.count = 0
+        # of PyYAML's nodes, by their id: ours, how many nodes are in it and in how many levels; None while it is open
+        self.built: dict[int, tuple[Node, int, int] | None] = {}
 
-    def add_event(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.ScalarEvent):
-            self._add(_scalar(self.loader, event, self.lines), event)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self.anchors:
-                raise NotYamlError(f"found undefined alias '{event.anchor}'", line)
-            node = self.anchors[event.anchor]
-            if isinstance(node, Sequence | Mapping) and id(node) not in self.complete:
-                raise YamlLimitError(f"'{event.anchor}' contains itself", line)
-            self.count += self._measure(node)[0]
-            self._add(Alias(node, line), None)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            self._open(Sequence(line=line), event)
-        elif isinstance(event, yaml.MappingStartEvent):
-            self._open(Mapping(line=line), event)
-        elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
-            node, children, before = self.stack.pop()
-            levels = 1 + max((self._measure(child)[1] for child in children), default=0)
-            self.complete[id(node)] = self.count - before, levels
-            if isinstance(node, Sequence):
-                node.items.extend(children)
-            else:
-                node.pairs.extend(zip(children[::2], children[1::2], strict=True))
-        elif isinstance(event, yaml.DocumentStartEvent):
-            self.anchors = {}
+    def build(self, source: Any, depth: int) -> tuple[Node, int]:
+        """Return our node, an alias for one that is built already, and how many levels it has.
 
-    def _add(self, node: Node, event: Any) -> None:
+        `depth`: how many nodes it is in.
+        """
+        line = source.start_mark.line + 1
+        if id(source) in self.built:
+            built, line = self.built[id(source)], next(self.alias_lines)
+            if built is None:
+                raise YamlLimitError("a value contains itself", line)
+            node, count, levels = built
+            self.count += 1 + count
+            _check_limits(self.count, depth + levels, line)
+            return Alias(node, line), levels
+        self.built[id(source)] = None
         self.count += 1
-        if self.count > MAX_NODES or len(self.stack) + self._measure(node)[1] > MAX_DEPTH:
-            problem = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
-            raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
-        (self.stack[-1][1] if self.stack else self.documents).append(node)
-        if event is not None and event.anchor:
-            self.anchors[event.anchor] = node
-
-    def _measure(self, node: Node) -> tuple[int, int]:
-        """Return how many nodes are in a complete node, and how many levels it has, as if aliases were copies."""
-        return self.complete.get(id(resolve_alias(node)), (0, 0))
-
-    def _open(self, node: Sequence | Mapping, event: Any) -> None:
-        self._add(node, event)
-        self.stack.append((node, [], self.count))
-
-
-def _scalar(loader: Any, event: Any, lines: list[str]) -> Scalar:
-    tag = event.tag
-    if tag is None or tag == "!":
-        tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-    start, end = event.start_mark, event.end_mark
-    inner = lines[start.line : end.line + 1]
-    if inner and end.line < len(lines):
-        inner[-1] = inner[-1][: end.column]
-    if inner:
-        inner[0] = inner[0][start.column :]
-    return Scalar(event.value, str(tag).rpartition(":")[2], start.line + 1, "\n".join(inner))
+        before = self.count
+        _check_limits(self.count, depth, line)
+        if isinstance(source, yaml.ScalarNode):
+            written = self.text[source.start_mark.index : source.end_mark.index]
+            node, levels = Scalar(source.value, source.tag.rpartition(":")[2], line, written), 0
+        else:
+            is_list = isinstance(source, yaml.SequenceNode)
+            parts = source.value if is_list else [part for pair in source.value for part in pair]
+            children = [self.build(part, depth + 1) for part in parts]
+            nodes = [child for child, _ in children]
+            levels = 1 + max((inner for _, inner in children), default=0)
+            node = Sequence(nodes, line) if is_list else Mapping(list(zip(nodes[::2], nodes[1::2], strict=True)), line)
+        self.built[id(source)] = node, self.count - before, levels
+        return node, levels
 
 
 def _unescape(match: re.Match[str]) -> str:
