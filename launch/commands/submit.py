@@ -22,7 +22,6 @@ from launch.slurm.schedule import (
     as_arrays,
     as_chain,
     drop_duplicates,
-    report_shapes,
 )
 from launch.slurm.submission import report_json, report_lines, submit_steps
 from launch.terminal import echo, notify, print_json
@@ -54,10 +53,7 @@ def submit(line: CommandLine) -> int:
     dry_run, tokenize_first, line = _parse_options(line)
     pipeline = plan_pipeline(line, notify)
     jobs, finished = _split_finished(drop_duplicates(_plan_jobs(line, pipeline)), dry_run=dry_run)
-    steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
-    if not pipeline:
-        report_shapes(steps)
-    steps = add_evaluations(steps, finished)
+    steps = add_evaluations((as_chain if pipeline else as_arrays)(jobs, tokenize_first), finished)
     for warning in dict.fromkeys(str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"):
         notify(f"warning: {warning}")
     ids = submit_steps(steps, dry_run=dry_run)

@@ -210,8 +210,8 @@ class JobStatus:
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
     """Find the job folders below `runs`, by run folder, including those that were written but not submitted."""
     root = runs / ".jobs"
-    scripts = [*root.glob("*/*/job.sbatch"), *root.glob("*/*/*/job.sbatch")]
-    return {runs / script.parent.relative_to(root): JobFolder(script.parent) for script in sorted(scripts)}
+    folders = sorted(script.parent for script in root.rglob("job.sbatch"))
+    return {runs / folder.relative_to(root): JobFolder(folder) for folder in folders}
 
 
 def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
@@ -253,7 +253,9 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
     job = jobs[-1] if jobs else None
     job_id = job.job_id if job else ids[-1] if ids else None
     state = run_status.state if job_id is None else _combined_state(run_status, job, queried=queue is not None)
-    since = _submission_time(folder) if run_status.state == "absent" else run_status.since
+    since = run_status.since
+    if run_status.state == "absent":
+        since = first_written(folder.path, ("jobs.jsonl", "job.sbatch", ".")) or time.time()
     completed = job is not None and job.state == "COMPLETED"
     cause = None
     if state == "ended" and job_id and not completed:
@@ -279,11 +281,6 @@ def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str
         return "running"
     ended = run.state in ("done", "failed", "stopped") and run.since > time.time() - job.used - _CLOCK_SKEW
     return run.state if ended else "starting"
-
-
-def _submission_time(folder: JobFolder) -> float:
-    written = first_written(folder.path, ("jobs.jsonl", "job.sbatch", "."))
-    return time.time() if written is None else written
 
 
 def last_message(log: Path) -> str | None:

@@ -131,12 +131,11 @@ def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
 
 def node_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides for `launch node`, without those that only shape the batch script."""
-    return [override for override in overrides if not _is_for_sbatch(override)]
-
-
-def _is_for_sbatch(override: str) -> bool:
-    key = override_key(override)
-    return key.startswith("cluster.") and key not in _NODE_KEYS
+    return [
+        override
+        for override in overrides
+        if (key := override_key(override)) in _NODE_KEYS or not key.startswith("cluster.")
+    ]
 
 
 def job_problems(job: PlannedJob) -> list[Problem]:

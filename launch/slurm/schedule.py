@@ -50,10 +50,6 @@ class SubmissionStep:
         """Whether each task of an array waits only for the task of the same number in the array before."""
         return self.is_array and not self.jobs[0].trains
 
-    @property
-    def is_singleton(self) -> bool:
-        return self.jobs[0].is_singleton
-
     def job_ids(self, submitted_id: str) -> list[str]:
         """The id of each job, in Slurm's notation, from the id that sbatch returned."""
         if not self.is_array:
@@ -115,7 +111,7 @@ def as_chain(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[
 
 
 def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[SubmissionStep]:
-    """Group jobs that request the same of Slurm into arrays, without order among them.
+    """Group jobs that request the same of Slurm into arrays, without order among them; several are explained.
 
     Data that several runs share is tokenised once, before them.
     """
@@ -129,6 +125,9 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
             steps.append(SubmissionStep((plan_tokenize_job(job),)))
         requested = f"{job.script.width} {job.script.cluster}"  # of Slurm, with all settings
         groups.setdefault(requested, []).append(index)
+    if len(groups) > 1:
+        shapes = ", ".join(f"{jobs[members[0]].script.width}: {len(members)}" for members in groups.values())
+        notify(f"the runs have {len(groups)} different shapes, and an array has one: {shapes}")
     for members in groups.values():
         after = sorted({tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps})
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
@@ -156,11 +155,3 @@ def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared
     on_gpus = plan.parallel.width.device == Device.cuda
     wanted = always or on_gpus or plan.config.trainer.tokenized_first or shared
     return wanted and (plan.is_pending or find_tokenized_data(plan) is None)
-
-
-def report_shapes(steps: Sequence[SubmissionStep]) -> None:
-    """Explain why a sweep becomes more than one array."""
-    run_steps = [step for step in steps if not step.is_singleton]
-    if len(run_steps) > 1:
-        shapes = ", ".join(f"{step.jobs[0].script.width}: {len(step.jobs)}" for step in run_steps)
-        notify(f"the runs have {len(run_steps)} different shapes, and an array has one: {shapes}")

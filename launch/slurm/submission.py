@@ -44,15 +44,22 @@ _JOB_VARIABLES = (
 def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
     """Check all steps, write their job folders and submit them; return the job ids, none with `dry_run`.
 
-    Raises UserError if a step cannot be submitted; then none is, and no file that a job reads is written.
+    The job folders are locked meanwhile, so that no file that a job reads is written, and nothing is submitted twice.
+
+    Raises UserError if a step cannot be submitted, and then none is: already_submitted, run_is_locked, not_writable,
+    and those of the checks, `check_script` and `submit_all`.
     """
+    jobs = [job for step in steps for job in step.jobs]
     if not dry_run:
-        jobs = [job for step in steps for job in step.jobs]
         problems = [problem for job in jobs if job.trains for problem in _preflight(job)]
         problems += limit_problems(jobs)
         if problems:
             raise UserError(problems)
-    with submission_locks(steps, dry_run=dry_run):
+    folders = [*(job.folder for job in jobs), *(step.folder for step in steps)]
+    with contextlib.ExitStack() as locks:
+        for folder in dict.fromkeys(folders):  # so that no file that a job still reads is written
+            locks.enter_context(file_lock(folder.path / "submit.lock", _being_submitted, notify))
+        refuse_live_jobs(jobs, dry_run=dry_run)
         for step in steps:
             step.write()
         if dry_run:
@@ -75,21 +82,6 @@ def _preflight(job: PlannedJob) -> list[Problem]:
         replace(problem, cure=f"{problem.cure}; {hint}") if problem.id == interpreter_has_packages.id else problem
         for problem in problems
     ]
-
-
-@contextlib.contextmanager
-def submission_locks(steps: Sequence[SubmissionStep], *, dry_run: bool) -> Iterator[None]:
-    """Lock the job folders, so that no file that a job still reads is written, and nothing is submitted twice.
-
-    Raises UserError: already_submitted, run_is_locked, not_writable, no_slurm, slurm_unresponsive.
-    """
-    jobs = [job for step in steps for job in step.jobs]
-    folders = [*(job.folder for job in jobs), *(step.folder for step in steps)]
-    with contextlib.ExitStack() as locks:
-        for folder in dict.fromkeys(folders):
-            locks.enter_context(file_lock(folder.path / "submit.lock", _being_submitted, notify))
-        refuse_live_jobs(jobs, dry_run=dry_run)
-        yield
 
 
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -185,7 +177,7 @@ def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
     """Return the command that submits a step behind the jobs `after`."""
     kind = "aftercorr" if step.is_taskwise else "afterok"
     dependencies = [f"{kind}:{':'.join(after)}"] if after else []
-    if step.is_singleton:
+    if step.jobs[0].is_singleton:
         dependencies.append("singleton")
     # without the second option a job that depends on a failed one waits for ever
     options = [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"] if dependencies else []

@@ -21,7 +21,7 @@ from launch.slurm.allocation import read_allocation
 from launch.slurm.jobs import JobFolder, find_jobs
 from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_run_job, plan_tokenize_job
 from launch.slurm.queue import QueuedJob, parse_job_record
-from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain, report_shapes
+from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment, report_json, report_lines
 from tests.conftest import composed, fixed_machine
@@ -191,10 +191,9 @@ def test_a_sweep_is_an_array_of_each_shape(tmp_path: Path, capsys: pytest.Captur
     wide = planned_job(tmp_path, "stage=sft", "gpus=4", "nodes=2", "name=wide")
     steps = as_arrays([runs[0], wide, runs[1]], TokenizeFirst.auto)
     assert order(steps) == [(["sft/s1.tokenize"], ()), (["sft/s1", "sft/s2"], (0,)), (["sft/wide"], (0,))]
-    report_shapes(steps)
     message = capsys.readouterr().err
     assert "2 different shapes" in message and "gpu8: 2, gpu2x4: 1" in message
-    report_shapes(steps[:2])
+    as_arrays(runs, TokenizeFirst.auto)
     assert capsys.readouterr().err == ""
 
 
@@ -202,7 +201,7 @@ def test_data_that_differs_is_tokenised_by_jobs_of_their_own(tmp_path: Path) -> 
     overrides = [(*SFT, "recipe.max_seq_length=1024"), (*SFT, "recipe.max_seq_length=2048")]
     steps = as_arrays([planned_job(tmp_path, *each) for each in overrides], TokenizeFirst.auto)
     assert [step.after for step in steps] == [(), (), (0, 1)]
-    assert all(step.is_singleton for step in steps[:2]) and steps[2].is_array
+    assert all(step.jobs[0].is_singleton for step in steps[:2]) and steps[2].is_array
 
 
 def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tmp_path: Path) -> None:
