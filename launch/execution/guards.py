@@ -1,4 +1,4 @@
-"""The guards of a live run: nine rules over the facts of launch/execution/facts.py.
+"""The guards of a live run: rules over the facts of launch/execution/facts.py.
 
 A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that has the guard's id.
 """

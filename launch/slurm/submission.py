@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
-from launch.check.machine.rules import RULES, inspect, stopping_problems
+from launch.check.machine.rules import RULES, inspect, stopping_problems, warnings
 from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import Problem, UserError, refusal
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
@@ -71,16 +71,17 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
-    """Return what would stop the job on its nodes; an interpreter of their own, cluster.python, is asked there."""
+    """Return what would stop the job on its nodes, and print warnings; an interpreter of their own, cluster.python, is
+    asked there."""
     config = job.plan.config
     left_out = interpreter_has_packages if config.cluster.python and not config.python else None
-    problems = stopping_problems(
-        inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule is not left_out])
-    )
+    findings = inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule is not left_out])
+    for warning in warnings(findings):
+        notify(f"warning: {warning}")
     hint = "if the nodes have an interpreter of their own, set cluster.python=PATH"
     return [
         replace(problem, cure=f"{problem.cure}; {hint}") if problem.id == interpreter_has_packages.id else problem
-        for problem in problems
+        for problem in stopping_problems(findings)
     ]
 
 

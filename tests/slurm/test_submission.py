@@ -12,7 +12,7 @@ from launch.errors import UserError
 from launch.slurm.jobs import JobFolder
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import query_slurm
-from launch.slurm.submission import submit_all
+from launch.slurm.submission import submit_all, submit_steps
 from tests.slurm.test_schedule import SFT, planned_job
 
 
@@ -36,6 +36,20 @@ def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(
         submit_all([SubmissionStep((job,))])
     assert (tmp_path / "cancelled").read_text() == "12\n"
     assert capsys.readouterr().err == "launch: cancelled job 12, which was already submitted\n"
+
+
+def test_what_check_warns_of_is_printed_before_the_job_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan's interpreter is not on this machine, which `allow` makes a warning."""
+    binaries = tmp_path / "bin"
+    stand_in(binaries, "sbatch", "echo 12")
+    stand_in(binaries, "squeue", "true")
+    monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
+    job = planned_job(tmp_path, *SFT, "allow=[no_interpreter]")
+    assert submit_steps([SubmissionStep((job,))], dry_run=False) == ["12"]
+    printed = capsys.readouterr().err
+    assert "launch: warning: python: " in printed and "[no_interpreter], allowed" in printed
 
 
 def test_a_slurm_that_is_away_is_reported_at_the_first_try(

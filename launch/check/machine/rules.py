@@ -55,7 +55,11 @@ def preflight(
     """
     rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
     findings = inspect(plan, rules, ends_after)
-    return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
+    return stopping_problems(findings), warnings(findings)
+
+
+def warnings(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.allowed or finding.level == "warn"]
 
 
 _LATER = skipped("an error was found before")

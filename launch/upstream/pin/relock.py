@@ -112,8 +112,8 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     """Return the installed library's configuration keys as the lock's JSON. Raises UserError: library_unreadable."""
     request = json.dumps(load_json(library_keys_file(library))["spec"])
     result = run_isolated(python, program.__file__, [library], _SECONDS, request)
-    if "error" in result:
-        message = f"the configuration keys of {library} can't be read in {python}: {result['error']}"
+    if error := result.get("error"):
+        message = f"the configuration keys of {library} can't be read in {python}: {error}"
         raise refusal("library_unreadable", message, cure=f"install {library}, or correct its list of keys")
     return result
 
