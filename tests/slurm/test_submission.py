@@ -46,7 +46,7 @@ def test_what_check_warns_of_is_printed_before_the_job_is_submitted(
     stand_in(binaries, "sbatch", "echo 12")
     stand_in(binaries, "squeue", "true")
     monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
-    job = planned_job(tmp_path, *SFT, "allow=[no_interpreter]")
+    job = planned_job(tmp_path, *SFT, "allow=[no_interpreter,disk_full]")
     assert submit_steps([SubmissionStep((job,))], dry_run=False) == ["12"]
     printed = capsys.readouterr().err
     assert "launch: warning: python: " in printed and "[no_interpreter], allowed" in printed
