@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launch.files import write_json
 from launch.slurm.jobs import JobFolder
 from tests.slurm.cluster import Cluster, stand_in, until
 
@@ -103,7 +104,7 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         elif kind == "identity":
             seen = {"cluster": "lab", "command": str(commands[number]), "submitted": "1", "restarts": -1}
             folder.attempt(number, 0, "").mkdir()
-            JobFolder(folder.attempt(number, 0, "")).write_json("job.json", {"job_id": number, **seen})
+            write_json(folder.attempt(number, 0, "") / "job.json", {"job_id": number, **seen})
         else:
             folder.script.unlink()
             folder.script.symlink_to(commands[number])
