@@ -13,7 +13,11 @@ OPEN_INSTRUCT = {
     name: f"open_instruct/{name}.py"
     for name in ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "grpo")
 }
-TRL = {"trl_sft": "trl.scripts.sft", "trl_dpo": "trl.scripts.dpo", "trl_grpo": "trl.scripts.grpo"}
+TRL = {
+    "trl_sft": "trl.scripts.sft",
+    "trl_dpo": "trl.scripts.dpo",
+    "trl_grpo": "trl.scripts.grpo",
+}
 ENTRIES = {**OPEN_INSTRUCT, **TRL}
 OLMO_CORE_DPO, OLMO_CORE_SFT = "dpo", "olmo_core_finetune"  # the trainers over OLMo-core
 
