@@ -13,7 +13,7 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data import staging
-from launch.data.conversion import LocalData
+from launch.data.conversion import Conversion, LocalData
 from launch.data.sources import find_files
 from launch.data.staging import load_staged, stage
 from launch.data.structure import read_structure
@@ -89,6 +89,23 @@ def test_bad_rows_are_counted_by_reason_and_named(tmp_path: Path) -> None:
         assert "[bad_rows]" not in str(refused.value) and "b.jsonl:1" in str(refused.value)
     with pytest.raises(UserError, match=r"b\.jsonl:1"):
         staged(local(tmp_path / "b.jsonl", skips=True))
+
+
+@pytest.mark.parametrize(("row", "reason"), [({"a": 1}, "a"), ([1, 2], "the row is a list")])
+def test_a_row_that_is_nothing_known_is_faulty_in_itself(tmp_path: Path, row: object, reason: str) -> None:
+    """Among rows of a known kind: the file is not said to have two kinds of rows."""
+    with pytest.raises(UserError) as caught:
+        stage(local(write_lines(tmp_path / "rows.jsonl", [CHAT, row, CHAT])), DigestCache(tmp_path / "digests").of)
+    [problem] = caught.value.problems
+    assert problem.id != "data_mixed" and reason in problem.message and problem.where == f"{tmp_path}/rows.jsonl:2"
+
+
+def test_a_file_without_a_row_that_is_known_is_not_read_to_its_end(tmp_path: Path) -> None:
+    data = local(write_lines(tmp_path / "rows.jsonl", [{"a": 1}] * 1500))
+    conversion = Conversion(data)
+    with pytest.raises(UserError, match="data_columns"):
+        list(conversion.rows(data.files.paths))
+    assert sum(conversion.faults.values()) == 1000
 
 
 def test_bad_rows_are_left_out_on_request_and_recorded(tmp_path: Path) -> None:

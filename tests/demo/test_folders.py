@@ -74,6 +74,13 @@ def test_a_foreign_folder_is_never_deleted(tmp_path: Path) -> None:
     assert (folder / "chapter-1").read_text() == "years of work"
 
 
+def test_a_place_that_no_folder_can_take_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "demo").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError):
+        build_once(tmp_path / "demo", "chats", "1", lambda folder: {})
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     def fail(folder: Path) -> dict[str, Any]:
         (folder / "half").touch()
