@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from launch.data import rows as rows_module
+from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
 from launch.errors import Problem, UserError
-from tests.data.files import write_csv, write_lines
+from tests.data.files import CHAT, local, write_csv, write_lines
 
 ROWS = [{"prompt": "Größe?", "completion": "1,80 m\n(ungefähr)"}, {"prompt": "Why?", "completion": 'say "so"'}]
 
@@ -186,3 +187,19 @@ def test_a_gigantic_row_is_refused_before_it_fills_the_memory(
     path = tmp_path / name
     path.write_text(json.dumps({"a": "x" * (3 << 20)}))
     assert refusal(path)[:2] == ("data_row_too_large", f"{name}:1")
+
+
+def test_blank_lines_of_a_csv_are_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("prompt,completion\n\nHi,Hello\n\n", encoding="utf-8")
+    assert [(row.place, row.value) for row in read_rows(path)] == [
+        (f"{path}:3", {"prompt": "Hi", "completion": "Hello"})
+    ]
+    path.write_text("\n", encoding="utf-8")
+    assert list(read_rows(path)) == []
+
+
+def test_columns_that_the_file_has_not_are_told_with_those_it_has(tmp_path: Path) -> None:
+    data = local(write_lines(tmp_path / "rows.jsonl", [CHAT]), columns={"prompt": "frage", "completion": "antwort"})
+    with pytest.raises(UserError, match=r"no column 'frage'.*the row has 'messages'"):
+        list(Conversion(data).rows(data.files.paths))
