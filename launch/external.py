@@ -1,13 +1,14 @@
-"""Run other programs to their end, and log what was run and how long it took (`LAUNCH_LOG=debug`)."""
+"""Run other programs to their end, and log what was run and how long it took (`LAUNCH_LOG=debug`); wait for others."""
 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -101,3 +102,11 @@ def run_command(
 def failure_reason(process: subprocess.CompletedProcess[str]) -> str:
     """Return the last line that a failed program wrote to stderr; without one, its exit status."""
     return (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float | None, interval: float = 0.1) -> bool:
+    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in seconds."""
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(interval)
+    return holds

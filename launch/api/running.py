@@ -27,13 +27,13 @@ from launch.execution.record.reader import RunRecord, RunStatus, command_for, is
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.execution.same_run import place_run
+from launch.external import wait_until
 from launch.files import read_json_object
 from launch.planning.find_runs import find_runs, run_name
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
 from launch.resources import ROOT
-from launch.waiting import wait_until
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
 _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE)

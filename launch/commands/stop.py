@@ -10,6 +10,7 @@ from launch.api.running import STOP_PATIENCE, Run
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, UserError, refusal
 from launch.execution.record.lock import Holder, this_process
+from launch.external import wait_until
 from launch.pipelines.record import find_pipeline, stage_runs
 from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.jobs import (
@@ -24,7 +25,6 @@ from launch.slurm.jobs import (
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.terminal import echo
-from launch.waiting import wait_until
 
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills it
 

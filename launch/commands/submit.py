@@ -86,10 +86,10 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
 
 def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:
     """Return the jobs to submit, and those whose runs are done, unless it is a dry run."""
-    finished = [job for job in jobs if not dry_run and not job.is_singleton and is_finished(job.plan)]
-    for job in finished:
+    finished = {job.folder: job for job in jobs if not dry_run and not job.is_singleton and is_finished(job.plan)}
+    for job in finished.values():
         echo(f"already done: {job.plan.folder}", file=sys.stderr)
-    return [job for job in jobs if job not in finished], finished
+    return [job for job in jobs if job.folder not in finished], list(finished.values())
 
 
 def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]:

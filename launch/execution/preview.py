@@ -28,7 +28,7 @@ from launch.files import load_json
 from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
 from launch.planning.inputs import MERGE, MixtureEntry
-from launch.planning.model_folder import hf_home
+from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify, printable
 from launch.worker.finding import Finding
@@ -124,8 +124,9 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
 def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) -> tuple[Path, Path]:
     """Write the request to the trainer's process; return its file and the one that the samples will be in."""
     request, out = folder / "request.json", folder / "samples.json"
-    hub_data = Path(os.environ.get("HF_DATASETS_CACHE") or hf_home(os.environ) / "datasets").expanduser()
-    request.write_text(encode(Request(out, detail, rows, hub_data, plan.batch.per_device)), encoding="utf-8")
+    request.write_text(
+        encode(Request(out, detail, rows, hub_data_cache(os.environ), plan.batch.per_device)), encoding="utf-8"
+    )
     return request, out
 
 

@@ -240,6 +240,11 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     return hf_home(environ) / "hub"
 
 
+def hub_data_cache(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the data sets that `datasets` has prepared (datasets config.py)."""
+    return Path(environ.get("HF_DATASETS_CACHE") or hf_home(environ) / "datasets").expanduser()
+
+
 def hf_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's caches and token (huggingface_hub constants.py)."""
     cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Cure, refusal
-from launch.waiting import wait_until
+from launch.external import wait_until
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds

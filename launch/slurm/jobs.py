@@ -13,6 +13,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +211,9 @@ class JobStatus:
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
     """Find the job folders below `runs`, by run folder, including those that were written but not submitted."""
     root = runs / ".jobs"
-    folders = sorted(script.parent for script in root.rglob("job.sbatch"))
-    return {runs / folder.relative_to(root): JobFolder(folder) for folder in folders}
+    # not rglob: it would read the folder of every attempt
+    scripts = sorted(chain(root.glob("*/*/job.sbatch"), root.glob("*/*/*/job.sbatch")))
+    return {runs / script.parent.relative_to(root): JobFolder(script.parent) for script in scripts}
 
 
 def find_job_folder(run: Path, runs: Path) -> JobFolder | None:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.supervise.stacks import Stacks
+from launch.external import wait_until
 from launch.files import write_json
-from launch.waiting import wait_until
 from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
@@ -162,15 +162,15 @@ class Peers:
     def collect_stacks(self) -> Stacks:
         """Wait for the stacks of the other nodes; the summary has a line for each node that sends none in time."""
         seconds = _STACKS_WAIT + 2 * heartbeat_interval(self._nodes)
-        wait_until(lambda: None not in map(self._stacks_of, set(self._live)), seconds)
-        stacks = {rank: self._stacks_of(rank) for rank in self._watched}
-        silent = (f"node {self._hosts[rank]} sent no stacks in time" for rank in stacks if stacks[rank] is None)
-        sent = [each for each in stacks.values() if each]
+        wait_until(lambda: self._sent_stacks().keys() >= set(self._live), seconds)
+        stacks = self._sent_stacks()
+        silent = (f"node {self._hosts[rank]} sent no stacks in time" for rank in self._watched if rank not in stacks)
+        sent = [stacks[rank] for rank in sorted(stacks)]
         summary = chain.from_iterable(each.summary for each in sent)
         return Stacks(tuple(chain.from_iterable(each.files for each in sent)), (*summary, *silent))
 
-    def _stacks_of(self, rank: int) -> Stacks | None:
-        return self._heartbeats[rank].stacks if rank in self._heartbeats else None
+    def _sent_stacks(self) -> dict[int, Stacks]:
+        return {rank: heartbeat.stacks for rank, heartbeat in self._heartbeats.items() if heartbeat.stacks}
 
     def note_step(self) -> None:
         """Note that a step was logged, which takes every rank."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import refusal
+from launch.external import wait_until
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
-from launch.waiting import wait_until
 
 _FIELDS = (
     *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),

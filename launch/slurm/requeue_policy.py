@@ -11,11 +11,11 @@ from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.lock import STALE, find_holder, lock_path
 from launch.execution.resume import decide_start
 from launch.execution.supervise.watch import build_watch_config
+from launch.external import wait_until
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure
-from launch.waiting import wait_until
 
 _POLL = 0.5  # seconds
 GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/known.yaml)
