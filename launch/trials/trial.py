@@ -18,7 +18,7 @@ from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
 from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, compute_figures, read_measurement
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
-from launch.trials.view import COLUMNS, build_document, write_trial_report
+from launch.trials.view import COLUMNS, build_document, run_row, write_trial_report
 from launch.worker.json_codec import to_json
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Runner(Generic[R]):
         record, lines = self.record, self.record.update(run)
         record.write()
         if run.state != State.running:
-            shown, columns = to_json(record.run_json(run)), COLUMNS[record.verb]
+            shown, columns = run_row(to_json(record.run_json(run))), COLUMNS[record.verb]
             why = [f"  {shown['message']}"] if shown["message"] else []
             say_lines(self.display, [format_row(columns), format_row(columns, shown), *why, *lines])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launch.config.line import format_value
 from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.document import texts
 
@@ -15,14 +14,8 @@ _RENAMED = {
     "words": "overrides",
     "differs": "differences",
     "alike": "identical_settings",
-    "kept": "loss_weighting",
-    "loss_kept": "loss_weighting",
     "padding_share": "padding",
     "last_loss": "loss",
-    "wall_seconds": "seconds",
-    "loss_apart": "loss_difference",
-    "loss_most": "largest_loss_difference",
-    "moved": "loss_progress",
     "minutes_allowed": "minutes",
     "probes_allowed": "probes",
     "run": "label",
@@ -31,7 +24,12 @@ _RENAMED = {
     "widths": "runs",
     "probes": "runs",
 }
-_STATES = {"passed": "done", "stopped": "failed", "predicted": "planned", "measured": "done"}
+_STATES = {
+    "passed": "done",
+    "measured": "done",
+    "predicted": "planned",
+    **dict.fromkeys(("stopped", "out_of_memory", "host_memory", "refused"), "failed"),
+}
 _OPTIONS = (
     "steps",
     "warmup",
@@ -44,12 +42,10 @@ _OPTIONS = (
     "minutes",
     "probes",
 )
-_FAILURES = ("out_of_memory", "host_memory", "failed", "refused")  # verdicts of probes
-_OF_SIDE = ("identity", "width", "parallel", "precision", "batch")
 
 
 def upgrade(verb: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in the shape of version 2, whatever it holds."""
+    """Return a record, whatever it holds, with the keys of version 2 that a page, `compare` and a later call read."""
     if record.get("schema_version") == 2:
         return {**record, "verb": verb}
     new = mapping(_rename(dict(record)))
@@ -73,11 +69,8 @@ def _upgrade_bench(new: dict[str, Any]) -> None:
     new["settings"] = [{"label": side.upper(), **fields} for side, fields in sides.items()]
     new["trainer"] = sides["a"].get("trainer")
     for run in objects(new.get("runs")):
-        side = sides.get(str(run.pop("side", "")), {})
-        run |= {key: side[key] for key in _OF_SIDE if key in side}
-    verdict = mapping(new.get("verdict"))
-    verdict["summary"] = texts(verdict.pop("message", None))
-    new["summary"] = verdict["summary"] or ["no pair of runs is complete"]
+        run.update(sides.get(str(run.get("side")), {}))
+    new["summary"] = texts(mapping(new.get("verdict")).get("message")) or ["no pair of runs is complete"]
     new["summary"] += [str(new["message"])] if new.get("message") else []
     new["notes"] = [str(note.get("message")) for note in objects(new.get("notes"))]
 
@@ -88,7 +81,6 @@ def _upgrade_rollout(new: dict[str, Any]) -> None:
     new["summary"] = [f"{passed} of {len(runs)} widths passed"]
     for run in runs:
         run["label"] = run.get("width")
-        run["seconds"] = mapping(run.get("measured")).get("seconds")
         new["summary"] += [f"{run['label']}: {run['message']}"] if run.get("message") else []
         failed = [gate for gate in objects(run.get("gates")) if gate.get("verdict") == "fail" and not gate["allowed"]]
         new["summary"] += [f"{run['label']}: {gate.get('message')} [{gate.get('id')}]" for gate in failed]
@@ -97,18 +89,12 @@ def _upgrade_rollout(new: dict[str, Any]) -> None:
 
 def _upgrade_tune(new: dict[str, Any]) -> None:
     new["id"] = new.pop("name", None)
-    runs = objects(new.get("runs"))
-    for setting in (*runs, *objects(new.get("predictions"))):
-        keys = mapping(setting.pop("keys", None))
-        setting["overrides"] = [f"{key}={format_value(value)}" for key, value in keys.items()]
-    for run in runs:
-        verdict, losses = str(run.pop("verdict", None)), run.pop("losses", None)
-        run["state"] = "failed" if verdict in _FAILURES else verdict
-        run["cause_id"] = verdict if verdict in _FAILURES else None
-        names = ("steps", "step_seconds", "per_second", "unit", "noise", "reserved_gib", "padding")
-        run["measured"] = {name: run.pop(name, None) for name in names} | {"losses": losses}
+    for run in objects(new.get("runs")):
+        verdict, losses = str(run.get("verdict")), run.get("losses")
+        run["state"], run["cause_id"] = verdict, verdict if _STATES.get(verdict) == "failed" else None
         if isinstance(losses, list) and losses:
-            run["measured"] |= {"first_loss": losses[0], "loss": losses[-1]}
+            run |= {"first_loss": losses[0], "loss": losses[-1]}
+        run["measured"] = dict(run)
     best = new.get("best")
     new["summary"] = [f"the fastest setting measured is {best}" if best else "no setting was measured"]
     if new.get("overlay"):

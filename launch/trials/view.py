@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,46 +13,48 @@ from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure
 from launch.files import read_json_object
 from launch.table import Column, Table
+from launch.trials.measurement import median
 from launch.trials.version_1 import upgrade
 
 SCHEMA_VERSION = 2
 VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
-Run = Mapping[str, Any]
+Row = Mapping[str, Any]  # a run of a record, and what it measured
 
 
-def measured(head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0) -> Column[Run]:
-    """The column of a number that runs measured."""
-    return Column(head, lambda run: show(mapping(run.get("measured")).get(key), unit, scale), width)
+def run_row(run: Mapping[str, Any]) -> Row:
+    """The row of a run in its record's JSON: its keys, and those of what it measured."""
+    return {**mapping(run.get("measured")), **run}
 
 
-def _text(head: str, key: str, width: int = 0) -> Column[Run]:
-    return Column(head, lambda run: "-" if run.get(key) is None else str(run[key]), width)
+def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0) -> Column[Row]:
+    return Column(head, lambda row: show(row.get(key), unit, scale), width)
 
 
-def _shape(run: Run) -> str:
+def _range(head: str, low: str, high: str, width: int = 0) -> Column[Row]:
+    return Column(head, lambda row: show_range(row.get(low), row.get(high)), width)
+
+
+def _text(head: str, key: str, width: int = 0) -> Column[Row]:
+    return Column(head, lambda row: "-" if row.get(key) is None else str(row[key]), width)
+
+
+def _shape(run: Row) -> str:
     """Mode, per-device batch x accumulation."""
     batch = mapping(run.get("batch"))
     return f"{run.get('parallel', '-')} {batch.get('per_device', '-')}x{batch.get('accumulation', '-')}"
 
 
-def _throughput(run: Run) -> str:
-    figures = mapping(run.get("measured"))
-    return show(figures.get("per_second"), f"{figures.get('unit')}/s")
+def _throughput(run: Row) -> str:
+    return show(run.get("per_second"), f"{run.get('unit')}/s")
 
 
-def _memory(run: Run) -> str:
-    figures = mapping(run.get("measured"))
-    return show(number(figures.get("reserved_gib")) or figures.get("memory_gib"), "GiB")
+def _memory(run: Row) -> str:
+    return show(number(run.get("reserved_gib")) or run.get("memory_gib"), "GiB")
 
 
-def _loss(run: Run) -> str:
-    figures = mapping(run.get("measured"))
-    return show_range(figures.get("first_loss"), figures.get("loss"))
-
-
-def _state(run: Run) -> str:
+def _state(run: Row) -> str:
     """The state, and what qualifies it."""
     gates = objects(run.get("gates"))
     warned = sum(gate.get("verdict") == "warn" for gate in gates)
@@ -64,7 +65,7 @@ def _state(run: Run) -> str:
     return str(run.get("state")) + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _projection(run: Run) -> str:
+def _projection(run: Row) -> str:
     """What the whole training takes."""
     projection = mapping(run.get("projection"))
     hours = number(projection.get("hours"))
@@ -76,58 +77,59 @@ def _projection(run: Run) -> str:
     return ", ".join(parts) + ("" if projection.get("basis") == "measured" else " (projected)")
 
 
-_SPEED = (Column("throughput", _throughput, 17), measured("step", "step_seconds", "s", width=8))
-_COST = (measured("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
-_RESULT = (Column("loss", _loss, 16), Column("state", _state))
-COLUMNS: Mapping[str, Sequence[Column[Run]]] = {
+_SHAPE, _STEPS = Column("setting", _shape, 13), _number("steps", "steps", width=6)
+_SPEED = (Column("throughput", _throughput, 17), _number("step", "step_seconds", "s", width=8))
+_COST = (_number("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
+_RESULT = (_range("loss", "first_loss", "loss", 16), Column("state", _state))
+COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
     "bench": (
         _text("run", "label", 5),
         _text("width", "width", 6),
-        Column("setting", _shape, 13),
+        _SHAPE,
         *_SPEED,
         *_COST,
-        measured("MFU", "mfu_measured", "%", 100, 8),
+        _number("MFU", "mfu_measured", "%", 100, 8),
         *_RESULT,
     ),
     "rollout": (
         _text("width", "label", 6),
-        Column("setting", _shape, 13),
-        measured("steps", "steps", width=6),
+        _SHAPE,
+        _STEPS,
         *_SPEED,
-        Column("per rank", lambda run: show(run.get("efficiency"), "%", 100), 9),
+        _number("per rank", "efficiency", "%", 100, 9),
         *_COST,
         Column("whole run", _projection, 22),
         *_RESULT,
     ),
     "tune": (
         _text("setting", "label", 38),
-        Column("predicted step", lambda run: show(run.get("predicted_seconds"), "s"), 14),
+        _number("predicted step", "predicted_seconds", "s", width=14),
         *_SPEED,
         *_COST,
-        Column("predicted memory", lambda run: show(run.get("predicted_gib"), "GiB"), 16),
+        _number("predicted memory", "predicted_gib", "GiB", width=16),
         *_RESULT,
     ),
     "sweep": (
         _text("run", "label", 38),
-        measured("steps", "steps", width=6),
+        _STEPS,
         *_SPEED,
         *_COST,
-        Column("validation", lambda run: show_range(run.get("best_validation_loss"), run.get("validation_loss")), 16),
+        _range("validation", "best_validation_loss", "validation_loss", 16),
         *_RESULT,
     ),
 }
-PREDICTIONS: Sequence[Column[Run]] = (
+PREDICTIONS: Sequence[Column[Row]] = (
     _text("setting", "label"),
-    Column("step", lambda estimate: show(estimate.get("step_seconds"), "s")),
-    Column("between", lambda estimate: show_range(estimate.get("low_seconds"), estimate.get("high_seconds"))),
-    Column("throughput", lambda estimate: show(estimate.get("per_second"), "tokens/s")),
-    Column("padding", lambda estimate: show(estimate.get("padding"), "%", 100)),
-    Column("longest/mean", lambda estimate: show(estimate.get("imbalance"), "")),
-    Column("memory", lambda estimate: show(estimate.get("memory_gib"), "GiB")),
+    _number("step", "step_seconds", "s"),
+    _range("between", "low_seconds", "high_seconds"),
+    _number("throughput", "per_second", "tokens/s"),
+    _number("padding", "padding", "%", 100),
+    _number("longest/mean", "imbalance"),
+    _number("memory", "memory_gib", "GiB"),
     _text("fits", "fit"),
 )
-DIFFERENCES: Sequence[Column[Run]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
-GATES: Sequence[Column[Run]] = (
+DIFFERENCES: Sequence[Column[Row]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
+GATES: Sequence[Column[Row]] = (
     _text("gate", "id", 21),
     Column("verdict", lambda gate: "allowed" if gate.get("allowed") else str(gate.get("verdict")), 7),
     _text("what it measured", "message"),
@@ -176,92 +178,88 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     facts = {name: record[name] for name in _FACTS if record.get(name) is not None}
     facts |= {name: value for name, value in mapping(record.get("options")).items() if value is not None}
     document.figures = [Figure(name.replace("_", " "), str(value)) for name, value in facts.items()]
-    runs = objects(record.get("runs"))
-    if verb == "tune":
-        runs = [{**run, "label": _mark(record, run)} for run in runs]
-    document.add_table(Table.of("Runs", COLUMNS[verb], runs))
-    document.notes += [f"{run.get('label')}: {run['message']}" for run in runs if run.get("message")]
-    for run in runs:
-        document.add_run(str(run.get("label")), run.get("folder"))
+    rows = [{**run_row(run), "label": _mark(record, run)} for run in objects(record.get("runs"))]
+    document.add_table(Table.of("Runs", COLUMNS[verb], rows))
+    for row in rows:
+        document.notes += [f"{row['label']}: {row['message']}"] if row.get("message") else []
+        document.add_run(row["label"], row.get("folder"))
     parts = {"bench": _add_bench, "rollout": _add_rollout, "tune": _add_tune}
     if verb in parts:
-        parts[verb](document, record, runs)
+        parts[verb](document, record, rows)
     return document
 
 
-def _add_bench(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
+def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """The settings, the spread of their runs, the ratio of each pair, A beside B, and how the two plans differ."""
     for setting in objects(record.get("settings")):
         overrides = " ".join(texts(setting.get("overrides"))) or "no overrides"
         document.figures.append(Figure(f"setting {setting.get('label')}", overrides))
-    done = [run for run in runs if run.get("state") == "done"]
+    done = [row for row in rows if row.get("state") == "done"]
     unit = _unit(done)
-    sides = [
-        [mapping(run.get("measured")) for run in done if str(run.get("label")).startswith(label)] for label in "AB"
-    ]
+    sides = [[row for row in done if row["label"].startswith(label)] for label in "AB"]
     rates = [Spread(label, _values(side, "per_second")) for label, side in zip("AB", sides, strict=True)]
     document.add_plot("Throughput: a dot for each run", f"{unit}/s", rates)
     ratio = mapping(mapping(record.get("verdict")).get("speed_ratio"))
     spread = Spread("B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high")))
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
-    rows = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
+    table = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
     for name, (title, form, scale) in COMPARED.items():
-        values = [_values(side, name) for side in sides]
-        a, b = (statistics.median(side) if side else None for side in values)
+        compared = [_values(side, name, scale) for side in sides]
+        a, b = map(median, compared)
         if a is None and b is None:
             continue
         cells = [title]
-        for median, side in zip((a, b), values, strict=True):
-            lowest, highest = min(side, default=None), max(side, default=None)
-            cells += [show(median, form.format(unit=unit), scale), show_range(lowest, highest, scale)]
-        rows.append([*cells, f"{b / a:.3f}" if a and b is not None else "-"])
-    document.add_table(Table("A against B", rows))
+        for values in compared:
+            lowest, highest = min(values, default=None), max(values, default=None)
+            cells += [show(median(values), form.format(unit=unit)), show_range(lowest, highest)]
+        table.append([*cells, f"{b / a:.3f}" if a and b is not None else "-"])
+    document.add_table(Table("A against B", table))
     document.add_table(Table.of("The two plans", DIFFERENCES, objects(record.get("differences"))))
 
 
-def _add_rollout(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
+def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """Efficiency and throughput by width, and every gate."""
-    efficiency = [Spread(str(run.get("label")), _values([run], "efficiency", 100)) for run in runs]
+    efficiency = _spreads(rows, "efficiency", 100)
     document.add_plot("Efficiency: speed of a rank against one rank alone", "%", efficiency, 100.0)
-    document.add_plot("Throughput of all ranks", f"{_unit(runs)}/s", _spreads(runs, "per_second"))
-    gates = [{**gate, "label": run.get("label")} for run in runs for gate in objects(run.get("gates"))]
+    document.add_plot("Throughput of all ranks", f"{_unit(rows)}/s", _spreads(rows, "per_second"))
+    gates = [{**gate, "label": row["label"]} for row in rows for gate in objects(row.get("gates"))]
     document.add_table(Table.of("Gates", (_text("width", "label"), *GATES), gates))
 
 
-def _add_tune(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
+def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """The steps' times, as measured and as predicted."""
-    document.add_plot("Time of a step, probed", "s", _spreads(runs, "step_seconds"))
+    document.add_plot("Time of a step, probed", "s", _spreads(rows, "step_seconds"))
     predictions = [{**estimate, "label": _mark(record, estimate)} for estimate in objects(record.get("predictions"))]
-    spreads = [
-        Spread(
-            str(estimate["label"]),
-            _values([estimate], "step_seconds"),
-            number(estimate.get("low_seconds")),
-            number(estimate.get("high_seconds")),
-        )
-        for estimate in predictions[:_SHOWN]
-    ]
+    spreads = _spreads(predictions[:_SHOWN], "step_seconds")
     document.add_plot("Time of a step, predicted and corrected by the probes, with its range", "s", spreads)
     document.add_table(Table.of("Predictions, corrected by the probes", PREDICTIONS, predictions))
 
 
-def _mark(record: Mapping[str, Any], setting: Run) -> str:
-    """Return a setting's name, and whether it is the chosen one, the recipe's own or full fine-tuning."""
+def _mark(record: Mapping[str, Any], setting: Row) -> str:
+    """Return a setting's name, and in a search whether it is the chosen one, the recipe's own or full fine-tuning."""
     label = str(setting.get("label"))
     named = (("chosen", "best"), ("the recipe's own", "base"), ("full fine-tuning", "full"))
     marks = [mark for mark, key in named if record.get(key) == label]
     return f"{label} ({', '.join(marks)})" if marks else label
 
 
-def _unit(runs: Sequence[Run]) -> str:
+def _unit(rows: Sequence[Row]) -> str:
     """What the throughput of the runs counts."""
-    return next((str(unit) for run in runs if (unit := mapping(run.get("measured")).get("unit"))), "tokens")
+    return next((str(unit) for row in rows if (unit := row.get("unit"))), "tokens")
 
 
-def _spreads(runs: Sequence[Run], name: str) -> list[Spread]:
-    """One number that each run measured."""
-    return [Spread(str(run.get("label")), _values([mapping(run.get("measured"))], name)) for run in runs]
+def _spreads(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[Spread]:
+    """One number of each row, and the range of a predicted time."""
+    return [
+        Spread(
+            str(row["label"]),
+            _values([row], name, scale),
+            number(row.get("low_seconds")),
+            number(row.get("high_seconds")),
+        )
+        for row in rows
+    ]
 
 
-def _values(figures: Sequence[Mapping[str, Any]], name: str, scale: float = 1.0) -> list[float]:
-    return [value * scale for value in numbers([of.get(name) for of in figures])]
+def _values(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[float]:
+    return [value * scale for value in numbers([row.get(name) for row in rows])]

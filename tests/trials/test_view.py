@@ -115,7 +115,6 @@ def test_records_of_version_1_read_as_those_of_today() -> None:
     tune = json.loads((BENCHMARKS / "h200x4_tune_dpo_8b.json").read_text(encoding="utf-8"))
     new = upgrade("tune", tune)
     assert new["options"] == {"steps": 5, "minutes": 4.5, "probes": 8}
-    assert new["runs"][0]["overrides"][:2] == ["recipe.per_device_batch_size=4", "parallel=zero1"]
     assert [run["state"] for run in new["runs"]] == ["done"] * 4
     assert upgrade("tune", new) == new
 

@@ -26,7 +26,7 @@ from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
 from launch.trials.tune.space import KEYS, Candidate, LossWeighting, Space, compare_loss, held_flags
-from launch.trials.view import COLUMNS
+from launch.trials.view import COLUMNS, run_row
 
 _LISTED = 40  # predictions in the file
 _REASONS = {
@@ -282,7 +282,7 @@ def overlay_text(record: TuneRecord) -> str:
         f"Use it as `+tuned={record.id}`. {record.gain}",
         record.loss_sentence,
         f"The search is in {record.folder}. Its probes:",
-        *(f"  {line}" for line in Table.of("", COLUMNS[record.verb], record.as_json()["runs"]).lines()),
+        *(f"  {line}" for line in Table.of("", COLUMNS[record.verb], map(run_row, record.as_json()["runs"])).lines()),
     ]
     facts: dict[str, Any] = {
         "name": record.id,
