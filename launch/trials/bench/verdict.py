@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -86,15 +87,6 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
 
 _SAME_MEMORY = 0.01  # relative difference of the peaks below which they count as the same
 _SAME_TOKENS = 1e-6  # relative: tokens are counted exactly
-_DATA_SENTENCES = {
-    "same": (),
-    "differs": ("the same steps of A and B have different token counts: they trained on different data",),
-    "unknown": ("tokens are not counted: only the plans show that A and B use the same data",),
-}
-_SAME_SETTING = "A and B are the same setting: "
-_NOISE = "the difference is noise"
-_UNSTEADY = "this machine is not steady, and a difference of this size means nothing"
-
 Pair = tuple[Figures, Figures]  # A's run and B's run of one repeat
 
 
@@ -119,34 +111,27 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     ratio = paired_ratio([b.per_second / a.per_second for a, b in pairs if a.unit == b.unit])
     if ratio is None:
         return None
-    speed = "faster" if ratio.above else "slower" if ratio.below else "undecided"
-    last_difference, largest_difference = _compare_losses(pairs)
-    loss = "unknown" if last_difference is None else "same" if last_difference <= tolerance else "differs"
-    data = _compare_data(pairs)
+    speed, speed_sentence = _judge_speed(ratio, same_setting)
+    difference = median(relative_change(a.loss, b.loss) for a, b in pairs)
+    steps = [step for a, b in pairs for step in zip(a.losses, b.losses, strict=False)]
+    progress = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
+    loss, loss_sentence = _judge_loss(pairs, difference, tolerance, progress)
+    data, data_sentence = _judge_data(pairs)
     memory_ratio = median(b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib)
-    if memory_ratio is None or abs(memory_ratio - 1) <= _SAME_MEMORY:
-        memory = "unknown" if memory_ratio is None else "same"
-    else:
-        memory = "less" if memory_ratio < 1 else "more"
-    moved = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
-    steps = len(pairs[0][0].losses)
-    sentences = [
-        _speed_sentence(speed, ratio, same_setting),
-        _loss_sentence(speed, loss, last_difference, tolerance=tolerance, moved=moved, steps=steps),
-        *_DATA_SENTENCES[data],
-        _memory_sentence(memory, memory_ratio, pairs),
-    ]
+    memory, memory_sentence = _judge_memory(pairs, memory_ratio)
+    if loss == "differs" and speed == "faster":
+        loss_sentence += ", so its speed-up is not one of the same training"
     return BenchVerdict(
         speed=speed,
         loss=loss,
         data=data,
         memory=memory,
         speed_ratio=ratio,
-        loss_difference=last_difference,
-        largest_loss_difference=largest_difference,
-        loss_progress=moved,
+        loss_difference=difference,
+        largest_loss_difference=max((relative_difference(*step) for step in steps), default=None),
+        loss_progress=progress,
         memory_ratio=memory_ratio,
-        summary=tuple(sentences),
+        summary=tuple(filter(None, (speed_sentence, loss_sentence, data_sentence, memory_sentence))),
     )
 
 
@@ -162,64 +147,61 @@ def relative_change(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else relative_difference(before, after)
 
 
-def _compare_losses(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
-    """The median difference after the last step, and the largest at any step."""
-    last = median(relative_change(a.loss, b.loss) for a, b in pairs)
-    steps = [step for a, b in pairs for step in zip(a.losses, b.losses, strict=False)]
-    every = [relative_difference(ours, theirs) for ours, theirs in steps]
-    return last, max(every, default=None)
-
-
-def _compare_data(pairs: Sequence[Pair]) -> str:
-    """Whether each step has the same number of tokens without padding in both."""
-    counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
-    if not counted:
-        return "unknown"
-    same_length = all(len(ours) == len(theirs) for ours, theirs in counted)
-    steps = [step for ours, theirs in counted for step in zip(ours, theirs, strict=False)]
-    return "same" if same_length and all(relative_difference(*step) <= _SAME_TOKENS for step in steps) else "differs"
-
-
 def format_ratio(ratio: float) -> str:
     """`5.62 x`; three decimals near 1, where a difference of one percent has to be visible."""
     return f"{ratio:.3g} x" if ratio >= 10 else f"{ratio:.3f} x" if abs(ratio - 1) < 0.1 else f"{ratio:.2f} x"
 
 
-def _speed_sentence(speed: str, ratio: Ratio, same_setting: bool) -> str:
+def _judge_speed(ratio: Ratio, same_setting: bool) -> tuple[str, str]:
+    """The verdict on the speed, and its sentence."""
+    speed = "faster" if ratio.above else "slower" if ratio.below else "undecided"
     count = len(ratio.values)
     pairs = "one pair" if count == 1 else f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
     interval = ""
     if ratio.low is not None and ratio.high is not None:
         interval = f"; {CONFIDENCE:.0%} interval {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-    numbers = f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval})"
     if same_setting:
-        conclusion = _SAME_SETTING + (_NOISE if speed == "undecided" else _UNSTEADY)
+        unsteady = "this machine is not steady, and a difference of this size means nothing"
+        noise = "the difference is noise" if speed == "undecided" else unsteady
+        conclusion = f"A and B are the same setting: {noise}"
     elif count == 1:
         conclusion = "one pair has no spread: undecided"
-    elif speed == "undecided":
-        conclusion = "the interval includes 1: undecided"
     else:
-        conclusion = f"B is {speed}"
-    return f"{numbers}: {conclusion}"
+        conclusion = "the interval includes 1: undecided" if speed == "undecided" else f"B is {speed}"
+    return speed, f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval}): {conclusion}"
 
 
-def _loss_sentence(
-    speed: str, loss: str, difference: float | None, *, tolerance: float, moved: float | None, steps: int
-) -> str:
+def _judge_loss(
+    pairs: Sequence[Pair], difference: float | None, tolerance: float, progress: float | None
+) -> tuple[str, str]:
+    """The verdict on the loss after the last step, and its sentence."""
     if difference is None:
-        return "no losses were logged: whether B trains the same is unknown"
+        return "unknown", "no losses were logged: whether B trains the same is unknown"
     distance = "not a number in one of them" if math.isinf(difference) else f"{difference:.2%} apart"
-    numbers = f"loss after {steps} equal steps: {distance} ({tolerance:.0%} is allowed)"
-    if loss == "same":
-        hardly_moved = moved is not None and moved < tolerance
-        hint = f"; the loss moved by only {moved:.2%}, so this shows little about learning" if hardly_moved else ""
-        return f"{numbers}: the same{hint}"
-    consequence = ", so its speed-up is not one of the same training" if speed == "faster" else ""
-    return f"{numbers}: B changes the loss{consequence}"
+    numbers = f"loss after {len(pairs[0][0].losses)} equal steps: {distance} ({tolerance:.0%} is allowed)"
+    if difference > tolerance:
+        return "differs", f"{numbers}: B changes the loss"
+    hardly_moved = progress is not None and progress < tolerance
+    hint = f"; the loss moved by only {progress:.2%}, so this shows little about learning" if hardly_moved else ""
+    return "same", f"{numbers}: the same{hint}"
 
 
-def _memory_sentence(memory: str, ratio: float | None, pairs: Sequence[Pair]) -> str:
+def _judge_data(pairs: Sequence[Pair]) -> tuple[str, str]:
+    """Whether each step has the same number of tokens without padding in both; and if not, a sentence."""
+    counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
+    if not counted:
+        return "unknown", "tokens are not counted: only the plans show that A and B use the same data"
+    steps = [step for tokens in counted for step in itertools.zip_longest(*tokens, fillvalue=0.0)]
+    if any(relative_difference(*step) > _SAME_TOKENS for step in steps):
+        return "differs", "the same steps of A and B have different token counts: they trained on different data"
+    return "same", ""
+
+
+def _judge_memory(pairs: Sequence[Pair], ratio: float | None) -> tuple[str, str]:
+    """The verdict on the peak memory, and its sentence."""
     a, b = pairs[-1][0].memory_gib, pairs[-1][1].memory_gib
     if ratio is None or a is None or b is None:
-        return "peak memory: unknown; it is measured on GPUs only"
-    return f"peak memory of a rank: {a:.1f} GiB in A, {b:.1f} GiB in B: {memory if memory != 'same' else 'the same'}"
+        return "unknown", "peak memory: unknown; it is measured on GPUs only"
+    memory = "same" if abs(ratio - 1) <= _SAME_MEMORY else "less" if ratio < 1 else "more"
+    shown = "the same" if memory == "same" else memory
+    return memory, f"peak memory of a rank: {a:.1f} GiB in A, {b:.1f} GiB in B: {shown}"
