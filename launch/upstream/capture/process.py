@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from launch.external import logged_call
 from launch.files import load_json
 from launch.secret_names import is_sensitive_name
 
-_CLOSED_PROXY = "http://127.0.0.1:9"  # discard: nothing listens there
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _SET = {
@@ -26,6 +24,9 @@ _SET = {
     "WANDB_MODE": "disabled",
     "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
     "PYTHONUNBUFFERED": "1",
+    "no_proxy": "",
+    "NO_PROXY": "",
+    **dict.fromkeys([*_PROXIES, *map(str.upper, _PROXIES)], "http://127.0.0.1:9"),  # discard: nothing listens there
 }
 
 
@@ -50,38 +51,35 @@ def run_isolated(
         argv = [python, program, str(result), *arguments]
         with logged_call(argv) as call, errors.open("wb") as stderr:
             try:
-                process = subprocess.Popen(
+                done = subprocess.run(
                     argv,
-                    stdin=subprocess.PIPE,
+                    input=request.encode(),
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
                     cwd=home,
                     env=isolated_environment(environ, home, has_gpus=has_gpus),
                     start_new_session=True,
+                    timeout=seconds,
+                    check=False,
                 )
+                call.outcome = f"exit code {done.returncode}"
             except (OSError, ValueError) as error:
                 return {"error": f"{python} can't be started: {error}"}
-            try:
-                process.communicate(request.encode(), timeout=seconds)
-                call.outcome = f"exit code {process.returncode}"
             except subprocess.TimeoutExpired:
                 call.outcome = "no answer"
                 return {"error": f"it did not end within {seconds:.0f} s"}
             finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it started, too
-                process.wait()
                 _end_processes(home)
         try:
             return dict(load_json(result))
         except (OSError, ValueError):
             lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last_line = f": {lines[-1].strip()}" if lines else ""
-            return {"error": f"it ended with exit code {process.returncode}{last_line}"}
+            return {"error": f"it ended with {call.outcome}{last_line}"}
 
 
 def _end_processes(home: Path) -> None:
-    """Kill what still runs with this home folder: what has a session of its own is not in the group."""
+    """Kill what still runs with this home folder, in whichever session."""
     import psutil  # a plan from the lock doesn't need it
 
     for process in psutil.process_iter():
@@ -94,15 +92,5 @@ def isolated_environment(environ: Mapping[str, str], home: Path, *, has_gpus: bo
     """Return the variables of such a process: those given without tokens, and an empty home folder."""
     kept = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
     user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "~")).expanduser() / ".local")
-    proxies = {variant: _CLOSED_PROXY for name in _PROXIES for variant in (name, name.upper())}
-    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home), "HF_HOME": str(home), "TMPDIR": str(home)}
-    return {
-        **kept,
-        **_SET,
-        **({} if has_gpus else _NO_GPUS),
-        **proxies,
-        **own,
-        "no_proxy": "",
-        "NO_PROXY": "",
-        "PYTHONUSERBASE": user_base,
-    }
+    own = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "TMPDIR"), str(home))
+    return {**kept, **_SET, **({} if has_gpus else _NO_GPUS), **own, "PYTHONUSERBASE": user_base}

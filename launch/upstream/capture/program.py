@@ -11,7 +11,11 @@ its placeholders for missing packages}. RESULT is JSON with `files` and `package
 from __future__ import annotations
 
 import argparse
+import ast
+import collections
 import contextlib
+import dataclasses
+import enum
 import functools
 import hashlib
 import importlib.abc
@@ -22,10 +26,12 @@ import json
 import os
 import runpy
 import sys
+import textwrap
 import traceback
 import types
 import typing
 from pathlib import Path
+from typing import Any, NoReturn
 
 # Names that upstream looks up while it runs: {flag: (module, dictionary)}.
 REGISTRIES = {
@@ -34,67 +40,60 @@ REGISTRIES = {
     "dataset_transform_fn": ("open_instruct.dataset_transformation", "TRANSFORM_FNS"),
     "olmo_presets": ("open_instruct.olmo_core_utils", "OLMO_MODEL_CONFIG_MAP"),
 }
-_HERE = Path(__file__).resolve().parent
-_SEARCH_PATH = [folder for folder in sys.path if not folder or Path(folder).resolve() != _HERE]
+_SEARCH_PATH = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
 _PARSE = ("parse", "parse_args_and_config", "parse_args_into_dataclasses", "parse_args", "parse_known_args")
+_NEVER = (Any, object, type(None), bytes, typing.Literal, typing.Union, types.UnionType)  # a text raises TypeError
+_KINDS: dict[Any, str] = dict.fromkeys(_NEVER, "never")
+_KINDS |= {None: "str", str: "str", int: "int", float: "float", bool: "truthy", dict: "dict"}
+_UNSETTABLE = {
+    "dict": "the parser converts the text with dict(), which refuses every text but the empty one",
+    "never": "the parser can't convert any text to this type",
+}
 
 
-class _StandInMeta(type):
-    """Any attribute of a stand-in class is another one, so that a module's top level runs without the package."""
+class _StandInType(type):
+    """The type of what a missing package has: classes that also work as decorators.
 
-    def __getattr__(cls, name: str) -> typing.Any:
-        return _StandInFields() if name == "__dataclass_fields__" else _stand_in(name)
+    Whatever they have or return is another one, so that a module's top level runs without the package.
+    """
+
+    def __getattr__(cls, name: str) -> Any:
+        return collections.defaultdict(types.SimpleNamespace) if name == "__dataclass_fields__" else _stand_in(name)
+
+    def __getitem__(cls, _: object) -> type:
+        return cls
+
+    def __call__(cls, *arguments: Any, **_: object) -> Any:
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else cls
 
 
-class _StandInFields(dict[str, typing.Any]):
-    """The fields of a stand-in for a dataclass: none, but each can be read and changed."""
-
-    def __missing__(self, name: str) -> typing.Any:
-        return types.SimpleNamespace(name=name)
+class _StandIn(metaclass=_StandInType):
+    def __init_subclass__(cls, **_: object) -> None: ...
 
 
 def _stand_in(name: str) -> type:
     """Return what a missing module, or anything of it, has as an attribute; Python's own ones are missing."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return _StandInMeta(name, (_StandIn,), {})
-
-
-class _StandIn(metaclass=_StandInMeta):
-    """What a missing package has: a class, whose instances also work as decorators."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def __init_subclass__(cls, **_: object) -> None: ...
-
-    def __class_getitem__(cls, _: object) -> type:
-        return cls
-
-    def __getattr__(self, name: str) -> typing.Any:
-        return _stand_in(name)
-
-    def __call__(self, *arguments: typing.Any, **_: object) -> typing.Any:
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
+    return _StandInType(name, (_StandIn,), {})
 
 
 class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Stands in for packages that are not installed, where the trainer's own files import them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path | None) -> None:
         self.root = str(root)
         self.names: set[str] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         package = name.partition(".")[0]
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame and "importlib" in frame.f_code.co_filename:
-            frame = frame.f_back
-        imported_by = frame.f_code.co_filename if frame else ""
-        if package not in self.names and not imported_by.startswith(self.root):
-            return None
-        if (Path(self.root) / package).exists() or (package in sys.modules and package not in self.names):
-            return None  # a module that upstream or the installed package lacks
-        self.names.add(package)
+        if package not in self.names:
+            files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
+            imported_by = next(file for file in files if "importlib" not in file)
+            is_of_package = Path(self.root, package).exists() or package in sys.modules  # which lacks it
+            if is_of_package or not imported_by.startswith(self.root):
+                return None
+            self.names.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None: ...
@@ -108,30 +107,29 @@ class _Capture:
 
     def __init__(self, result: Path, entry: str, root: Path | None, argv: list[str] | None) -> None:
         self.result, self.entry, self.root, self.argv = result, entry, root, argv
-        self.missing = _MissingPackages(root) if root and argv is None else None
+        self.missing = _MissingPackages(root)
         self.parses = False  # the parser has been called
         self.pid = os.getpid()
 
     def run(self) -> None:
-        if self.missing:
-            sys.meta_path.append(self.missing)
         self._watch_parsers()
         sys.argv = [self.entry, *(self.argv or ())]
-        if self.root:
+        if self.root is None:
+            runpy.run_module(self.entry, run_name="__main__", alter_sys=True)
+        else:
+            if self.argv is None:
+                sys.meta_path.append(self.missing)
             sys.path.insert(0, str(self.root))
             runpy.run_path(str(self.root / self.entry), run_name="__main__")
-        else:
-            runpy.run_module(self.entry, run_name="__main__", alter_sys=True)
 
     def _watch_parsers(self) -> None:
         build = argparse.ArgumentParser.__init__
 
-        def build_parser(parser: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
+        def build_parser(parser: Any, *arguments: Any, **options: Any) -> None:
             if any(cls.__name__ == "HfArgumentParser" for cls in type(parser).__mro__):
-                frame: types.FrameType | None = sys._getframe(1)
-                while frame and frame.f_locals.get("self") is parser:
-                    frame = frame.f_back
-                built_at = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+                stack = traceback.walk_stack(sys._getframe(1))
+                frame, line = next(place for place in stack if place[0].f_locals.get("self") is not parser)
+                built_at = f"{_relative(frame.f_code.co_filename)}:{line}"
                 for name in _PARSE:
                     if method := getattr(parser, name, None):
                         vars(parser)[name] = functools.partial(self.stop, parser, built_at, method)
@@ -139,14 +137,7 @@ class _Capture:
 
         argparse.ArgumentParser.__init__ = build_parser  # type: ignore[assignment, method-assign]
 
-    def stop(
-        self,
-        parser: typing.Any,
-        built_at: tuple[str, int],
-        method: typing.Any,
-        *arguments: typing.Any,
-        **options: typing.Any,
-    ) -> typing.Any:
+    def stop(self, parser: Any, built_at: str, method: Any, *arguments: Any, **options: Any) -> Any:
         """Take the place of the parser's methods: the first call is the script's, and its last."""
         if self.parses:
             return method(*arguments, **options)
@@ -154,10 +145,8 @@ class _Capture:
         if self.argv is None:
             given = inspect.signature(method).bind(*arguments, **options).arguments
             keeps_unknown = bool(given.get("return_remaining_strings")) or method.__name__ == "parse_known_args"
-            # whatever the script has put on the path
-            description = runpy.run_path(str(_HERE / "description.py"))["Description"](self.root, _StandIn)
-            schema = description.describe(parser, built_at, method.__name__, keeps_unknown=keeps_unknown)
-            self.finish({"schema_version": 3, "entry": self.entry, **schema, "names": self.names(parser)})
+            schema = _describe(parser, built_at, method.__name__, keeps_unknown, self.root)
+            self.finish({"schema_version": 3, "entry": self.entry, **schema, "names": _registered_names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
         try:
             method(*arguments, **options)
@@ -165,54 +154,245 @@ class _Capture:
             self.finish({"refused": _last_line(refusal)})
         return self.finish({"accepted": True})
 
-    def finish(self, content: dict[str, typing.Any]) -> typing.NoReturn:
+    def finish(self, content: dict[str, Any]) -> NoReturn:
         """Write the result and end at once: no thread, exit handler or `except` of the script runs after it."""
-        stand_ins = sorted(self.missing.names) if self.missing else []
-        imported = {"stand_ins": stand_ins, "files": self.files(), "packages": self.packages()}
+        missing = sorted(self.missing.names)
+        packages = _imported_packages() | dict.fromkeys(missing, "")
+        imported = {"stand_ins": missing, "files": self.files(), "packages": packages}
         if os.getpid() == self.pid:  # not a fork of the script, which goes on beside it
             self.result.write_text(json.dumps({**content, **imported}), encoding="utf-8")
         os._exit(0)
 
-    def names(self, parser: typing.Any) -> dict[str, list[str]]:
-        """Return the keys of upstream's registries, of the modules that were imported; the others are unknown."""
-        found = {}
-        for flag, (module, name) in REGISTRIES.items():
-            registry = getattr(sys.modules.get(module), name, None)
-            if isinstance(registry, dict) and all(isinstance(key, str) for key in registry):
-                found[flag] = list(registry)
-        if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
-            defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
-            with contextlib.suppress(Exception):
-                found["verifiers"] = sorted(build(defaults, defaults))
-        return found
-
     def files(self) -> dict[str, str]:
         """Return {path: git blob id} of the files of `root` that were imported."""
-        files = {}
-        for module in list(sys.modules.values()):
-            path = Path(getattr(module, "__file__", None) or "/")
-            if self.root and path.suffix == ".py" and path.is_relative_to(self.root):
-                files[path.relative_to(self.root).as_posix()] = _blob_id(path)
-        if self.root:
-            files[self.entry] = _blob_id(self.root / self.entry)
-        return dict(sorted(files.items()))
+        if self.root is None:
+            return {}
+        paths = {Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())}
+        own = {path for path in paths if path.suffix == ".py" and path.is_relative_to(self.root)}
+        return {
+            path.relative_to(self.root).as_posix(): _blob_id(path.read_bytes())
+            for path in sorted({*own, self.root / self.entry})
+        }
 
-    def packages(self) -> dict[str, str]:
-        """Return {distribution: version} of what was imported from packages; the version of a stand-in is ''."""
-        sys.path[:] = _SEARCH_PATH  # setuptools adds packages of its own, which are not installed
-        owners = importlib.metadata.packages_distributions()
-        imported = {name.partition(".")[0] for name in list(sys.modules)}
-        missing = self.missing.names if self.missing else set()
-        found = {name: importlib.metadata.version(name) for top in imported - missing for name in owners.get(top, ())}
-        return dict(sorted(found.items())) | dict.fromkeys(sorted(missing), "")
+
+def _imported_packages() -> dict[str, str]:
+    """Return {distribution: version} of what was imported from installed packages."""
+    sys.path[:] = _SEARCH_PATH  # setuptools adds packages of its own, which are not installed
+    owners = importlib.metadata.packages_distributions()
+    imported = {name.partition(".")[0] for name in list(sys.modules)}
+    names = sorted({name for package in imported for name in owners.get(package, ())})
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def _registered_names(parser: Any) -> dict[str, list[str]]:
+    """Return the keys of upstream's registries, of the modules that were imported; the others are unknown."""
+    found = {}
+    for flag, (module, name) in REGISTRIES.items():
+        registry = getattr(sys.modules.get(module), name, None)
+        if isinstance(registry, dict) and all(isinstance(key, str) for key in registry):
+            found[flag] = list(registry)
+    if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
+        defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
+        with contextlib.suppress(Exception):
+            found["verifiers"] = sorted(build(defaults, defaults))
+    return found
+
+
+def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root: Path | None) -> dict[str, Any]:
+    """Return a schema's JSON without what the script around the parser decides."""
+    actions = {action.dest: action for action in reversed(parser._actions) if action.option_strings}
+    negated = {action.dest for action in parser._actions if isinstance(action, argparse._StoreFalseAction)}
+    fields: dict[str, dict[str, Any]] = {}
+    classes = []
+    for cls in parser.dataclass_types:
+        declared = _declarations(cls)
+        for field in dataclasses.fields(cls):
+            described = _describe_field(field, actions.get(field.name), declared[field.name])
+            fields[field.name] = {**described, "group": cls.__name__, "negatable": field.name in negated}
+        file, line, _ = _source(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        classes.append(
+            {"name": cls.__name__, "file": file, "line": line, "fields": names, "post_init": _post_init(cls, root)}
+        )
+    added = [a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in (*fields, "help")]
+    reasons = [f"the script adds {', '.join(added)} to its parser"] if added else []
+    reasons += ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
+    return {
+        "parser_at": built_at,
+        "yaml_file": method == "parse",  # ArgumentParserPlus's
+        "config_flag": method == "parse_args_and_config",
+        "abbreviations": parser.allow_abbrev,
+        "classes": classes,
+        "fields": fields,
+        "unknown": [{"what": "options", "reason": reason, "where": built_at} for reason in reasons],
+    }
+
+
+def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str, Any]:
+    """Describe a field by its argparse action, None if the dataclass sets it itself, and what its source states."""
+    is_own = action is None
+    if is_own:
+        declared = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        action = argparse.Action([], field.name, default=None if declared is dataclasses.MISSING else declared)
+    convert, choices = action.type, action.choices
+    accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
+    if accepts_none:
+        convert = inspect.getclosurevars(convert).nonlocals["inner"]
+    kind, choices = ("unknown", None) if is_own else _kind(convert, choices)
+    unknown = stated["unknown"]
+    if isinstance(convert, _StandInType):
+        kind, choices = "unknown", None
+        unknown["type"] = unknown["choices"] = f"{convert.__name__} is of a package that is not installed"
+    try:
+        default = _to_plain(action.default)
+    except TypeError as error:
+        unknown["default"] = str(error)
+    unsettable = _UNSETTABLE.get(kind) if action.nargs != "?" else None
+    text = field.metadata.get("help") or stated["help"]
+    return {
+        **stated,
+        "name": field.name,
+        "help": inspect.cleandoc(str(text)).strip() or None if text else None,
+        "kind": kind,
+        "nargs": action.nargs,
+        "const": _to_plain(action.const),
+        "choices": None if choices is None else [_to_plain(choice) for choice in choices],
+        "default": None if "default" in unknown else default,
+        "required": action.required,
+        "aliases": [text for text in action.option_strings if text.lstrip("-").replace("-", "_") != field.name],
+        "unsettable_because": "the dataclass sets it itself (init=False)" if is_own else unsettable,
+        "none_words": accepts_none,
+        "in_parser": not is_own,
+    }
+
+
+def _kind(convert: Any, choices: Any) -> tuple[str, Any]:
+    """Return how argparse converts one text (`launch.upstream.schema.Field.kind`), and the allowed values."""
+    name = getattr(convert, "__qualname__", "")
+    if name == "string_to_bool":
+        return "bool", choices
+    if name.startswith("make_choice_type_function."):
+        return "choice", choices
+    if isinstance(convert, type) and issubclass(convert, enum.Enum):
+        return "enum", [member.value for member in convert]
+    if isinstance(convert, type) and issubclass(convert, Path):
+        return "str", choices
+    return _KINDS.get(typing.get_origin(convert) or convert, "object"), choices
+
+
+def _declarations(cls: type) -> dict[str, dict[str, Any]]:
+    """Return {field: owner, type, file, line and docstring} from the source of the class and its bases.
+
+    The default is unknown if it depends on the environment.
+    """
+    found: dict[str, dict[str, Any]] = {
+        field.name: {"owner": cls.__name__, "type": str(field.type), "file": "", "line": 0, "help": None, "unknown": {}}
+        for field in dataclasses.fields(cls)  # of a generated class
+    }
+    for base in reversed(cls.__mro__):
+        file, _, body = _source(base) if "__dataclass_fields__" in vars(base) else ("", 0, [])
+        for after, statement in enumerate(body, 1):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                reasons = [
+                    f"{file}:{part.lineno}: '{ast.unparse(part)}' depends on the environment"
+                    for part in ast.walk(statement)
+                    if isinstance(part, ast.Call) and ast.unparse(part).startswith(("os.environ", "os.getenv"))
+                ]
+                found[statement.target.id] = {
+                    "owner": base.__name__,
+                    "type": ast.unparse(statement.annotation).strip("'\""),  # without the quotes of a postponed one
+                    "file": file,
+                    "line": statement.lineno,
+                    "help": ast.get_docstring(ast.Module(body[after:], [])),
+                    "unknown": {"default": reasons[0]} if reasons else {},
+                }
+    return found
+
+
+def _source(cls: type) -> tuple[str, int, list[ast.stmt]]:
+    """Return a class's file, line and statements; none of a generated one."""
+    try:
+        lines, line = inspect.getsourcelines(cls)
+        node = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return "", 0, []
+    ast.increment_lineno(node, line - 1)
+    return _relative(inspect.getsourcefile(cls) or ""), node.lineno, getattr(node, "body", [])
+
+
+def _post_init(cls: type, root: Path | None) -> dict[str, Any] | None:
+    """Return the source of `__post_init__` and of what it names, its constants included.
+
+    The functions are those of upstream that refer to nothing but builtins and json. The class's constants are
+    `self.name`; a text enum is {"enum": {member: value}}.
+    """
+    methods: list[dict[str, Any]] = []
+    named: dict[str, Any] = {}
+    fields = {field.name for field in dataclasses.fields(cls)}
+    attributes = ["__post_init__"]
+    for attribute in attributes:
+        for base in [base for base in cls.__mro__ if attribute in vars(base)]:
+            value = vars(base)[attribute]
+            if not isinstance(value, types.FunctionType):
+                named.setdefault(f"self.{attribute}", value)
+                continue
+            with contextlib.suppress(OSError):  # the decorator generates it
+                methods.append(_function(value, base.__name__))
+                for node in ast.walk(ast.parse(methods[-1]["source"])):
+                    if isinstance(node, ast.Name) and node.id in value.__globals__:
+                        named[node.id] = value.__globals__[node.id]
+                    elif isinstance(node, ast.Attribute) and node.attr not in (*attributes, *fields, "__setattr__"):
+                        attributes.append(node.attr)
+    names: dict[str, Any] = {}
+    for name, value in named.items():
+        if isinstance(value, types.FunctionType):
+            is_upstream = root and value.__code__.co_filename.startswith(f"{root}/")
+            if is_upstream and inspect.getclosurevars(value).globals.keys() <= {"json"}:
+                methods.append(_function(value))
+        elif isinstance(value, type) and issubclass(value, str) and issubclass(value, enum.Enum):
+            names[name] = {"enum": {name: member.value for name, member in value.__members__.items()}}
+        else:
+            with contextlib.suppress(TypeError):
+                names[name] = _to_plain(value)
+    order = [*(base.__name__ for base in cls.__mro__), ""]
+    methods.sort(key=lambda method: order.index(method["owner"]))
+    return {"methods": methods, "names": names} if methods else None
+
+
+def _function(function: types.FunctionType, owner: str = "") -> dict[str, Any]:
+    lines, line = inspect.getsourcelines(function)
+    file, source = _relative(function.__code__.co_filename), textwrap.dedent("".join(lines))
+    return {"owner": owner, "name": function.__name__, "file": file, "line": line, "source": source}
+
+
+def _relative(path: str) -> str:
+    """Return a file's path relative to the folder that it is imported from."""
+    file = Path(path).resolve()
+    folders = [folder for folder in map(Path, sys.path) if file.is_relative_to(folder.resolve())]
+    nearest = max(folders, key=lambda folder: len(folder.resolve().parts), default=None)
+    return file.relative_to(nearest.resolve()).as_posix() if nearest else path
+
+
+def _to_plain(value: Any) -> Any:
+    """Convert to JSON types: enum members to their value, tuples and sets to lists. Raises TypeError."""
+    return json.loads(json.dumps(value, default=_simplify))
+
+
+def _simplify(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__} can't be written as JSON")
 
 
 def _last_line(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 
-def _blob_id(path: Path) -> str:
-    content = path.read_bytes()
+def _blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

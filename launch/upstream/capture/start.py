@@ -17,7 +17,7 @@ from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
 from launch.resources import ROOT
 from launch.terminal import notify
-from launch.upstream.capture import description, program
+from launch.upstream.capture import program
 from launch.upstream.capture.process import run_isolated
 from launch.upstream.pin.checkout import blob_id, differing_files
 from launch.upstream.schema import Schema, schema_from_json
@@ -54,13 +54,15 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     if root and not (root / entry).is_file():
         cure = "use the root of an open-instruct checkout with this script, or an installed package's folder"
         raise refusal("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure)
-    cache = _Cache(entry, root, python)
-    content = cache.load()
+    script = _Script(entry, root, python)
+    content = script.load() or script.load(script.surroundings())
     if content is None:
         notify(f"reading {entry.rpartition('/')[2]}'s parser with {python}: once for this content")
-        content = run_isolated(python, program.__file__, cache.arguments, SECONDS)
-        if content.get("error", _LASTING[0]).startswith(_LASTING):
-            cache.save(content)
+        content = script.run()
+        if "error" not in content:
+            script.save(content)
+        elif content["error"].startswith(_LASTING):
+            script.save(content, script.surroundings())
     if "error" in content:
         message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
@@ -83,75 +85,65 @@ def ask_parser(
     key: identifies the command line, up to values that the parser can't refuse; an accepted one is asked once for each
     content. has_placeholders: the run has placeholders for packages that are not installed.
     """
-    cache = _Cache(entry, root, python, key)
-    if cache.load():
+    script = _Script(entry, root, python)
+    if script.load(key):
         return ParserVerdict(True, "")
     notify(f"asking {entry.rpartition('/')[2]}'s own parser whether it accepts the command")
     request = json.dumps({"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None})
     began = time.monotonic()
-    content = run_isolated(python, program.__file__, cache.arguments, SECONDS, request, environ=environ, has_gpus=True)
-    seconds = time.monotonic() - began
+    content = script.run(request, environ, has_gpus=True)
     if "accepted" in content:
-        cache.save(content)
-        return ParserVerdict(True, "", seconds)
-    accepted = False if "refused" in content else None
-    return ParserVerdict(accepted, content.get("refused") or content["error"], seconds)
+        script.save(content, key)
+    accepted = None if "error" in content else "accepted" in content
+    message = content.get("refused", content.get("error", ""))
+    return ParserVerdict(accepted, message, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
-class _Cache:
-    """Earlier results for an entry: each holds as long as the files and packages that were imported stay the same."""
+class _Script:
+    """A trainer's script, and its earlier results: each holds while the files and packages that were imported stay."""
 
     entry: str
     root: Path | None
     python: str
-    key: str = ""
 
-    @property
-    def arguments(self) -> list[str]:
-        """What `program` is started with."""
-        return [self.entry, *([str(self.root)] if self.root else [])]
+    def run(self, request: str = "", environ: Mapping[str, str] = os.environ, has_gpus: bool = False) -> dict[str, Any]:
+        arguments = [self.entry, *([str(self.root)] if self.root else [])]
+        return run_isolated(
+            self.python, program.__file__, arguments, SECONDS, request, environ=environ, has_gpus=has_gpus
+        )
 
-    @property
-    def _prefix(self) -> str:
-        programs = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (program, description)]
-        parts = {part for folder in package_folders(self.python) for part in folder.parts}
-        version = sorted(part for part in parts if part.startswith("python3."))  # of lib/python3.11/site-packages
-        return _digest([self.entry, self.python, version, self.key, *programs])
-
-    def load(self) -> dict[str, Any] | None:
+    def load(self, key: str = "") -> dict[str, Any] | None:
         """Return the result of the same content; None without one, and for a damaged file."""
-        for file in sorted(_cache_folder().glob(f"{self._prefix}-*.json")):
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
-                content = read_json_object(file)
-                if self._holds(content):
-                    return content
+        for file in sorted(_cache_folder().glob(f"{self._prefix(key)}-*.json")):
+            content = read_json_object(file)
+            if content and self._holds(content):
+                return content
         return None
 
-    def save(self, content: dict[str, Any]) -> None:
+    def save(self, content: Mapping[str, Any], key: str = "") -> None:
         """Keep a result; in a read-only cache nothing is kept, so that it is asked again the next time."""
-        if "error" in content:
-            content = {**content, "around": self._around()}
-        digest = _digest([content["files"], content["packages"], content.get("around")])
         with contextlib.suppress(OSError):
-            write_exact(_cache_folder() / f"{self._prefix}-{digest}.json", json.dumps(content))
+            write_exact(_cache_folder() / f"{self._prefix(key)}-{_digest(content)}.json", json.dumps(content))
+
+    def _prefix(self, key: str) -> str:
+        parts = {part for folder in package_folders(self.python) for part in folder.parts}
+        version = sorted(part for part in parts if part.startswith("python3."))  # of lib/python3.11/site-packages
+        return _digest([self.entry, self.python, version, key, Path(program.__file__).read_text(encoding="utf-8")])
 
     def _holds(self, content: Mapping[str, Any]) -> bool:
         if self.root and differing_files(self.root, content["files"]):
             return False
         versions = installed_versions(package_folders(self.python), list(content["packages"]))
-        if any(versions.get(name, "") != version for name, version in content["packages"].items()):
-            return False  # '' is the version of one that was missing
-        if "error" in content:
-            return bool(content["around"] == self._around())
-        return bool(self.key or schema_from_json(content))
+        # '' is the version of one that was missing
+        return all(versions.get(name, "") == version for name, version in content["packages"].items())
 
-    def _around(self) -> str:
+    def surroundings(self) -> str:
         """Return a digest of what a failed import may lack: the installed packages, and the files beside the script."""
-        installed = [info.name for folder in package_folders(self.python) for info in folder.glob("*.dist-info")]
-        folder = (self.root / self.entry).parent if self.root else None
-        files = sorted(path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern)) if folder else []
-        return _digest([sorted(installed), [(path.name, blob_id(path.read_bytes())) for path in files]])
+        folders = package_folders(self.python)
+        installed = sorted(info.name for folder in folders for info in folder.glob("*.dist-info"))
+        files = sorted((self.root / self.entry).parent.rglob("*.py")) if self.root else []
+        return _digest([installed, [(path.name, blob_id(path.read_bytes())) for path in files]])
 
 
 def _digest(value: Any) -> str:
