@@ -124,43 +124,6 @@ def _phase_seconds(run: RunRecord) -> dict[str, float]:
     return seconds
 
 
-LEAST_NOISE = 0.02  # of a rate measured over a few steps
-
-
-@dataclass(frozen=True)
-class Speed:
-    """The speed over `counted_steps` steps, without the first ones."""
-
-    per_second: float  # over all ranks
-    unit: str  # tokens without padding, else samples
-    step_seconds: float
-    counted_steps: int
-    noise: float = LEAST_NOISE  # standard error of the rate's logarithm
-
-
-_ONE_STEP_NOISE = 0.2
-_LEAST_STEPS = 2  # from which a spread can be computed
-
-
-def compute_speed(measured: Measurement, skip: int, *, typical: bool = False) -> Speed | None:
-    """The speed after the first `skip` steps, or after fewer if there are no others; None if no step has a time.
-
-    It is the mean, or where `typical` the medians over the steps: early steps still allocate memory and compile.
-    """
-    seconds = [seconds for seconds, _ in timed_steps(measured, skip)]
-    if not seconds:
-        return None
-    unit, rates = step_rates(measured, skip)
-    if typical:
-        per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
-    else:
-        per_second, step_seconds = statistics.fmean(rates, weights=seconds), statistics.fmean(seconds)
-    noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
-    if len(logs) >= _LEAST_STEPS:
-        noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
-    return Speed(per_second, unit, step_seconds, len(seconds), noise)
-
-
 def step_rates(measured: Measurement, skip: int = 0) -> tuple[str, list[float]]:
     """The unit of the rates, tokens without padding or samples, and the rate of each timed step after the first
     `skip`."""
@@ -196,14 +159,22 @@ def timed_steps(measured: Measurement, skip: int = 0, name: str = "tokens") -> l
     return timed[min(skip, max(0, len(timed) - 1)) :]
 
 
+LEAST_NOISE = 0.02  # of a rate measured over a few steps
+_ONE_STEP_NOISE = 0.2
+_LEAST_STEPS = 2  # from which a spread can be computed
 _STARTUP = PHASES[: PHASES.index("training")]  # which a run goes through once
 _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
-class Figures(Speed):
-    """One run. Rates are of the steps after the warm-up, over all ranks."""
+class Figures:
+    """One run. Rates are of the `counted_steps` steps after the warm-up, over all ranks."""
 
+    per_second: float
+    unit: str  # of the rate: tokens without padding, else samples
+    step_seconds: float
+    counted_steps: int
+    noise: float = LEAST_NOISE  # standard error of the rate's logarithm
     padded_per_second: float | None = None  # tokens, padding included
     padding: float | None = None  # fraction of all tokens
     flops: float | None = None  # operations of the model per second
@@ -221,19 +192,34 @@ class Figures(Speed):
 def compute_figures(
     measured: Measurement, warmup: int, rate: CardRate | None = None, *, typical: bool = False
 ) -> Figures | None:
-    """The figures of a run; None when its steps have no times. `typical`: see compute_speed."""
-    speed, plan = compute_speed(measured, warmup, typical=typical), measured.plan
-    if speed is None:
+    """The figures of a run after its first `warmup` steps, or fewer if there are no others; None when its steps have no
+    times.
+
+    The speed is the mean, or where `typical` the medians over the steps: early steps still allocate memory and compile.
+    """
+    seconds = [seconds for seconds, _ in timed_steps(measured, warmup)]
+    if not seconds:
         return None
-    losses, tokens = tuple(measured.values("loss")), tuple(measured.values("tokens"))
-    padded = timed_steps(measured, warmup, "tokens_padded")
-    counts = [count for _, count in padded if count is not None]
-    per_token = count_operations(plan, tokens).per_token if speed.unit == "tokens" else None
-    flops = None if per_token is None else speed.per_second * per_token
+    unit, rates = step_rates(measured, warmup)
+    if typical:
+        per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
+    else:
+        per_second, step_seconds = statistics.fmean(rates, weights=seconds), statistics.fmean(seconds)
+    noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
+    if len(logs) >= _LEAST_STEPS:
+        noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
+    plan, losses, tokens = measured.plan, tuple(measured.values("loss")), tuple(measured.values("tokens"))
+    padded = [count for _, count in timed_steps(measured, warmup, "tokens_padded") if count is not None]
+    per_token = count_operations(plan, tokens).per_token if unit == "tokens" else None
+    flops = None if per_token is None else per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
     return Figures(
-        **vars(speed),
-        padded_per_second=sum(counts) / sum(seconds for seconds, _ in padded) if len(counts) == len(padded) else None,
+        per_second=per_second,
+        unit=unit,
+        step_seconds=step_seconds,
+        counted_steps=len(seconds),
+        noise=noise,
+        padded_per_second=sum(padded) / sum(seconds) if len(padded) == len(seconds) else None,
         padding=padding_share(measured),
         flops=flops,
         mfu_measured=_compute_mfu(flops, rate.measured_tflops if rate else None, cards),

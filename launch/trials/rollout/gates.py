@@ -11,7 +11,7 @@ from typing import Any
 from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig
 from launch.execution.completion import compare_first_loss
-from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
+from launch.trials.measurement import Measurement, compute_figures, finite, padding_share, second_half_ratio
 from launch.worker.finding import Finding
 
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
@@ -323,7 +323,7 @@ def margins_finite(case: GateCase) -> Finding | None:
 def throughput_steady(case: GateCase) -> Finding:
     """Speed that drops within the first steps (a slow data loader, a hot card) makes every projection wrong."""
     config = case.config.throughput_steady
-    speed = compute_speed(case.now, config.skip)
+    speed = compute_figures(case.now, config.skip)
     if speed is None:
         return warned("the trainer logs neither tokens nor seconds")
     if speed.per_second <= 0:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from launch.config.schema import Device, Kind, Precision
-from launch.trials.measurement import Measurement, compute_speed, finite
+from launch.trials.measurement import Measurement, compute_figures, finite
 from launch.trials.rollout import gates
 from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, failed, gate, passed, warned
 from launch.worker.finding import Finding
@@ -102,7 +102,7 @@ def scaling(case: GateCase) -> Finding | None:
     if case.before is None:
         return None
     skip = case.config.throughput_steady.skip
-    now, before = compute_speed(case.now, skip), compute_speed(case.before, skip)
+    now, before = compute_figures(case.now, skip), compute_figures(case.before, skip)
     if now is None or before is None or now.unit != before.unit or before.per_second <= 0:
         return warned("the two speeds cannot be compared")
     ranks = case.now.plan.batch.width / case.before.plan.batch.width

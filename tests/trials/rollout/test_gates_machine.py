@@ -4,7 +4,7 @@ import pytest
 
 from launch.config.schema import Device
 from launch.execution.record.outcome import Outcome
-from launch.trials.measurement import compute_speed, padding_share, second_half_ratio
+from launch.trials.measurement import compute_figures, padding_share, second_half_ratio
 from tests.trials.rollout.cases import falling, gate_result, measured, verdict
 
 
@@ -35,20 +35,20 @@ def rates(seconds: list[float], tokens: list[float] | None = None, **more: objec
 
 
 def test_speed_leaves_the_first_steps_out_and_weighs_by_time() -> None:
-    speed = compute_speed(measured(**rates([100.0, 50.0, 1.0, 3.0])), skip=2)  # type: ignore[arg-type]
+    speed = compute_figures(measured(**rates([100.0, 50.0, 1.0, 3.0])), 2)  # type: ignore[arg-type]
     assert speed is not None
     assert (speed.per_second, speed.unit, speed.step_seconds, speed.counted_steps) == (500.0, "tokens", 2.0, 2)
 
 
 def test_speed_of_a_short_run_takes_what_there_is() -> None:
-    speed = compute_speed(measured(**rates([2.0])), skip=2)  # type: ignore[arg-type]
+    speed = compute_figures(measured(**rates([2.0])), 2)  # type: ignore[arg-type]
     assert speed is not None and speed.counted_steps == 1
 
 
 def test_without_tokens_samples_are_counted() -> None:
-    speed = compute_speed(measured(columns={"seconds": [2.0] * 10}), skip=2)
+    speed = compute_figures(measured(columns={"seconds": [2.0] * 10}), 2)
     assert speed is not None and (speed.per_second, speed.unit) == (8.0, "samples")
-    assert compute_speed(measured(), skip=2) is None
+    assert compute_figures(measured(), 2) is None
     assert second_half_ratio(measured(), skip=2) is None
 
 
