@@ -51,15 +51,11 @@ def edit(path: Path, old: str, new: str) -> int:
     return text.replace(old, new, 1)[: text.index(old)].count("\n") + 1
 
 
-def impact(root: Path, commit: str, configs: Path = CONFIGS) -> Impact:
-    return assess_impact(root, commit, sys.executable, configs)
-
-
-@pytest.fixture
-def two_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the trainers that the test is about: each is started."""
-    kept = {name: OPEN_INSTRUCT[name] for name in ("finetune", "dpo_tune_cache")}
-    monkeypatch.setattr(module, "OPEN_INSTRUCT", kept)
+def impact(root: Path, commit: str, *trainers: str, configs: Path = CONFIGS) -> Impact:
+    """Assess a commit for `trainers` alone, each of which is started; all of them if none is named."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "OPEN_INSTRUCT", {name: OPEN_INSTRUCT[name] for name in trainers or OPEN_INSTRUCT})
+        return assess_impact(root, commit, sys.executable, configs)
 
 
 @pytest.mark.slow
@@ -72,7 +68,7 @@ def test_the_pin_changes_and_breaks_nothing(history: Path) -> None:
 
 @pytest.mark.slow
 def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
-    result = impact(history, OLDER)
+    result = impact(history, OLDER, "finetune", "dpo", "olmo_core_finetune")
     text = "\n".join(describe(result))
     assert "finetune: no change" in text
     assert "  - data_loader_seed" in text
@@ -89,7 +85,7 @@ def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
 
 @pytest.mark.slow
 def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -> None:
-    result = impact(history, "6b3964bc")
+    result = impact(history, "6b3964bc", "dpo_tune_cache")
     lines = (CONFIGS / "trainer" / "dpo_tune_cache.yaml").read_text(encoding="utf-8").splitlines()
     (mixer,) = (p for p in result.breaks if p.id == "stale_allowlist" and "'mixer_list' at that commit" in p.message)
     assert mixer.cure == "write 'dataset_mixer_list'"
@@ -117,7 +113,6 @@ def test_unread_flags_have_lines_of_their_own() -> None:
     assert named["n"].value is named["y"].value
 
 
-@pytest.mark.usefixtures("two_trainers")
 def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: Path) -> None:
     trainer = configs / "trainer" / "finetune.yaml"
     renamed = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
@@ -125,7 +120,7 @@ def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: P
     stage = configs / "stage" / "sft.yaml"
     stage.write_text(stage.read_text(encoding="utf-8") + "flags:\n  no_such_flag: 1\n", encoding="utf-8")
     (configs / "stage" / "mine.yaml").write_text("defaults:\n  - sft\nflags:\n  another: 1\n", encoding="utf-8")
-    result = impact(history, load_lock().pin, configs)
+    result = impact(history, load_lock().pin, "finetune", "dpo_tune_cache", configs=configs)
     reported = {(problem.id, str(problem.where).rpartition("/")[2]) for problem in result.breaks}
     length = len(stage.read_text(encoding="utf-8").splitlines())
     assert reported == {
@@ -149,11 +144,11 @@ def test_a_newly_required_flag_that_nothing_gives(
         return replace(schema, fields=fields)
 
     monkeypatch.setattr(module, "locked_schema", before)
-    assert not [p for p in impact(history, load_lock().pin, configs).breaks if p.id == "missing_required"]
+    assert impact(history, load_lock().pin, "dpo", configs=configs).breaks == ()
     # a run that pushes sets it, and no other
     edit(configs / "trainer" / "dpo.yaml", "model: model_name_or_path", "model: config_name")
     edit(configs / "trainer" / "dpo.yaml", "push: {", "push: { model_name_or_path: own,")
-    (problem,) = impact(history, load_lock().pin, configs).breaks
+    (problem,) = impact(history, load_lock().pin, "dpo", configs=configs).breaks
     assert problem.id == "missing_required"
     assert "requires 'model_name_or_path'" in problem.message
 
@@ -242,7 +237,7 @@ def test_unknown_commits_are_refused(history: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def whole_project(tmp_path: Path) -> Path:
     copy = tmp_path / "project"
     copy.mkdir()
     ignored = shutil.ignore_patterns("__pycache__", ".git", "runs")
@@ -252,14 +247,28 @@ def project(tmp_path: Path) -> Path:
     git(copy, "init", "-q")
     git(copy, "add", "launch", "configs")
     git(copy, "update-index", "--add", "--cacheinfo", f"160000,{load_lock().pin},{SUBMODULE}")
-    git(copy, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "all")
+    commit(copy, "all")
     return copy
+
+
+@pytest.fixture
+def project(whole_project: Path) -> Path:
+    """The same with two trainers, each of which is started for a bump; the older commit lacks the second's script."""
+    names = ", ".join(f'"{name}"' for name in OPEN_INSTRUCT)
+    edit(whole_project / "launch/upstream/trainers.py", names, '"finetune", "olmo_core_finetune"')
+    commit(whole_project, "fewer trainers")
+    return whole_project
 
 
 def git(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, message: str) -> None:
+    """Commit what git knows of the files in `folder`."""
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", message)
 
 
 def launch(project: Path, history: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -275,46 +284,39 @@ def launch(project: Path, history: Path, *arguments: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param([OLDER], marks=pytest.mark.slow),
-        pytest.param([OLDER, "--force"], marks=pytest.mark.slow),
-        ["nothing"],
-    ],
-)
-def test_a_bump_that_cannot_be_made_changes_nothing(project: Path, history: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(("target", "problem"), [(OLDER, "trainer_script_missing"), ("nothing", "unknown_commit")])
+def test_a_bump_that_cannot_be_made_changes_nothing(project: Path, history: Path, target: str, problem: str) -> None:
     """The older commit lacks a trainer's script, which not even --force can lock."""
-    run = launch(project, history, "bump", *arguments)
+    run = launch(project, history, "bump", target, "--force")
     assert run.returncode == 2
-    assert "Traceback" not in run.stderr
+    assert f"[{problem}]" in run.stderr and "Traceback" not in run.stderr
     assert git(project, "status", "--porcelain") == ""
 
 
 @pytest.mark.slow
-def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(project: Path, history: Path) -> None:
+def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(whole_project: Path, history: Path) -> None:
     # The commit before the last one that changed a schema: both the lock and the ledger differ there.
     last = json.loads((ROOT / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))["entries"][-1]["commit"]
     target = git(history, "rev-parse", f"{last}^1").strip()
-    run = launch(project, history, "bump", target, "--force")
+    run = launch(whole_project, history, "bump", target, "--force")
     assert run.returncode == 0, run.stderr
-    data = project / "launch/upstream/data"
+    data = whole_project / "launch/upstream/data"
     assert json.loads((data / "lock.json").read_text(encoding="utf-8"))["pin"] == target
     moved = json.loads((data / "ledger.json").read_text(encoding="utf-8"))
     assert moved["tip"] == target
     assert last not in {entry["commit"] for entry in moved["entries"]}
-    assert target in git(project, "ls-files", "--stage", SUBMODULE)
-    status = json.loads(launch(project, history, "status", "--json").stdout)
+    assert target in git(whole_project, "ls-files", "--stage", SUBMODULE)
+    status = json.loads(launch(whole_project, history, "status", "--json").stdout)
     assert (status["pin"], status["gitlink"]) == (target, target)
     assert status["checkout"]["matches_pin"] is False
-    back = launch(project, history, "bump", load_lock().pin, "--force")
+    back = launch(whole_project, history, "bump", load_lock().pin, "--force")
     assert back.returncode == 0, back.stderr
     again = json.loads((data / "ledger.json").read_text(encoding="utf-8"))
     assert again["tip"] == load_lock().pin
     assert last in {entry["commit"] for entry in again["entries"]}, "found again by the flag's name"
     locked = json.loads((data / "lock.json").read_text(encoding="utf-8"))
     assert (locked["pin"], locked["files"]) == (load_lock().pin, dict(load_lock().files))
-    assert git(project, "diff", "--cached", "--name-only") == ""
+    assert git(whole_project, "diff", "--cached", "--name-only") == ""
 
 
 @pytest.mark.slow
@@ -351,7 +353,7 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
     git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(history), str(clone))
     git(clone, "checkout", "-q", load_lock().pin)
     edit(clone / "open_instruct/finetune.py", "    timeout: int", "    nccl_timeout: int")
-    git(clone, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", "Rename it (#9)")
+    commit(clone, "Rename it (#9)")
     target = git(clone, "rev-parse", "HEAD").strip()
     refused = launch(project, clone, "bump", target)
     assert refused.returncode == 2
@@ -375,7 +377,7 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
 def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> None:
     trainer = project / "configs/tulu/trainer/finetune.yaml"
     line = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
-    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", "break")
+    commit(project, "break")
     target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
     run = launch(project, history, "bump", target)
     assert run.returncode == 2
