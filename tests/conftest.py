@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import os
 import shutil
@@ -10,9 +11,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,15 @@ def composed(*overrides: str) -> Composed:
     return configurations[0]
 
 
+_compose_once = cache(composed)
+
+
+def composed_at(width: Mapping[str, Any], *overrides: str) -> Composed:
+    """Compose a line once, and set the keys of a width after that."""
+    configuration = _compose_once(*overrides)
+    return replace(configuration, config=replace(copy.deepcopy(configuration.config), **width))
+
+
 class FixedDigests(DigestCache):
     """Digests that a test sets; by default local paths have no content."""
 
@@ -118,9 +129,9 @@ def fixed_machine(
     )
 
 
-def planned(*overrides: str) -> Plan:
-    """Return the plan of a line on `fixed_machine`."""
-    return build_plan(composed(*overrides), fixed_machine())
+def planned(*overrides: str, machine: Machine | None = None) -> Plan:
+    """Return the plan of a line on `machine`, or on `fixed_machine`."""
+    return build_plan(composed(*overrides), machine or fixed_machine())
 
 
 def problem(*overrides: str) -> tuple[str, str]:

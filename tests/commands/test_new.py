@@ -11,8 +11,7 @@ import yaml
 
 from launch.commands.drafts import new
 from launch.errors import UserError
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_csv, write_lines
 
 
@@ -31,7 +30,7 @@ def test_chats_make_an_sft_stage_that_plans(folder: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("chats.jsonl: 100 rows read: chat (messages)")
     assert printed[-1] == "next: launch preview stage=mine"
-    plan = build_plan(composed("stage=mine", "gpus=1"), fixed_machine(digest=str))
+    plan = planned("stage=mine", "gpus=1", machine=fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("trl_sft", 4, 2)
     [entry] = plan.inputs.mixture
     assert str(folder / "chats.jsonl") in plan.config.data.mix[0].name
@@ -54,7 +53,7 @@ def test_samples_are_no_longer_than_the_context_of_the_model(folder: Path) -> No
 def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["pairs", "--data", "pairs.jsonl", "--model", "qwen2_5_7b"]) == 0
-    plan = build_plan(composed("stage=pairs", "gpus=8"), fixed_machine(digest=str))
+    plan = planned("stage=pairs", "gpus=8", machine=fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_) == ("trl_dpo", 128)
     assert "Qwen" in plan.inputs.model.reference or plan.config.model.base
 
@@ -62,18 +61,18 @@ def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
 def test_pairs_of_a_table_with_other_names_make_a_dpo_stage(folder: Path) -> None:
     write_csv(folder / "pairs.csv", [["Instruction", "Input", "Chosen", "Rejected"], *[["Hi", "", "Hello", "No"]] * 40])
     assert new(["pairs", "--data", "pairs.csv", "--model", "demo"]) == 0
-    assert build_plan(composed("stage=pairs", "gpus=0"), fixed_machine(digest=str)).trainer == "trl_dpo"
+    assert planned("stage=pairs", "gpus=0", machine=fixed_machine(digest=str)).trainer == "trl_dpo"
 
 
 def test_pairs_make_a_reward_model_if_that_is_the_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["judge", "--data", "pairs.jsonl", "--kind", "rm"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: launch preview stage=judge"
-    plan = build_plan(composed("stage=judge", "gpus=8"), fixed_machine(digest=str))
+    plan = planned("stage=judge", "gpus=8", machine=fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("reward_modeling", 128, 1)
     assert plan.config.stage.description == "a reward model on pairs.jsonl"
     assert new(["small", "--data", "pairs.jsonl", "--kind", "rm", "--model", "demo"]) == 0
-    assert build_plan(composed("stage=small", "gpus=0"), fixed_machine(digest=str)).inputs.model.build == "demo"
+    assert planned("stage=small", "gpus=0", machine=fixed_machine(digest=str)).inputs.model.build == "demo"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_the_keys_in_comments_have_the_shipped_values(folder: Path, model: list[
 def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: int | None) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * rows)
     assert new(["mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
-    recipe = build_plan(composed("stage=mine", "gpus=0"), fixed_machine(digest=str)).config.recipe
+    recipe = planned("stage=mine", "gpus=0", machine=fixed_machine(digest=str)).config.recipe
     assert (recipe.epochs, recipe.max_steps) == (2, steps)
 
 
@@ -122,7 +121,7 @@ def test_columns_in_another_language_are_named(folder: Path) -> None:
     with pytest.raises(UserError, match=r"as in --columns prompt=frage,completion=antwort \["):
         new(["mine", "--data", "fragen.csv"])
     assert new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
-    plan = build_plan(composed("stage=mine", "gpus=0"), fixed_machine(digest=str))
+    plan = planned("stage=mine", "gpus=0", machine=fixed_machine(digest=str))
     assert plan.config.data.columns == {"prompt": "frage", "completion": "antwort"}
 
 
@@ -206,7 +205,7 @@ def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.Ca
     assert new(["prefs", "--data", "allenai/some-preferences", "--kind", "dpo"]) == 0
     printed = capsys.readouterr().out
     assert "not read, the trainer reads it from the hub; it is taken for data of DPO (--kind)" in printed
-    plan = build_plan(composed("stage=prefs", "gpus=8"), fixed_machine(digest=str))
+    plan = planned("stage=prefs", "gpus=8", machine=fixed_machine(digest=str))
     [entry] = plan.inputs.mixture
     assert (plan.trainer, entry.source.reference, entry.source.local) == ("trl_dpo", "allenai/some-preferences", None)
     (folder / "chats").mkdir()
@@ -224,7 +223,7 @@ def test_a_stage_fits_the_machine_and_says_why(folder: Path, monkeypatch: pytest
         return (folder / "conf" / "stage" / f"{name}.yaml").read_text(encoding="utf-8")
 
     assert "\ndevice: cpu # there is no GPU here; remove it" in drafted("a", "--model", "qwen2_5_7b")
-    assert build_plan(composed("stage=a"), fixed_machine(digest=str)).parallel.width.device == "cpu"
+    assert planned("stage=a", machine=fixed_machine(digest=str)).parallel.width.device == "cpu"
     assert "\ndevice:" not in drafted("b", "--model", "demo")  # its base sets it
     monkeypatch.setattr("launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"]))
     assert "\ndevice:" not in drafted("c", "--model", "qwen2_5_7b")
@@ -249,7 +248,7 @@ def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys:
     assert counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "") and "  # bad_rows: skip" in text
     machine = fixed_machine(folder, digest=lambda path: "aaaa")
     with pytest.raises(UserError, match="5 of 45 rows"):
-        build_plan(composed("stage=mine", "gpus=0"), machine)
-    plan = build_plan(composed("stage=mine", "gpus=0", "data.bad_rows=skip"), machine)
+        planned("stage=mine", "gpus=0", machine=machine)
+    plan = planned("stage=mine", "gpus=0", "data.bad_rows=skip", machine=machine)
     assert plan.data[0] is not None and plan.data[0].read == 40
     assert counted in plan.as_json()["data"][0]["notes"]

@@ -26,8 +26,8 @@ from launch.execution.caches import (
 )
 from launch.execution.record import lock
 from launch.execution.record.reader import RunRecord
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, torch_file
 from tests.paths import ROOT
 
@@ -36,7 +36,7 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def plan_of(folder: Path, *overrides: str) -> Plan:
-    return build_plan(composed("stage=demo_dpo", f"cache={folder / 'cache'}", *overrides), fixed_machine(folder))
+    return planned("stage=demo_dpo", f"cache={folder / 'cache'}", *overrides, machine=fixed_machine(folder))
 
 
 def data_set(folder: Path) -> Path:

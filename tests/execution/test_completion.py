@@ -20,9 +20,9 @@ from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.worker.finding import PROVEN, REFUTED, Evidence
-from tests.conftest import composed, fixed_machine
+from tests.conftest import fixed_machine, planned
 
 Judge = Callable[[int, int | None, str], Outcome]
 
@@ -35,7 +35,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         events = tmp_path / "events.jsonl"
         entries = [{"kind": "phase"}] + ([{"kind": "total_steps", "rank": 0, "steps": total}] if total else [])
         events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-        plan = build_plan(composed("stage=demo", "trainer=trl_sft", override), fixed_machine(tmp_path))
+        plan = planned("stage=demo", "trainer=trl_sft", override, machine=fixed_machine(tmp_path))
         return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
 
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
@@ -87,7 +87,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
     stopped_at, done, evaluated = steps
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     words = ("data.validation=0.1", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=1")
-    plan = build_plan(composed("stage=demo", "trainer=trl_sft", *words), fixed_machine(tmp_path))
+    plan = planned("stage=demo", "trainer=trl_sft", *words, machine=fixed_machine(tmp_path))
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     entries: list[dict[str, object]] = [{"kind": "total_steps", "rank": 0, "steps": 10}]
@@ -133,7 +133,7 @@ def test_every_step_of_a_resumed_run_is_in_the_record_of_an_attempt(  # noqa: PL
 
 
 def test_an_earlier_failure_stays() -> None:
-    plan = build_plan(composed("stage=demo", "trainer=trl_sft"), fixed_machine())
+    plan = planned("stage=demo", "trainer=trl_sft")
     failed = Outcome(1, 1.0, 0, None, cause="a reason")
     assert verify_completion(failed, plan, RunRecord(Path("/no/such/run"))) == failed
     assert verify_evidence(failed, (), ()) == failed
@@ -184,7 +184,7 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
-    plan = build_plan(composed("stage=demo", "trainer=trl_sft", "gpus=0"), fixed_machine(tmp_path))
+    plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
     evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
     kept = keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
@@ -216,7 +216,7 @@ def test_the_first_loss_of_dpo_is_that_of_the_reference(
 ) -> None:
     line = ("stage=demo_dpo", "trainer=trl_dpo", *words) if "stage=demo" not in words else (*words, "trainer=trl_sft")
     line = line if "trainer=dpo_tune_cache" not in words else ("stage=demo_dpo", *words)
-    plan = build_plan(composed(*line), fixed_machine(tmp_path))
+    plan = planned(*line, machine=fixed_machine(tmp_path))
     plan.folder.mkdir(parents=True)
     metrics = plan.folder / "metrics.jsonl"
     metrics.write_text(json.dumps({"step": 1, "loss": loss}) + "\n", encoding="utf-8")

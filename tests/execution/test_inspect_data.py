@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launch.execution.preview import inspect_data
 from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, write_lines
 
 
@@ -18,7 +18,7 @@ def local_plan(folder: Path, *overrides: str) -> Plan:
 
 
 def test_hub_data_is_not_read() -> None:
-    [finding] = inspect_data(build_plan(composed("stage=sft"), fixed_machine()), None)
+    [finding] = inspect_data(planned("stage=sft"), None)
     assert (finding.id, finding.level) == ("data_tokens", "skipped")
     assert finding.message == "allenai/tulu-3-sft-mixture: hub data, not read"
 
@@ -39,4 +39,4 @@ def test_prompts_of_rlvr_are_not_tokenised(tmp_path: Path) -> None:
 
 
 def test_what_this_machine_makes_is_no_data_of_the_user(tmp_path: Path) -> None:
-    assert inspect_data(build_plan(composed("stage=demo"), fixed_machine(tmp_path)), None) == []
+    assert inspect_data(planned("stage=demo", machine=fixed_machine(tmp_path)), None) == []

@@ -9,12 +9,12 @@ import pytest
 from launch.errors import UserError
 from launch.execution.preview import DataSet, preview_command, replace_flags, tokenize_samples, write_samples
 from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, chat, write_lines
 
 
 def command(*overrides: str) -> list[str]:
-    plan = build_plan(composed(*overrides), fixed_machine())
+    plan = planned(*overrides)
     data = DataSet("/tmp/p/0/train.jsonl", "train", ("/mine.jsonl:1",))
     return preview_command(plan, [data], Path("/tmp/p"), Path("/tmp/p/request.json"))
 
@@ -61,7 +61,7 @@ def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written:
 
 
 def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:
-    plan = build_plan(composed("stage=sft"), fixed_machine(checkout=None))
+    plan = planned("stage=sft", machine=fixed_machine(checkout=None))
     with pytest.raises(UserError, match=r"no checkout here.*\[no_checkout\]"):
         tokenize_samples(plan, rows=1, detail=1)
 

@@ -10,15 +10,15 @@ import pytest
 from launch.errors import UserError
 from launch.execution.display import format_duration
 from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, model, saved_state, trl_checkpoint
 
 
 def plan_of(folder: Path, *overrides: str) -> Plan:
     usual = {"stage": "demo", "name": "one", "recipe.checkpoint_steps": "10"}
     chosen = usual | dict(override.split("=", 1) for override in overrides)
-    return build_plan(composed(*(f"{key}={value}" for key, value in chosen.items())), fixed_machine(folder))
+    return planned(*(f"{key}={value}" for key, value in chosen.items()), machine=fixed_machine(folder))
 
 
 def begin(plan: Plan, steps: int) -> None:

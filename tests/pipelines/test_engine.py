@@ -13,8 +13,8 @@ from launch.check.machine import rules
 from launch.check.machine.rules import wait_for_gpus
 from launch.execution.display import PlainDisplay
 from launch.pipelines import engine
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import planned
 
 # a card that the stage before holds for so many queries
 SMI = """#!/bin/sh
@@ -35,7 +35,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(rules, "_POLL", 0.01)
-    return build_plan(composed("stage=sft", "gpus=1"), fixed_machine())
+    return planned("stage=sft", "gpus=1")
 
 
 def test_the_memory_of_the_stage_before_is_waited_for(

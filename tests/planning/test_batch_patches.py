@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.trials.rollout.plan_differences import find_plan_differences
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 
 def plan_of(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
+    return planned(*overrides)
 
 
 def problem_of(*overrides: str) -> str:

@@ -10,12 +10,12 @@ import pytest
 from launch.config.schema import Buckets, Mode
 from launch.errors import UserError
 from launch.planning.parallel import bucket_sizes
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import planned
 
 
 def plan(*overrides: str) -> Plan:
-    return build_plan(composed("stage=sft", "gpus=8", *overrides), fixed_machine())
+    return planned("stage=sft", "gpus=8", *overrides)
 
 
 def deepspeed(*overrides: str) -> dict[str, Any]:
@@ -42,5 +42,5 @@ def test_a_mode_without_such_buckets_says_which_it_has() -> None:
     ):
         plan("parallel.buckets=small")
     with pytest.raises(UserError, match="it does not use DeepSpeed"):
-        build_plan(composed("stage=sft", "gpus=1", "parallel.buckets=small"), fixed_machine())
+        planned("stage=sft", "gpus=1", "parallel.buckets=small")
     assert bucket_sizes(Mode.ddp) == () and bucket_sizes(Mode.zero3_offload) == (Buckets.usual,)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from launch.commands.plan import paste_lines
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 CASES = {
     "sft_25pct-gpu8": ["stage=sft_25pct", "gpus=8"],
@@ -50,7 +49,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rendered_command(case: str, golden: Callable[[str, Sequence[str]], None]) -> None:
-    plan = build_plan(composed(*CASES[case]), fixed_machine())
+    plan = planned(*CASES[case])
     lines = "\n".join(paste_lines(plan, [])).split("\n")
     neutral = [re.sub(r"-[0-9a-f]{16}\b", "-{demo_key}", line.replace(plan.identity, "{identity}")) for line in lines]
     golden(case, [re.sub(r"/lengths/[0-9a-f]{8}\.json", "/lengths/{lengths_key}.json", line) for line in neutral])

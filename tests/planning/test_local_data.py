@@ -10,14 +10,14 @@ from launch.api.plan_facts import plan_facts
 from launch.errors import UserError
 from launch.planning.data import describe_data
 from launch.planning.identity import DigestCache
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.worker.trl_data import MixturePart, read_parts
-from tests.conftest import composed, fixed_machine
+from tests.conftest import fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    return build_plan(composed(*words), fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
+    return planned(*words, machine=fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
 
 
 def refusal(folder: Path, *words: str) -> list[str]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from launch.config.schema import Device
 from launch.errors import UserError
 from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed_at, fixed_machine, planned
 
 TRAINERS = {
     "finetune": ("stage=sft",),
@@ -26,15 +23,11 @@ TRAINERS = {
 GPUS: dict[str, dict[str, Any]] = {"1": {"gpus": 1}, "2": {"gpus": 2}, "2x8": {"nodes": 2, "gpus": 8}}
 CPUS: dict[str, dict[str, Any]] = {"cpu1": {"device": Device.cpu}, "cpu2": {"device": Device.cpu, "processes": 2}}
 
-compose_once = cache(composed)
-
 
 def verdict(width: dict[str, Any], *overrides: str) -> str | None:
-    """The id of the first problem of a plan at a width, whose keys are set after composing; None if it is planned."""
-    composition = compose_once(*overrides)
-    config = replace(copy.deepcopy(composition.config), **width)
+    """The id of the first problem of a plan at a width; None if it is planned."""
     try:
-        build_plan(replace(composition, config=config), fixed_machine())
+        build_plan(composed_at(width, *overrides), fixed_machine())
     except UserError as error:
         return error.problems[0].id
     return None
@@ -128,5 +121,5 @@ def test_flags_that_a_trainer_dies_of(trainer: str, override: str, problem: str 
 
 @pytest.mark.parametrize("model", ["olmo2_1b", "llama3_1_8b"])
 def test_open_instruct_gets_the_begin_token_that_it_insists_on(model: str) -> None:
-    plan = build_plan(composed("stage=sft", "gpus=8", f"model={model}"), fixed_machine())
+    plan = planned("stage=sft", "gpus=8", f"model={model}")
     assert ("add_bos" in plan.flags) == (model == "olmo2_1b")

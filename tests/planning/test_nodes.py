@@ -11,15 +11,14 @@ from launch.commands.plan import paste_lines
 from launch.errors import UserError
 from launch.planning.command import MAIN_HOST, MAIN_PORT, NODE_RANK, NodeRendezvous, fill_placeholders
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, planned
 
 PLACE = NodeRendezvous(1, "n1", 12345)
 
 
 def test_ranks_are_nodes_times_gpus() -> None:
-    single = build_plan(composed("stage=sft", "gpus=8"), fixed_machine())
-    several = build_plan(composed("stage=sft", "nodes=4", "gpus=8"), fixed_machine())
+    single = planned("stage=sft", "gpus=8")
+    several = planned("stage=sft", "nodes=4", "gpus=8")
     width = several.parallel.width
     assert (width.world_size, width.local, width.nodes, str(width)) == (32, 8, 4, "gpu4x8")
     assert several.batch.global_ == single.batch.global_ == 32 * several.batch.per_device * several.batch.accumulation
@@ -29,7 +28,7 @@ def test_ranks_are_nodes_times_gpus() -> None:
 
 def test_processes_are_those_of_a_node() -> None:
     overrides = ["stage=demo", "nodes=2", "processes=2", "recipe.per_device_batch_size=4"]
-    plan = build_plan(composed(*overrides), fixed_machine())
+    plan = planned(*overrides)
     assert plan.parallel.width.world_size == 4
     assert plan.env["ACCELERATE_USE_CPU"] == "true"  # without it each rank trains by itself
     assert {"distributed=MULTI_CPU", "world_size=4"} <= set(plan.command)
@@ -39,7 +38,7 @@ def test_processes_are_those_of_a_node() -> None:
 def test_each_node_fills_in_its_place(trainer: list[str]) -> None:
     overrides = ["stage=sft", "nodes=2", "gpus=8", *trainer]
     overrides += ["recipe.packing=bins"] if len(trainer) > 1 else []
-    plan = build_plan(composed(*overrides), fixed_machine())
+    plan = planned(*overrides)
     assert {NODE_RANK, MAIN_HOST, MAIN_PORT} <= set(plan.command)
     command = fill_placeholders(plan.command, PLACE)
     assert not any(word.startswith("$") for word in command)
@@ -47,7 +46,7 @@ def test_each_node_fills_in_its_place(trainer: list[str]) -> None:
 
 
 def test_a_pasted_command_takes_its_place_from_the_shell() -> None:
-    plan = build_plan(composed("stage=demo", "nodes=2"), fixed_machine())
+    plan = planned("stage=demo", "nodes=2")
     [text] = paste_lines(plan, [])
     shown = text.replace("/python -m", "printf '%s\\n' -m")
     environ = {**PLACE.variables(), "PATH": "/usr/bin:/bin"}
@@ -73,4 +72,4 @@ def test_verbs_of_one_machine(verb: str) -> None:
 
 def test_no_width() -> None:
     with pytest.raises(UserError, match="nodes must be at least 1, got 0"):
-        build_plan(composed("stage=demo", "nodes=0"), fixed_machine())
+        planned("stage=demo", "nodes=0")

@@ -18,8 +18,7 @@ from launch.errors import UserError
 from launch.planning.batches import REFERENCE_ROWS, describe_packing, forecast_packing, pack_samples, padding_problem
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 from tests.paths import ROOT
 
 LIMIT = 16_384
@@ -194,16 +193,16 @@ PACKED_SFT = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", 
 )
 def test_what_olmo_core_would_die_of_is_refused(overrides: tuple[str, ...], id: str) -> None:
     with pytest.raises(UserError) as refused:
-        build_plan(composed(*overrides), fixed_machine())
+        planned(*overrides)
     assert [problem.id for problem in refused.value.problems] == [id]
     assert refused.value.problems[0].where
 
 
 def test_packing_that_works_is_not_refused() -> None:
     for overrides in (PACKED_DPO, PACKED_SFT, (*PACKED_DPO, "recipe.attention=flash_2")):
-        plan = build_plan(composed(*overrides), fixed_machine())
+        plan = planned(*overrides)
         assert "olmo_core_documents" in plan.patches
     assert ("dpo_packed_padding" in plan.patches, "packing" in plan.flags) == (True, True)
     overrides = tuple(word for word in PACKED_DPO if word != "recipe.packing=bins")
-    unpacked = build_plan(composed(*overrides, "recipe.attention=sdpa"), fixed_machine())
+    unpacked = planned(*overrides, "recipe.attention=sdpa")
     assert {"olmo_core_documents", "dpo_packed_padding"}.isdisjoint(unpacked.patches)

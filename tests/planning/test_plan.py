@@ -8,7 +8,7 @@ import pytest
 
 from launch.planning.plan import Plan, build_plan
 from launch.upstream.schema import Schema
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 
 NAME = "rollout-a/gpu8-b"
 WANDB = ("tracking=wandb", "tracking_entity=me")
@@ -48,7 +48,7 @@ def test_renaming_neither_reads_nor_checks_again() -> None:
 
     machine = fixed_machine(digest=lambda path: reads.append(path.name))
     machine = replace(machine, schemas=Schemas(machine.schemas))
-    plan: Plan = build_plan(composed("stage=sft", "gpus=8", "data.mix=[{name: ./chats.jsonl}]"), machine)
+    plan: Plan = planned("stage=sft", "gpus=8", "data.mix=[{name: ./chats.jsonl}]", machine=machine)
     before = list(reads)
     assert plan.renamed("other").identity == plan.identity
     assert before.count("schema") == 1 and reads == before

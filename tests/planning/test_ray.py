@@ -13,9 +13,8 @@ from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages, ray_finds_cpus
 from launch.errors import UserError
 from launch.planning.identity import DigestCache
-from launch.planning.plan import build_plan
 from launch.planning.rlvr import ray_needs, refuse_untried
-from tests.conftest import composed, fixed_machine, planned, problem
+from tests.conftest import fixed_machine, planned, problem
 
 TULU = ("stage=rlvr", "trainer=grpo_fast", "nodes=2", "gpus=8")
 
@@ -68,11 +67,11 @@ def test_rows_are_counted_against_the_steps_that_are_sampled_ahead(tmp_path: Pat
     data = f"data.mix=[{{name: {path}}}]"
     machine = fixed_machine(tmp_path, digest=DigestCache(tmp_path / "digests.json").of)
     with pytest.raises(UserError) as caught:
-        build_plan(composed(*TULU, data), machine)
+        planned(*TULU, data, machine=machine)
     (found,) = caught.value.problems
     assert found.id == "data_small_epoch" and "383 rows" in found.message
     assert "the 384 prompts of the 8 steps that flags.async_steps samples ahead" in found.message
-    mixer = build_plan(composed(*TULU, data, "flags.async_steps=7"), machine).flags["dataset_mixer_list"].value
+    mixer = planned(*TULU, data, "flags.async_steps=7", machine=machine).flags["dataset_mixer_list"].value
     assert mixer == [str(path), "1.0"], "upstream reads the user's own columns"
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 STAGE = "# @package _global_\ndefaults:\n  - demo\n  - _self_\nflags:\n  "
 VARIANTS = {
@@ -33,7 +32,7 @@ def test_a_stage_file_that_trusts_remote_code(text: str, tmp_path: Path, monkeyp
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / "mine.yaml").write_text(STAGE + text + "\n", encoding="utf-8")
-    plan = build_plan(composed("stage=mine", "trainer=trl_sft"), fixed_machine())
+    plan = planned("stage=mine", "trainer=trl_sft")
     shown = [warning for warning in plan.warnings if warning.id == "remote_code"]
     assert [warning.where for warning in shown] == ([f"{tmp_path}/stage/mine.yaml:6"] if VARIANTS[text] else [])
 

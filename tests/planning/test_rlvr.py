@@ -11,8 +11,7 @@ import pytest
 from launch.config.schema import DataFormat, Kind
 from launch.data.formats import RowError, convert, recognise
 from launch.planning.identity import DigestCache
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine, planned, problem
+from tests.conftest import fixed_machine, planned, problem
 
 
 @pytest.mark.parametrize("width", [1, 2, 8])
@@ -98,7 +97,7 @@ def test_an_own_verifier_decides_the_identity_by_its_content(tmp_path: Path) -> 
     for content in ("def f(**_): ...\n", "def f(**_): return [1.0]\n", "def f(**_): ...\n"):
         own.write_text(content, encoding="utf-8")
         machine = replace(fixed_machine(), digests=DigestCache(tmp_path / "digests.json"))
-        identities.append(build_plan(composed("stage=demo_rlvr", f"recipe.verifier={own}:f"), machine).identity)
+        identities.append(planned("stage=demo_rlvr", f"recipe.verifier={own}:f", machine=machine).identity)
     assert identities[0] == identities[2] != identities[1]
 
 

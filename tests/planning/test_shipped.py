@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from launch import resources
+from launch.config.schema import Device
 from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed_at, fixed_machine, planned
 
 KINDS = {path.stem: yaml.safe_load(path.read_text())["kind"] for path in (resources.CONFIGS / "trainer").glob("*.yaml")}
 STAGES = {
@@ -31,6 +33,7 @@ STAGES = {
     "demo_rlvr_lora": "rlvr",
 }
 MODELS = [path.stem for path in (resources.CONFIGS / "model").glob("*.yaml")]
+WIDTHS: list[dict[str, Any]] = [*({"gpus": gpus} for gpus in (1, 2, 8, 0)), {"device": Device.cpu, "processes": 2}]
 DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_grpo", "reward_modeling")
 
 
@@ -41,13 +44,14 @@ def test_the_table_above_names_every_shipped_stage() -> None:
 @pytest.mark.parametrize(
     ("stage", "trainer"), [(s, t) for s, t in itertools.product(STAGES, DRIVEN) if STAGES[s] == KINDS[t]]
 )
-@pytest.mark.parametrize("width", ["gpus=1", "gpus=2", "gpus=8", "gpus=0", "device=cpu processes=2"])
-def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(stage: str, trainer: str, width: str) -> None:
-    overrides = width.split()
-    if stage.startswith("demo") and width == "gpus=8":
-        overrides.append("recipe.per_device_batch_size=1")
-    recipe_overrides = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
-    plan = build_plan(composed(f"stage={stage}", f"trainer={trainer}", *overrides, *recipe_overrides), fixed_machine())
+@pytest.mark.parametrize("width", WIDTHS, ids=str)
+def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(
+    stage: str, trainer: str, width: dict[str, Any]
+) -> None:
+    recipe = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
+    if stage.startswith("demo") and width == {"gpus": 8}:
+        recipe.append("recipe.per_device_batch_size=1")
+    plan = build_plan(composed_at(width, f"stage={stage}", f"trainer={trainer}", *recipe), fixed_machine())
     batch = plan.batch
     assert batch.global_ == batch.width * batch.per_device * batch.accumulation == plan.config.recipe.global_batch_size
     several_gpus = plan.parallel.width.device == "cuda" and batch.width > 1
@@ -60,7 +64,7 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(stage: str, t
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stage", ["sft", "dpo"])
 def test_stage_plans_with_every_model(stage: str, model: str) -> None:
-    plan = build_plan(composed(f"stage={stage}", f"model={model}", "gpus=8"), fixed_machine())
+    plan = planned(f"stage={stage}", f"model={model}", "gpus=8")
     assert plan.flags["model_name_or_path"].provenance.origin == "model"
     assert "shape_mismatch" not in {warning.id for warning in plan.warnings}
 
@@ -72,7 +76,7 @@ QWEN3_0_6B = "parameters: 0.596e9, layers: 28, hidden: 1024, intermediate: 3072,
 def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
     def plan_with(sizes: str) -> Plan:
         shape = f"{QWEN3_0_6B}, vocabulary: 151936, tied_embeddings: true, model_type: qwen3{sizes}"
-        return build_plan(composed("stage=sft", f"model.shape={{{shape}}}", "gpus=8"), fixed_machine())
+        return planned("stage=sft", f"model.shape={{{shape}}}", "gpus=8")
 
     right, wrong = plan_with(", head_dim: 128"), plan_with("")
     assert right.shape is not None and wrong.shape is not None
@@ -82,21 +86,19 @@ def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
     assert warning.message == "the sizes in model.shape make 0.508e9 parameters, but its parameters are 0.596e9"
     assert warning.where == "override model.shape"
     elsewhere = ("stage=sft", f"model.shape={{{QWEN3_0_6B}, vocabulary: 151936}}", "model.path=/a/folder", "gpus=8")
-    assert "shape_mismatch" not in {
-        warning.id for warning in build_plan(composed(*elsewhere), fixed_machine()).warnings
-    }
+    assert "shape_mismatch" not in {warning.id for warning in planned(*elsewhere).warnings}
 
 
 def test_the_numbers_of_tulu_3() -> None:
     """Upstream docs/tulu3.md:10-55 and :126-163."""
-    sft = build_plan(composed("stage=sft", "gpus=8"), fixed_machine()).flags
+    sft = planned("stage=sft", "gpus=8").flags
     assert [sft[name].value for name in ("learning_rate", "num_train_epochs", "max_seq_length", "warmup_ratio")] == [
         5e-6,
         2,
         4096,
         0.03,
     ]
-    dpo = build_plan(composed("stage=dpo", "gpus=8"), fixed_machine()).flags
+    dpo = planned("stage=dpo", "gpus=8").flags
     assert [dpo[name].value for name in ("learning_rate", "num_epochs", "max_seq_length", "loss_type", "beta")] == [
         5e-7,
         1,
@@ -109,11 +111,11 @@ def test_the_numbers_of_tulu_3() -> None:
 
 def test_a_fraction_is_written_with_its_point() -> None:
     """Upstream reads "1" as one sample and "1.0" as all of them (dataset_transformation.py:2341-2343)."""
-    whole = build_plan(composed("stage=sft", "data.fraction=1"), fixed_machine())
+    whole = planned("stage=sft", "data.fraction=1")
     assert whole.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "1.0"]
-    quarter = build_plan(composed("stage=sft_25pct"), fixed_machine())
+    quarter = planned("stage=sft_25pct")
     assert quarter.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "0.25"]
-    patched = build_plan(composed("stage=sft_25pct", "trainer=trl_sft"), fixed_machine())
+    patched = planned("stage=sft_25pct", "trainer=trl_sft")
     assert "subset=0.25" in patched.options
 
 
@@ -125,7 +127,7 @@ def test_a_fraction_is_written_with_its_point() -> None:
     ],
 )
 def test_the_olmo_core_trainers_are_started_by_torchrun(overrides: list[str], entry: str) -> None:
-    plan = build_plan(composed(*overrides, "model=olmo2_1b", "gpus=2"), fixed_machine())
+    plan = planned(*overrides, "model=olmo2_1b", "gpus=2")
     assert plan.command[1:3] == ("-m", "torch.distributed.run")
     assert plan.command[plan.command.index("--script") + 1] == f"/upstream/{entry}"
     assert (plan.parallel.mode, plan.parallel.files) == ("fsdp", ())

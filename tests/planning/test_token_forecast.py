@@ -14,8 +14,8 @@ from launch.config.schema import Kind, Packing, RecipeConfig
 from launch.planning.batches import UNKNOWN, UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import fixed_machine, planned
 
 DRAW = random.Random(0)
 CHATS = Lengths(
@@ -29,7 +29,7 @@ def recipe(packing: Packing) -> RecipeConfig:
 
 
 def plan_of(*overrides: str, cwd: Path = Path("/cwd")) -> Plan:
-    return build_plan(composed("stage=sft", "gpus=8", *overrides), fixed_machine(cwd))
+    return planned("stage=sft", "gpus=8", *overrides, machine=fixed_machine(cwd))
 
 
 def test_flattened_and_padded() -> None:
@@ -63,7 +63,7 @@ def test_dpo_py_is_such_a_one_and_what_cannot_deal_is_not_told_to(tmp_path: Path
     content |= {"pairs": [[10, 10]] * 50 + [[300, 300]] * 5}
     for trainer, deals in (("dpo", False), ("dpo_tune_cache", True)):
         overrides_of_trainer = ("stage=dpo", "gpus=8", f"trainer={trainer}", "recipe.per_device_batch_size=1")
-        plan = build_plan(composed(*overrides_of_trainer), fixed_machine(tmp_path))
+        plan = planned(*overrides_of_trainer, machine=fixed_machine(tmp_path))
         assert plan.lengths_file is not None and plan.batch.accumulation > 1
         plan.lengths_file.parent.mkdir(parents=True, exist_ok=True)
         plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
@@ -113,7 +113,7 @@ def test_trls_run_measures_them_itself() -> None:
     assert plan_of(*overrides, "recipe.packing=flatten").lengths_file == plan.lengths_file
     assert plan_of(*overrides, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file
     assert plan_of("trainer=trl_sft", "data.mix=[{name: some/data, share: 0.5}]").lengths_file != plan.lengths_file
-    dpo = build_plan(composed("stage=demo_dpo", "trainer=trl_dpo"), fixed_machine())
+    dpo = planned("stage=demo_dpo", "trainer=trl_dpo")
     assert dpo.lengths_file is None
 
 

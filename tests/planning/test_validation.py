@@ -9,15 +9,15 @@ import pytest
 from launch.errors import Problem, UserError
 from launch.planning.data import describe_schedule
 from launch.planning.identity import DigestCache
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import Plan
+from tests.conftest import fixed_machine, planned
 from tests.data.files import PAIR, chat, write_lines
 
 DEMO = ("stage=demo", "trainer=trl_sft", "gpus=1")
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    return build_plan(composed(*words), fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
+    return planned(*words, machine=fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
 
 
 def refusal(folder: Path, *words: str) -> Problem:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem
-from launch.planning.plan import build_plan
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.partitions import limit_problems, list_partitions, parse_partitions, partition_problems
 from launch.slurm.planned_jobs import PlannedJob, plan_run_job
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, planned
 from tests.slurm.cluster import Cluster
 
 SINFO = """gpu*|up|1-00:00:00|4|96|gpu:h100:8(S:0-1)
@@ -24,7 +23,7 @@ old|down|30:00|1|32|gpu:8,shard:8
 
 
 def job(*overrides: str) -> PlannedJob:
-    return plan_run_job(build_plan(composed("stage=sft", *overrides), fixed_machine()))
+    return plan_run_job(planned("stage=sft", *overrides))
 
 
 def find_problems(*overrides: str) -> list[Problem]:

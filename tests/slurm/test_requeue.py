@@ -15,7 +15,7 @@ import pytest
 
 from launch.execution.record import lock
 from launch.execution.record.checkpoints import Checkpoint
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.recovery import choose_end_delay
@@ -39,7 +39,7 @@ from launch.slurm.requeue_policy import (
     retry_obstacle,
 )
 from launch.slurm.signals import NodeSignals
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 from tests.execution.record.records import write_run
 from tests.slurm.cluster import Cluster, until
 
@@ -54,7 +54,7 @@ SHOWN = (
 
 def plan(runs: Path, *overrides: str) -> Plan:
     stage = ("stage=demo", "trainer=trl_sft", "nodes=2", "name=x", f"runs='{runs}'", *overrides)
-    return build_plan(composed(*stage), fixed_machine())
+    return planned(*stage)
 
 
 def checkpoint(number: int) -> Checkpoint:

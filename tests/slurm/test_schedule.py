@@ -24,7 +24,7 @@ from launch.slurm.queue import QueuedJob, parse_job_record
 from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment, report_json, report_lines
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 from tests.execution.test_caches import data_set
 from tests.slurm.test_script import shellcheck
 
@@ -176,7 +176,7 @@ def test_the_evaluations_of_a_sweep_wait_each_for_their_own_run(tmp_path: Path) 
 
 def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]], None]) -> None:
     overrides = ("stage=dpo", "nodes=4", "gpus=8", "cluster.partition=gpu", "cluster.requeues=3", "name=x")
-    plan = build_plan(composed(*overrides, "evaluate=true"), fixed_machine())
+    plan = planned(*overrides, "evaluate=true")
     script = plan_evaluation_job(plan_run_job(plan)).script
     script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
     text = render_sbatch(script)

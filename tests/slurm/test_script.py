@@ -21,7 +21,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
 from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
 from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned
 from tests.slurm.cluster import environment, launch
 
 TOKENS = "/home/me/.cache/huggingface/token:/run/token"
@@ -264,10 +264,10 @@ def test_a_mount_that_is_none(mount: str) -> None:
 
 def test_what_a_container_must_see_besides_the_run(tmp_path: Path) -> None:
     environ = {"LAUNCH_CONFIG_DIR": str(tmp_path)}
-    own = folders_in_container(build_plan(composed("stage=sft"), fixed_machine()), environ)
+    own = folders_in_container(planned("stage=sft"), environ)
     assert own["the interpreter"] == Path(sys.prefix) and own["this project"] == resources.ROOT
     assert (own["LAUNCH_CONFIG_DIR"], own["OPEN_INSTRUCT_DIR"]) == (tmp_path, Path("/upstream"))
-    of_image = build_plan(composed("stage=sft", "cluster.python=/opt/bin/python"), fixed_machine())
+    of_image = planned("stage=sft", "cluster.python=/opt/bin/python")
     assert set(folders_in_container(of_image, environ)) == {"LAUNCH_CONFIG_DIR", "OPEN_INSTRUCT_DIR"}
 
 

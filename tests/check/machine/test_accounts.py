@@ -19,8 +19,7 @@ from launch.check.machine.accounts import (
     wandb_key_exists,
 )
 from launch.check.machine.rule import Host
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 ACCOUNTS: dict[str, dict[str, Any]] = {
     "hf_writer": {"name": "ann", "orgs": [{"name": "lab"}], "auth": {"accessToken": {"role": "write"}}},
@@ -58,14 +57,14 @@ def hub() -> Iterator[str]:
     ],
 )
 def test_the_rights_of_a_push(hub: str, owner: str, token: str, verdict: str, facts: str) -> None:
-    plan = build_plan(composed("stage=sft", f"hub.push={owner}/model"), fixed_machine())
+    plan = planned("stage=sft", f"hub.push={owner}/model")
     finding = push_is_allowed.inspect(plan, Host({"HF_ENDPOINT": hub, "HF_TOKEN": token}))
     assert finding.level == verdict and facts in finding.message
     assert token not in finding.message
 
 
 def test_a_hub_that_does_not_answer_is_a_warning() -> None:
-    plan = build_plan(composed("stage=sft", "hub.push=ann/model"), fixed_machine())
+    plan = planned("stage=sft", "hub.push=ann/model")
     finding = push_is_allowed.inspect(plan, Host({"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"}))
     assert finding.level == "warn" and "cannot be reached" in finding.message
 
@@ -83,20 +82,20 @@ def test_a_token_is_found_where_huggingface_hub_finds_it(tmp_path: Path) -> None
 
 def test_a_push_needs_a_token_and_a_gated_model_wants_one(tmp_path: Path) -> None:
     without = Host({"HOME": str(tmp_path)})
-    push = build_plan(composed("stage=sft", "hub.push=ann/model"), fixed_machine())
+    push = planned("stage=sft", "hub.push=ann/model")
     assert hub_token_exists.inspect(push, without).level == "fail"
-    gated = build_plan(composed("stage=sft"), fixed_machine())
+    gated = planned("stage=sft")
     finding = hub_token_exists.inspect(gated, without)
     assert finding.level == "warn" and "meta-llama/Llama-3.1-8B is gated" in finding.message
     assert hub_token_exists.inspect(gated, Host({"HF_TOKEN": "hf_x"})).level == "pass"
-    free = build_plan(composed("stage=sft", "model=olmo2_1b"), fixed_machine())
+    free = planned("stage=sft", "model=olmo2_1b")
     assert hub_token_exists.inspect(free, without).level == "skipped"
 
 
 def test_wandb_needs_a_login_only_online(tmp_path: Path) -> None:
     without = Host({"HOME": str(tmp_path)})
-    online = build_plan(composed("stage=sft", "tracking=wandb", "tracking_entity=me"), fixed_machine())
-    offline = build_plan(composed("stage=sft", "tracking=wandb_offline"), fixed_machine())
+    online = planned("stage=sft", "tracking=wandb", "tracking_entity=me")
+    offline = planned("stage=sft", "tracking=wandb_offline")
     finding = wandb_key_exists.inspect(online, without)
     assert finding.level == "fail" and finding.cure and "tracking=wandb_offline" in finding.cure
     assert wandb_key_exists.inspect(offline, without).level == "skipped"
@@ -104,7 +103,7 @@ def test_wandb_needs_a_login_only_online(tmp_path: Path) -> None:
     (tmp_path / ".netrc").chmod(0o600)
     assert wandb_key_exists.inspect(online, without).level == "pass"
     overrides = ["stage=dpo", "trainer=dpo", "model=olmo2_1b", "tracking=wandb", "tracking_entity=me"]
-    olmo_core = build_plan(composed(*overrides), fixed_machine())
+    olmo_core = planned(*overrides)
     assert "WANDB_API_KEY only" in wandb_key_exists.inspect(olmo_core, without).message
     key = Host({"WANDB_API_KEY": "x"})
     assert wandb_key_exists.inspect(olmo_core, key).level == "pass"

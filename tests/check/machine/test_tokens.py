@@ -8,10 +8,10 @@ from pathlib import Path
 
 from launch.check.machine.inputs import padding_is_low
 from launch.check.machine.rule import Host
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.worker.columns import SampleLengths, build_content
 from launch.worker.finding import Finding
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 DPO = ("stage=dpo", "model.path=some/model", "recipe.max_seq_length=4096", "gpus=2")
 
@@ -24,7 +24,7 @@ def plan_of(file: Path, *overrides: str) -> Plan:
     """A plan whose data are 500 pairs of 300 and 200 tokens."""
     chosen, rejected = [300] * 500, [200] * 500
     file.write_text(json.dumps(build_content(SampleLengths((chosen, rejected), None))), encoding="utf-8")
-    return replace(build_plan(composed(*DPO, *overrides), fixed_machine()), lengths_file=file)
+    return replace(planned(*DPO, *overrides), lengths_file=file)
 
 
 def test_rows_that_stay_empty_are_warned_of(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.execution.supervise.watch import build_watch_config
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, planned
 
 
 @pytest.mark.parametrize("off", ["false", "null", "off", "False"])
@@ -35,7 +34,7 @@ def test_a_misspelt_guard_and_a_word_for_a_number_are_refused() -> None:
 
 def test_guards_do_not_change_the_name_of_a_run() -> None:
     names = {
-        build_plan(composed("stage=demo", "device=cpu", *words), fixed_machine()).name
+        planned("stage=demo", "device=cpu", *words).name
         for words in ([], ["guards=false"], ["guards.divergence.factor=3"])
     }
     assert len(names) == 1
@@ -43,7 +42,7 @@ def test_guards_do_not_change_the_name_of_a_run() -> None:
 
 def test_the_supervisor_is_told_what_the_plan_knows() -> None:
     words = ("stage=sft_25pct", "gpus=8", "recipe.checkpoint_steps=500", "allow=[throughput]")
-    config = build_watch_config(build_plan(composed(*words), fixed_machine()))
+    config = build_watch_config(planned(*words))
     assert config.guard_context.checkpoint_every == 500
     assert list(config.guard_context.ranks) == list(range(8))
     assert config.allow == ("throughput",)
@@ -54,7 +53,7 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
 
 
 def test_a_cure_is_planned_before_a_failed_run_is_told_it() -> None:
-    plan = build_plan(composed("stage=sft", "gpus=8", "trainer=finetune"), fixed_machine())
+    plan = planned("stage=sft", "gpus=8", "trainer=finetune")
     plans = build_watch_config(plan).situation.plans
     assert plans("recipe.per_device_batch_size=1") and plans("recipe.per_device_batch_size=8 recipe.liger=true")
     assert not plans("recipe.per_device_batch_size=7") and not plans("recipe.packing=bins")

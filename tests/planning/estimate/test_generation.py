@@ -16,8 +16,7 @@ from launch.planning.estimate.generation import cache_bytes, generation_seconds
 from launch.planning.estimate.memory import GENERATION, estimate_memory
 from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
-from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 SHAPES = {
     "1b": with_parameters(ModelShape(0, 16, 2048, 8192, 32, 8, 128256, tied=True)),
@@ -115,24 +114,22 @@ def test_a_token_of_an_8b_model_takes_128_kib() -> None:
 
 
 def test_the_whole_step_is_sampled_at_once_so_that_one_card_cannot_hold_tulu_s() -> None:
-    plans = [build_plan(composed("stage=rlvr", f"gpus={gpus}"), fixed_machine()) for gpus in (1, 8)]
+    plans = [planned("stage=rlvr", f"gpus={gpus}") for gpus in (1, 8)]
     card = CardMemory(CARD, "H200")
     one, eight = (forecast_memory(plan, {}, card=card, lengths=None, flash=True) for plan in plans)
     assert one.fit == "won't fit" and eight.fit == "fits"
     assert one.worst and one.worst.moment == GENERATION
     assert one.setting and one.setting.generation == Generation(768, 2048, 2048)
     assert one.setting.reference
-    without = build_plan(composed("stage=rlvr", "gpus=1", "recipe.kl_beta=0"), fixed_machine())
+    without = planned("stage=rlvr", "gpus=1", "recipe.kl_beta=0")
     free = forecast_memory(without, {}, card=card, lengths=None, flash=True).setting
     assert free and free == replace(one.setting, reference=False)
 
 
 def test_continuous_batching_takes_half_of_what_is_free() -> None:
     overrides = ("stage=lora_rlvr", "recipe.generation=continuous", "allow=[bf16_sampling]")
-    plan = build_plan(composed(*overrides, f"cluster.gpu_memory={CARD}"), fixed_machine())
+    plan = planned(*overrides, f"cluster.gpu_memory={CARD}")
     forecast = forecast_memory(plan, {}, card=None, lengths=None, flash=True)
     assert forecast.setting and forecast.setting.generation and forecast.setting.generation.card_gib == CARD
-    unknown = forecast_memory(
-        build_plan(composed(*overrides), fixed_machine()), {}, card=None, lengths=None, flash=True
-    )
+    unknown = forecast_memory(planned(*overrides), {}, card=None, lengths=None, flash=True)
     assert unknown.why == "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
