@@ -13,19 +13,24 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch import resources
+from launch.config.guards import GuardsConfig
+from launch.config.schema import Device, Mode
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import WatchConfig
+from launch.planning.parallel import Batch
 from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
+PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 PRELUDE = """
@@ -64,46 +69,40 @@ class Fault:
     outcome: Outcome
     folder: RunFolder
     shown: str
-    seconds: float
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
     home: Path,
     body: str,
+    row: str | None,
     *,
     before_body: str = "",
-    before: Sequence[str] = (),
     ranks: int = 1,
+    guards: GuardsConfig | None = None,
     watch_config: WatchConfig | None = None,
     env: Mapping[str, str] | None = None,
-    reader: str = "trl",
 ) -> Fault:
-    """Runs `python BEFORE worker trainer.py` in `home`; `body` calls fault() where the fault happens."""
+    """Runs `body`, which calls fault() where the fault happens, under the worker in `home`, and holds `row` to it."""
     script = home / "trainer.py"
     script.write_text(PRELUDE + before_body + textwrap.dedent(body), encoding="utf-8")
     worker = (str(resources.WORKER), "--script", str(script), "--")
     folder = RunFolder(home / "run")
     folder.create()
     shown = io.StringIO()
-    watched = watch_config or WatchConfig()
+    watched = watch_config or WatchConfig(guards=guards or GuardsConfig(), situation=PLAN)
     execution = Execution(
-        argv=(sys.executable, *before, *worker),
-        reader=reader,
+        argv=(sys.executable, *(TWO_RANKS if ranks == 2 else ()), *worker),
+        reader="trl",
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
         watch_config=replace(watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))),
     )
-    began = time.time()
     with contextlib.chdir(home):
         outcome = supervise(execution, folder, PlainDisplay(shown))
     folder.finish(outcome)
-    return Fault(outcome, folder, shown.getvalue(), time.time() - since(home, began))
-
-
-def since(home: Path, otherwise: float) -> float:
-    """When the fault happened (unix seconds)."""
-    marker = home / "fault"
-    return float(marker.read_text()) if marker.exists() else otherwise
+    if row:
+        marker = home / "fault"
+        check(row, shown.getvalue(), outcome.exit_code, time.time() - float(marker.read_text()))
+    return Fault(outcome, folder, shown.getvalue())
 
 
 def rows() -> dict[str, Row]:

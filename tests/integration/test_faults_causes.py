@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.guards import GuardsConfig
-from launch.config.schema import Device, Mode
-from launch.execution.diagnosis.advice import Situation
-from launch.execution.supervise.watch import WatchConfig
-from launch.planning.parallel import Batch
-from tests.integration.faults import TWO_RANKS, check, run
+from tests.integration.faults import run
 
 pytestmark = pytest.mark.slow
-PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
-ON = WatchConfig(guards=GuardsConfig(), situation=PLAN)
 
 
 def test_an_allocation_that_fails(tmp_path: Path) -> None:
@@ -33,8 +26,7 @@ def test_an_allocation_that_fails(tmp_path: Path) -> None:
     fault()
     batch = torch.zeros(8, 2**30)
     """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("memory runs out in an allocation", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "memory runs out in an allocation")
     assert "recipe.per_device_batch_size=4: the same global batch of 32, with 4 accumulation steps" in finished.shown
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert failed["cause_id"] == "host_memory"
@@ -54,34 +46,61 @@ def test_a_rank_killed_by_the_system(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     env = {"TMPDIR": str(temporary)}
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=ON, env=env)
+    run(tmp_path, body, "a rank is killed by SIGKILL", ranks=2, env=env)
     # torch's agent makes a folder of its own and leaves it
     assert sorted(path.name for path in temporary.iterdir()) == ["of-rank-0", "of-rank-1"]
-    check("a rank is killed by SIGKILL", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 
-def test_a_segmentation_fault(tmp_path: Path) -> None:
-    body = """
+CAUSES = {
+    "the trainer crashes": """
     fault()
     os.kill(os.getpid(), signal.SIGSEGV)
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("the trainer crashes", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_a_missing_package(tmp_path: Path) -> None:
-    body = """
+    """,
+    "a package is missing": """
     fault()
     import liger_kernel_of_another_world.transformers
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("a package is missing", finished.shown, finished.outcome.exit_code, finished.seconds)
+    """,
+    "a flag that the trainer does not know": """
+    from dataclasses import dataclass
+    from transformers import HfArgumentParser
+    @dataclass
+    class Arguments:
+        learning_rate: float = 1.0
+    fault()
+    HfArgumentParser(Arguments).parse_args_into_dataclasses(["--use_flash_attn", "true"])
+    """,
+    "the tokenised cache is half-written": """
+    import datasets
+    datasets.Dataset.from_dict({"x": [1, 2, 3]}).save_to_disk("cache")
+    os.remove("cache/state.json")
+    fault()
+    datasets.load_from_disk("cache")
+    """,
+    "the model's weights are cut off": """
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+    shape = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
+    LlamaForCausalLM(shape).save_pretrained("model")
+    os.truncate("model/model.safetensors", 1000)
+    fault()
+    AutoModelForCausalLM.from_pretrained("model")
+    """,
+    "a hub name has its namespace twice": """
+    from huggingface_hub import HfApi
+    fault()
+    HfApi().create_repo("allenai/allenai/tulu")
+    """,
+}
+
+
+@pytest.mark.parametrize("row", CAUSES)
+def test_what_a_trainer_dies_of(row: str, tmp_path: Path) -> None:
+    run(tmp_path, CAUSES[row], row)
 
 
 def test_an_error_in_the_trainer_s_import(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def train(:\n    pass\n", encoding="utf-8")
-    finished = run(tmp_path, f"fault()\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n", watch_config=ON)
-    check("the trainer's source is broken", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(tmp_path, f"fault()\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n", "the trainer's source is broken")
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
@@ -93,8 +112,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         fault()
         dist.TCPStore("127.0.0.1", int(os.environ["TAKEN"]), world_size=1, is_master=True)
         """
-        finished = run(tmp_path, body, watch_config=ON, env={"TAKEN": str(taken.getsockname()[1])})
-    check("the port is in use", finished.shown, finished.outcome.exit_code, finished.seconds)
+        run(tmp_path, body, "the port is in use", env={"TAKEN": str(taken.getsockname()[1])})
 
 
 def test_a_collective_that_times_out(tmp_path: Path) -> None:
@@ -106,8 +124,7 @@ def test_a_collective_that_times_out(tmp_path: Path) -> None:
     fault()
     dist.all_reduce(torch.ones(1))
     """
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=ON)
-    check("a rank does not arrive in a collective", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(tmp_path, body, "a rank does not arrive in a collective", ranks=2)
 
 
 def test_the_second_of_two_errors_is_not_the_cause(tmp_path: Path) -> None:
@@ -120,59 +137,8 @@ def test_the_second_of_two_errors_is_not_the_cause(tmp_path: Path) -> None:
         raise IndexError("sample 4711 has no assistant turn")
     dist.all_reduce(torch.ones(1))
     """
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=ON)
-    check("one rank fails and the others fail of it", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "one rank fails and the others fail of it", ranks=2)
     assert "trainer.py" in finished.shown and "runpy" not in finished.shown
-
-
-def test_an_unknown_flag(tmp_path: Path) -> None:
-    body = """
-    from dataclasses import dataclass
-    from transformers import HfArgumentParser
-    @dataclass
-    class Arguments:
-        learning_rate: float = 1.0
-    fault()
-    HfArgumentParser(Arguments).parse_args_into_dataclasses(["--use_flash_attn", "true"])
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("a flag that the trainer does not know", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_a_half_written_cache(tmp_path: Path) -> None:
-    body = """
-    import datasets
-    datasets.Dataset.from_dict({"x": [1, 2, 3]}).save_to_disk("cache")
-    os.remove("cache/state.json")
-    fault()
-    datasets.load_from_disk("cache")
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("the tokenised cache is half-written", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_a_model_whose_weights_are_cut_off(tmp_path: Path) -> None:
-    body = """
-    import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-    shape = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
-    LlamaForCausalLM(shape).save_pretrained("model")
-    os.truncate("model/model.safetensors", 1000)
-    fault()
-    AutoModelForCausalLM.from_pretrained("model")
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("the model's weights are cut off", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_a_hub_name_with_its_namespace_twice(tmp_path: Path) -> None:
-    body = """
-    from huggingface_hub import HfApi
-    fault()
-    HfApi().create_repo("allenai/allenai/tulu")
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("a hub name has its namespace twice", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 
 class _Gate(http.server.BaseHTTPRequestHandler):
@@ -205,8 +171,12 @@ def test_a_gated_repository(tmp_path: Path, hub: str) -> None:
     fault()
     snapshot_download("meta-llama/Llama-3.1-8B", cache_dir="cache")
     """
-    finished = run(tmp_path, body, watch_config=ON, env={"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"})
-    check("the hub asks for authentication", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(
+        tmp_path,
+        body,
+        "the hub asks for authentication",
+        env={"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"},
+    )
 
 
 def test_a_log_flood(tmp_path: Path) -> None:
@@ -216,8 +186,7 @@ def test_a_log_flood(tmp_path: Path) -> None:
         sys.stdout.write(f"2026-08-20 09:00:00 - INFO - x.py:1 - line {number} of a flood that says nothing\\n")
     raise ValueError("the needle")
     """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("a flood of output, then an error", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "a flood of output, then an error")
     assert (finished.folder.logs / "rank-0.log").read_bytes().count(b"\n") >= 200_000
 
 
@@ -231,7 +200,6 @@ def test_a_flood_of_invalid_utf_8(tmp_path: Path) -> None:
     step(7, loss=1.5)
     time.sleep(0.5)
     """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("a flood of invalid UTF-8", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "a flood of invalid UTF-8")
     assert finished.outcome.steps == 7
     assert os.path.getsize(finished.folder.logs / "rank-0.log") >= 200 * 16384  # noqa: PTH202

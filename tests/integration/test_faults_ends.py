@@ -1,11 +1,10 @@
-"""Ends that a user or the system brings about: signals, a launcher that is killed, a slow tear-down."""
+"""Real runs that diverge or leave nothing, and the table's rows: those of signals are in test_teardown.py."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
@@ -14,66 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.supervise.fake import ROOT, alive, start_supervisor, wait_for
 from tests.integration.demo_kit import give_demo
 from tests.integration.faults import check, rows
 from tests.integration.reports import read_report
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
-SLOW = """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"],
-                 start_new_session=True)
-event("phase", phase="training")
-time.sleep(1)
-open("ready", "w").close()
-time.sleep(600)
-"""
-
-
-def shown(home: Path) -> str:
-    return (home / "shown.txt").read_text(encoding="utf-8")
-
-
-def test_a_tear_down_that_meets_deaf_processes(tmp_path: Path) -> None:
-    supervisor = start_supervisor(tmp_path, SLOW)
-    wait_for((tmp_path / "ready").exists)
-    supervisor.send_signal(signal.SIGINT)
-    took = wait_for(lambda: supervisor.poll() is not None)
-    check("Ctrl-C, and processes that ignore SIGTERM", shown(tmp_path), supervisor.returncode, took)
-    assert alive(tmp_path) == []
-
-
-def test_a_second_ctrl_c(tmp_path: Path) -> None:
-    supervisor = start_supervisor(tmp_path, SLOW)
-    wait_for((tmp_path / "ready").exists)
-    supervisor.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    supervisor.send_signal(signal.SIGINT)
-    took = wait_for(lambda: supervisor.poll() is not None)
-    check("a second Ctrl-C", shown(tmp_path), supervisor.returncode, took)
-    assert alive(tmp_path) == []
-
-
-def test_the_launcher_is_killed(tmp_path: Path) -> None:
-    supervisor = start_supervisor(tmp_path, SLOW)
-    wait_for((tmp_path / "ready").exists)
-    supervisor.kill()
-    supervisor.wait()
-    took = wait_for(lambda: not alive(tmp_path))
-    check("the launcher is killed by SIGKILL", shown(tmp_path), 0, took)
-
-
-def test_the_reaper_is_killed(tmp_path: Path) -> None:
-    import psutil
-
-    supervisor = start_supervisor(tmp_path, SLOW)
-    wait_for((tmp_path / "ready").exists)
-    (reaper,) = psutil.Process(supervisor.pid).children()
-    reaper.kill()
-    took = wait_for(lambda: supervisor.poll() is not None)
-    check("the process that supervises the run is killed", shown(tmp_path), supervisor.returncode, took)
-    assert alive(tmp_path) == []
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +75,7 @@ def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:
 
 
 def test_every_row_of_the_table_has_its_test() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_faults*.py"))
+    files = (*Path(__file__).parent.glob("test_faults*.py"), ROOT / "tests/execution/supervise/test_teardown.py")
+    sources = "".join(path.read_text(encoding="utf-8") for path in files)
     assert len(rows()) >= 20
-    assert [name for name in rows() if f'check("{name}"' not in sources] == []
+    assert [name for name in rows() if f'"{name}"' not in sources] == []

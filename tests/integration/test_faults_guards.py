@@ -24,10 +24,9 @@ from launch.config.schema import Family
 from launch.execution.facts import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.watch import WatchConfig
-from tests.integration.faults import TWO_RANKS, check, run
+from tests.integration.faults import run
 
 pytestmark = pytest.mark.slow
-ON = WatchConfig(guards=GuardsConfig())
 # what TRL leaves of a checkpoint, as small files that are whole
 SAVE = """
 import torch
@@ -57,8 +56,7 @@ def test_loss_is_nan(tmp_path: Path) -> None:
         time.sleep(0.3)
         if number in (3, 5, 7): save(number)
     """
-    finished = run(tmp_path, body, before_body=SAVE, watch_config=watched(tmp_path))
-    check("loss is NaN", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "loss is NaN", before_body=SAVE, watch_config=watched(tmp_path))
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert (failed["exit_code"], failed["guard"]["id"]) == (3, "non_finite")
     assert failed["guard"]["numbers"]["last_good_step"] == 5
@@ -68,15 +66,66 @@ def test_loss_is_nan(tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "checkpoint-7").exists()
 
 
-def test_gradient_norm_is_infinite(tmp_path: Path) -> None:
-    body = """
+GUARDED = {
+    "gradient norm is infinite": (
+        GuardsConfig(),
+        """
     for number in range(1, 100):
         if number == 4: fault()
         step(number, grad_norm=float("inf") if number == 4 else 0.5)
         time.sleep(0.1)
-    """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("gradient norm is infinite", finished.shown, finished.outcome.exit_code, finished.seconds)
+    """,
+    ),
+    "loss diverges": (
+        GuardsConfig(divergence=DivergenceLimits(window=5)),
+        """
+    for number in range(1, 1000):
+        if number == 40: fault()
+        step(number, loss=2.0 if number < 40 else 9.0)
+        time.sleep(0.05)
+    """,
+    ),
+    "gradient norm explodes": (
+        GuardsConfig(grad_norm=GradNormLimits(steps=3)),
+        """
+    for number in range(1, 1000):
+        if number == 30: fault()
+        step(number, grad_norm=0.8 if number < 30 else 4000.0)
+        time.sleep(0.05)
+    """,
+    ),
+    "GPU memory creeps up": (
+        GuardsConfig(memory_creep=MemoryCreepLimits(window=10, windows=4)),
+        """
+    for number in range(1, 1000):
+        if number == 10: fault()
+        step(number, memory_gib=40.0 + 0.4 * number)
+        time.sleep(0.02)
+    """,
+    ),
+    "throughput collapses": (
+        GuardsConfig(throughput=ThroughputLimits(steps=10, seconds=1)),
+        """
+    for number in range(1, 1000):
+        if number == 40: fault()
+        step(number, tokens_per_second=28000.0 if number < 40 else 900.0)
+        time.sleep(0.05)
+    """,
+    ),
+    "a rank is stopped while it imports": (
+        GuardsConfig(stall=StallLimits(importing=2)),
+        """
+    fault()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    """,
+    ),
+}
+
+
+@pytest.mark.parametrize("row", GUARDED)
+def test_a_guard_ends_the_run(row: str, tmp_path: Path) -> None:
+    guards, body = GUARDED[row]
+    run(tmp_path, body, row, guards=guards)
 
 
 def test_nan_in_the_last_steps_of_a_fast_run(tmp_path: Path) -> None:
@@ -85,57 +134,8 @@ def test_nan_in_the_last_steps_of_a_fast_run(tmp_path: Path) -> None:
     for number in range(1, 4):
         step(number, loss=float("nan"))
     """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("loss is NaN and the run ends at once", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "loss is NaN and the run ends at once")
     assert not (finished.folder.path / "DONE").exists()
-
-
-def test_divergence(tmp_path: Path) -> None:
-    body = """
-    for number in range(1, 1000):
-        if number == 40: fault()
-        step(number, loss=2.0 if number < 40 else 9.0)
-        time.sleep(0.05)
-    """
-    guards = GuardsConfig(divergence=DivergenceLimits(window=5))
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
-    check("loss diverges", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_gradient_explosion(tmp_path: Path) -> None:
-    body = """
-    for number in range(1, 1000):
-        if number == 30: fault()
-        step(number, grad_norm=0.8 if number < 30 else 4000.0)
-        time.sleep(0.05)
-    """
-    guards = GuardsConfig(grad_norm=GradNormLimits(steps=3))
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
-    check("gradient norm explodes", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_memory_creep(tmp_path: Path) -> None:
-    body = """
-    for number in range(1, 1000):
-        if number == 10: fault()
-        step(number, memory_gib=40.0 + 0.4 * number)
-        time.sleep(0.02)
-    """
-    guards = GuardsConfig(memory_creep=MemoryCreepLimits(window=10, windows=4))
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
-    check("GPU memory creeps up", finished.shown, finished.outcome.exit_code, finished.seconds)
-
-
-def test_throughput_collapse(tmp_path: Path) -> None:
-    body = """
-    for number in range(1, 1000):
-        if number == 40: fault()
-        step(number, tokens_per_second=28000.0 if number < 40 else 900.0)
-        time.sleep(0.05)
-    """
-    guards = GuardsConfig(throughput=ThroughputLimits(steps=10, seconds=1))
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
-    check("throughput collapses", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
@@ -152,8 +152,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
         if RANK == 0: step(number)
     """
     guards = GuardsConfig(stall=StallLimits(training=3, factor=1))
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
-    check("a rank hangs, the others wait in a collective", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "a rank hangs, the others wait in a collective", ranks=2, guards=guards)
     stacks = finished.folder.path / "stacks"
     if "could not be inspected" in finished.shown:
         pytest.skip("py-spy may not look into other processes here")
@@ -161,16 +160,6 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     assert "rank 1 is in data_loader_that_never_returns (trainer.py:" in finished.shown
     assert "rank 0 waits in all_reduce (torch/distributed/distributed_c10d.py:" in finished.shown
     assert "from <module> (trainer.py:" in finished.shown
-
-
-def test_a_stopped_rank_is_told_from_a_hanging_one(tmp_path: Path) -> None:
-    body = """
-    fault()
-    os.kill(os.getpid(), signal.SIGSTOP)
-    """
-    guards = GuardsConfig(stall=StallLimits(importing=2))
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
-    check("a rank is stopped while it imports", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 
 def test_a_rank_that_leaves_silently(tmp_path: Path) -> None:
@@ -182,8 +171,7 @@ def test_a_rank_that_leaves_silently(tmp_path: Path) -> None:
     time.sleep(600)  # as in NCCL, which does not notice; gloo would
     """
     guards = GuardsConfig(dead_rank=DeadRankLimits(silent=3))
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
-    check("a rank exits with status 0 while others wait", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(tmp_path, body, "a rank exits with status 0 while others wait", ranks=2, guards=guards)
 
 
 def test_a_failed_rank_that_does_not_end(tmp_path: Path) -> None:
@@ -199,8 +187,7 @@ def test_a_failed_rank_that_does_not_end(tmp_path: Path) -> None:
     time.sleep(600)
     """
     guards = GuardsConfig(dead_rank=DeadRankLimits(after_error=3))
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
-    check("a rank fails and does not end", finished.shown, finished.outcome.exit_code, finished.seconds)
+    finished = run(tmp_path, body, "a rank fails and does not end", ranks=2, guards=guards)
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert (failed["exit_code"], failed["guard"]["id"]) == (1, "dead_rank")
 
@@ -211,7 +198,7 @@ def test_allow_lets_a_run_go_on(tmp_path: Path) -> None:
         step(number, loss=float("inf"))
         time.sleep(0.1)
     """
-    finished = run(tmp_path, body, watch_config=WatchConfig(guards=GuardsConfig(), allow=["non_finite"]))
+    finished = run(tmp_path, body, None, watch_config=WatchConfig(guards=GuardsConfig(), allow=["non_finite"]))
     assert finished.outcome.exit_code == 0
     assert "warning: the loss is inf at step 1" in finished.shown
     events = (finished.folder.path / "events.jsonl").read_text().splitlines()
@@ -247,8 +234,7 @@ def test_the_next_checkpoint_will_not_fit(tmp_path: Path, small_disk: Path) -> N
         small.guards, (), small.guard_context, small.output, small.layout, checkpoint_bytes=2**24
     )
     (small_disk / "model").mkdir()
-    finished = run(tmp_path, body, watch_config=watch_config)
-    check("the next checkpoint will not fit", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(tmp_path, body, "the next checkpoint will not fit", watch_config=watch_config)
     assert not (small_disk / "model" / "too-much").exists()
 
 
@@ -259,5 +245,4 @@ def test_the_disk_is_full(tmp_path: Path, small_disk: Path) -> None:
     fault()
     torch.save(torch.zeros(2**23), "{small_disk}/checkpoint.pt")
     """
-    finished = run(tmp_path, body, watch_config=ON)
-    check("the disk is full", finished.shown, finished.outcome.exit_code, finished.seconds)
+    run(tmp_path, body, "the disk is full")

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.execution.supervise.fake import alive, run, start_supervisor, wait_for
+from tests.integration.faults import check
 from tests.paths import ROOT
 
 # A rank that ignores SIGTERM, with a child and a child in a session of its own that ignore it too.
@@ -21,6 +22,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if len(sys.argv) == 1:
     for own_session in (False, True):
         subprocess.Popen([sys.executable, __file__, "child"], start_new_session=own_session)
+    event("phase", phase="training")
 open(f"ready-{RANK}-{os.getpid()}", "w").close()
 time.sleep(600)
 """
@@ -55,11 +57,9 @@ def test_ctrl_c_ends_a_tree_that_ignores_sigterm_and_says_how_many(tmp_path: Pat
     wait_for(lambda: ready(tmp_path, 3))
     supervisor.send_signal(signal.SIGINT)
     took = wait_for(lambda: supervisor.poll() is not None)
-    assert supervisor.returncode == 130
+    check("Ctrl-C, and processes that ignore SIGTERM", shown(tmp_path), supervisor.returncode, took)
     assert alive(tmp_path) == []
     assert took < 15
-    assert "SIGINT: ending every process" in shown(tmp_path)
-    assert "interrupted by SIGINT: 3 processes ended, none left" in shown(tmp_path)
     failed = json.loads((tmp_path / "run" / "FAILED").read_text(encoding="utf-8"))
     assert (failed["exit_code"], failed["ended_processes"]) == (130, 3)
 
@@ -71,10 +71,9 @@ def test_a_second_ctrl_c_is_faster(tmp_path: Path) -> None:
     wait_for(lambda: "SIGINT" in shown(tmp_path))
     supervisor.send_signal(signal.SIGINT)
     took = wait_for(lambda: supervisor.poll() is not None)
-    assert supervisor.returncode == 130
+    check("a second Ctrl-C", shown(tmp_path), supervisor.returncode, took)
     assert alive(tmp_path) == []
     assert took < 4
-    assert "at once" in shown(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -91,12 +90,14 @@ def test_other_signals_end_a_polite_tree_without_the_grace(tmp_path: Path, numbe
 
 def test_sigkill_of_the_supervisor_leaves_nothing(tmp_path: Path) -> None:
     supervisor = start_supervisor(tmp_path, STUBBORN)
-    wait_for(lambda: ready(tmp_path, 3))
+    wait_for(lambda: ready(tmp_path, 3) and "training" in shown(tmp_path))
     channel = Path(alive(tmp_path)[0].environ()["LAUNCH_CHANNEL"])
     assert channel.is_dir()
     supervisor.kill()
     supervisor.wait()
-    assert wait_for(lambda: not alive(tmp_path)) < 15
+    took = wait_for(lambda: not alive(tmp_path))
+    check("the launcher is killed by SIGKILL", shown(tmp_path), 0, took)
+    assert took < 15
     wait_for(lambda: not channel.exists())
 
 
@@ -105,9 +106,9 @@ def test_sigkill_of_the_reaper_ends_the_run_as_failed(tmp_path: Path) -> None:
     wait_for(lambda: ready(tmp_path, 3))
     (reaper,) = psutil.Process(supervisor.pid).children()
     reaper.kill()
-    wait_for(lambda: supervisor.poll() is not None)
-    assert (supervisor.returncode, alive(tmp_path)) == (1, [])
-    assert "the run failed" in shown(tmp_path)
+    took = wait_for(lambda: supervisor.poll() is not None)
+    check("the process that supervises the run is killed", shown(tmp_path), supervisor.returncode, took)
+    assert alive(tmp_path) == []
 
 
 def test_a_launcher_that_ends_takes_what_it_left_behind_along(tmp_path: Path) -> None:
