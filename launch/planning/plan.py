@@ -111,6 +111,9 @@ class _Resolved:
         return {self.runs: "{runs}", self.cache: "{cache}", resources.ROOT: "{project}"}
 
 
+_ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
+
+
 @dataclass(frozen=True)
 class _Rendered(_Resolved):
     """How the run is started, its name still open: NAME stands for it."""
@@ -144,6 +147,11 @@ class Plan(_Rendered):
     @property
     def identity_version(self) -> int:
         return IDENTITY_VERSIONS[self.config.trainer.family]
+
+    @property
+    def trains_adapter(self) -> bool:
+        """Whether an adapter is trained, by recipe.lora or by flags of the trainer's own alone."""
+        return any(self.flags[name].value for name in _ADAPTER_FLAGS if name in self.flags)
 
     @property
     def unset(self) -> tuple[str, ...]:

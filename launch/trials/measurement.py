@@ -163,7 +163,6 @@ LEAST_NOISE = 0.02  # of a rate measured over a few steps
 _ONE_STEP_NOISE = 0.2
 _LEAST_STEPS = 2  # from which a spread can be computed
 _STARTUP = PHASES[: PHASES.index("training")]  # which a run goes through once
-_ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
@@ -284,11 +283,10 @@ class Operations:
 
 def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
     """Count a plan's operations; `tokens`: without padding, of each step."""
-    shape, flags = plan.shape, values_of(plan.flags)
+    shape, frozen = plan.shape, plan.trains_adapter
     # open-instruct's trainers, and others with this flag, compute the reference's log-probs before the training
-    reference = has_reference(plan) and not flags.get("precompute_ref_log_probs")
+    reference = has_reference(plan) and not values_of(plan.flags).get("precompute_ref_log_probs")
     document = _mean_document_tokens(plan, tokens)
-    frozen = any(flags.get(name) for name in _ADAPTERS)
     if shape is None:
         return Operations(None, document, reference, ("the model's shape is unknown",))
     left_out = [] if document is not None else ["attention, because the length of the documents is unknown"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def refuse_failing_preflight(
     """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
     `asks_parser` and `ends_after`: see preflight. Raises UserError."""
     found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
-    if problems := [problem for problems in found for problem in problems]:
+    if problems := [*itertools.chain(*found)]:
         raise UserError(problems)
 
 
@@ -153,7 +154,7 @@ class Runner(Generic[R]):
 def _set_state(run: TrialRun, measured: Measurement) -> None:
     outcome = measured.outcome
     run.cause_id = outcome.cause_id
-    run.message = "; ".join(text for text in (outcome.cause, outcome.cure) if text) or None
+    run.message = "; ".join(filter(None, (outcome.cause, outcome.cure))) or None
     if outcome.exit_code == EXIT_INTERRUPTED:
         run.state = State.interrupted
     elif measured.finished:

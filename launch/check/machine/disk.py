@@ -17,7 +17,6 @@ from launch.planning.plan import Plan
 from launch.table import format_bytes
 from launch.worker.finding import Finding
 
-_ADAPTER_FLAGS = ("use_lora", "use_peft")  # as flags, without recipe.lora, they say too little
 _KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by launch
 
 
@@ -94,7 +93,7 @@ def written_bytes(plan: Plan, environ: Mapping[str, str], *, merged: bool = Fals
         adapter = 4 * plan.lora.count_parameters(shape)
         frozen = 0.0 if is_trl else 2 * size.parameters
         return 2 * size.parameters if merged else adapter, (4 if has_zero else 3) * adapter + frozen
-    if size is None or any(plan.flags[name].value for name in _ADAPTER_FLAGS if name in plan.flags):
+    if size is None or plan.trains_adapter:  # its flags, without recipe.lora, say too little
         return None
     element = 2 if plan.parallel.precision == Precision.bf16 and (has_zero or not is_trl) else 4
     return element * size.parameters, (element + 12 if has_zero else 3 * element) * size.parameters

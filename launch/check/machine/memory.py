@@ -16,7 +16,6 @@ from launch.table import format_bytes, format_count
 from launch.worker.finding import Finding
 
 _GIB = 1 << 30
-_ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 _MIB = 1 << 20
 
 
@@ -47,9 +46,8 @@ def model_fits(plan: Plan, host: Host) -> Finding:
 
 
 def _full_model_fits(plan: Plan, host: Host) -> Finding:
-    adapter = any(plan.flags[name].value for name in _ADAPTERS if name in plan.flags)
-    if adapter or plan.only_tokenizes:
-        return skipped("an adapter is trained: no estimate" if adapter else "tokenising loads no model")
+    if plan.trains_adapter or plan.only_tokenizes:
+        return skipped("an adapter is trained: no estimate" if plan.trains_adapter else "tokenising loads no model")
     model = find_model_size(plan, host.environ)
     if model is None:
         return skipped(f"the size of {plan.inputs.model.reference} is unknown")

@@ -150,8 +150,7 @@ def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
 
 def _dropout(plans: Sequence[Plan]) -> PlanDifference | None:
     """Every rank draws its own dropout masks."""
-    flags = values_of(plans[0].flags)
-    if not (flags.get("use_lora") or flags.get("use_peft")) or flags.get("lora_dropout") == 0:
+    if not plans[0].trains_adapter or values_of(plans[0].flags).get("lora_dropout") == 0:
         return None
     what = "LoRA's dropout draws different masks on each rank"
     bound, cure = "noise of the same size at every width", "flags.lora_dropout=0.0 removes it"
