@@ -15,7 +15,6 @@ from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import command_for
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
-from launch.planning.find_runs import run_name
 from launch.planning.identity import compute_identity
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
@@ -66,8 +65,8 @@ class SweepRecord(TrialRecord[SweepRun]):
         lines += [f"{run.label} {run.state.value}: {run.message}" for run in self.runs if run.message]
         if len(done) > 1:
             first, *others = [run.plan.folder for run in done]
-            command = command_for("compare", first, *map(run_name, others))
-            lines.append(f"`{command}` compares their settings, losses and speeds")
+            names = " ".join(f"{folder.parent.name}/{folder.name}" for folder in others)
+            lines.append(f"`{command_for('compare', first)} {names}` compares their settings, losses and speeds")
         return lines
 
     @property

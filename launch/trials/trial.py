@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +67,7 @@ def refuse_failing_preflight(
     """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
     `asks_parser` and `ends_after`: see preflight. Raises UserError."""
     found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
-    if problems := [*itertools.chain(*found)]:
+    if problems := [problem for problems in found for problem in problems]:
         raise UserError(problems)
 
 
@@ -118,14 +117,17 @@ class Runner(Generic[R]):
 
     def find_earlier(self, run: R) -> Measurement | None:
         """What an earlier call measured of a run, with the same packages on the same card, if that counts."""
-        if self.reuse and run.label not in self._earlier:
+        if not self.reuse:
+            return None
+        if run.label not in self._earlier:
             measured = read_measurement(run.plan, run.steps or self.record.steps)
-            counts = measured is not None and self.record.accepts(run, measured)
-            changes = describe_changes(run.plan) if counts and self.same_machine else None
-            if changes:
+            if measured is not None and not self.record.accepts(run, measured):
+                measured = None
+            if measured and self.same_machine and (changes := describe_changes(run.plan)):
                 self.display.say(f"{run.label} of an earlier call is not reused: {changes}")
-            self._earlier[run.label] = measured if counts and not changes else None
-        return self._earlier.get(run.label) if self.reuse else None
+                measured = None
+            self._earlier[run.label] = measured
+        return self._earlier[run.label]
 
     def measure(self, run: R, seconds: float | None = None) -> Measurement:
         """Run until the steps of a run are logged, or for `seconds`, and read what it measured; an earlier try is

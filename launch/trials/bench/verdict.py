@@ -31,14 +31,11 @@ class Ratio:
     confidence: float = CONFIDENCE
 
     @property
-    def above(self) -> bool:
-        """Whether the whole interval is above 1."""
-        return self.low is not None and self.low > 1
-
-    @property
-    def below(self) -> bool:
-        """Whether the whole interval is below 1."""
-        return self.high is not None and self.high < 1
+    def speed(self) -> str:
+        """`faster` or `slower` where the whole interval is above or below 1, else `undecided`."""
+        if self.low is None or self.high is None:
+            return "undecided"
+        return "faster" if self.low > 1 else "slower" if self.high < 1 else "undecided"
 
 
 def student_t(freedom: int) -> float:
@@ -111,7 +108,6 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     ratio = paired_ratio([b.per_second / a.per_second for a, b in pairs if a.unit == b.unit])
     if ratio is None:
         return None
-    speed, speed_sentence = _judge_speed(ratio, same_setting)
     difference = median(relative_change(a.loss, b.loss) for a, b in pairs)
     steps = [step for a, b in pairs for step in zip(a.losses, b.losses, strict=False)]
     progress = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
@@ -119,10 +115,10 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     data, data_sentence = _judge_data(pairs)
     memory_ratio = median(b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib)
     memory, memory_sentence = _judge_memory(pairs, memory_ratio)
-    if loss == "differs" and speed == "faster":
+    if loss == "differs" and ratio.speed == "faster":
         loss_sentence += ", so its speed-up is not one of the same training"
     return BenchVerdict(
-        speed=speed,
+        speed=ratio.speed,
         loss=loss,
         data=data,
         memory=memory,
@@ -131,7 +127,9 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
         largest_loss_difference=max((relative_difference(*step) for step in steps), default=None),
         loss_progress=progress,
         memory_ratio=memory_ratio,
-        summary=tuple(filter(None, (speed_sentence, loss_sentence, data_sentence, memory_sentence))),
+        summary=tuple(
+            filter(None, (_describe_speed(ratio, same_setting), loss_sentence, data_sentence, memory_sentence))
+        ),
     )
 
 
@@ -152,9 +150,7 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.3g} x" if ratio >= 10 else f"{ratio:.3f} x" if abs(ratio - 1) < 0.1 else f"{ratio:.2f} x"
 
 
-def _judge_speed(ratio: Ratio, same_setting: bool) -> tuple[str, str]:
-    """The verdict on the speed, and its sentence."""
-    speed = "faster" if ratio.above else "slower" if ratio.below else "undecided"
+def _describe_speed(ratio: Ratio, same_setting: bool) -> str:
     count = len(ratio.values)
     pairs = "one pair" if count == 1 else f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
     interval = ""
@@ -162,13 +158,13 @@ def _judge_speed(ratio: Ratio, same_setting: bool) -> tuple[str, str]:
         interval = f"; {CONFIDENCE:.0%} interval {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
     if same_setting:
         unsteady = "this machine is not steady, and a difference of this size means nothing"
-        noise = "the difference is noise" if speed == "undecided" else unsteady
+        noise = "the difference is noise" if ratio.speed == "undecided" else unsteady
         conclusion = f"A and B are the same setting: {noise}"
     elif count == 1:
         conclusion = "one pair has no spread: undecided"
     else:
-        conclusion = "the interval includes 1: undecided" if speed == "undecided" else f"B is {speed}"
-    return speed, f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval}): {conclusion}"
+        conclusion = "the interval includes 1: undecided" if ratio.speed == "undecided" else f"B is {ratio.speed}"
+    return f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval}): {conclusion}"
 
 
 def _judge_loss(

@@ -13,7 +13,7 @@ def test_nothing_and_one_pair() -> None:
     assert paired_ratio([]) is None and paired_ratio([0.0]) is None and paired_ratio([1.0, float("inf")]) is None
     single = paired_ratio([1.5])
     assert single is not None and (single.median, single.low, single.high) == (1.5, None, None)
-    assert not single.above and not single.below
+    assert single.speed == "undecided"
 
 
 def test_the_interval_of_three_pairs_is_the_textbooks() -> None:
@@ -28,10 +28,10 @@ def test_the_interval_of_three_pairs_is_the_textbooks() -> None:
 
 def test_a_large_difference_is_seen_in_two_pairs_and_a_small_one_is_not() -> None:
     large, small = paired_ratio([5.60, 5.65]), paired_ratio([1.01, 1.03])
-    assert large is not None and large.above
-    assert small is not None and not small.above and not small.below
+    assert large is not None and large.speed == "faster"
+    assert small is not None and small.speed == "undecided"
     slower = paired_ratio([0.20, 0.201])
-    assert slower is not None and slower.below
+    assert slower is not None and slower.speed == "slower"
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 30])
@@ -42,7 +42,7 @@ def test_two_runs_of_one_setting_seldom_differ_significantly(pairs: int) -> None
     for _ in range(2000):
         ratio = paired_ratio([noise.lognormvariate(0, 0.02) / noise.lognormvariate(0, 0.02) for _ in range(pairs)])
         assert ratio is not None
-        rejections += ratio.above or ratio.below
+        rejections += ratio.speed != "undecided"
     assert rejections / 2000 == pytest.approx(0.05, abs=0.02)
 
 
