@@ -25,7 +25,6 @@ from launch.config.ranges import FLAG_RANGES, Range, out_of_range
 from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig, hints, node_class
 from launch.errors import Cure, Problem, Way, did_you_mean, nearest, path_problem
 from launch.redact import process_redactor
-from launch.worker.expectations import EVIDENCE, STATE
 
 _PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
 _LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer ones
@@ -237,9 +236,9 @@ def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, w
     return out_of_range(f"--{flag}", value, allowed, where)
 
 
-# The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
+# The lists of rules with an `id` each, which layers above define. They are imported only when a line has an `allow`.
 _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates_across", "GATES"))
-_EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
+_WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
 _OTHERS = (
     "base_changed",
     "bf16_sampling",
@@ -301,9 +300,11 @@ _RENAMED = {  # old id -> new id
 @cache
 def allowable_ids() -> frozenset[str]:
     """Return every id that `allow` takes."""
+    from launch.worker.expectations import EVIDENCE, STATE
+
     registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
     guards = (field.name for field in dataclasses.fields(GuardsConfig))
-    evidence = (f"{verdict}_{key}" for key in _EVIDENCE for verdict in ("refuted", "unproven"))
+    evidence = (f"{verdict}_{key}" for key in (*STATE, *EVIDENCE, *_WEIGHTS) for verdict in ("refuted", "unproven"))
     return frozenset((*registered, *guards, *evidence, *_OTHERS))
 
 

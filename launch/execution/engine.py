@@ -47,7 +47,7 @@ from launch.planning.rlvr import refuse_untried
 from launch.worker.finding import Evidence
 from launch.worker.json_codec import versioned
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
-from launch.worker.trl_entry import OPTIONS
+from launch.worker.trl_options import OPTIONS
 
 RankRunner = Callable[[Plan, RunFolder, Display], Outcome]  # runs a plan's processes to their end
 

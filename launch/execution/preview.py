@@ -34,7 +34,7 @@ from launch.terminal import notify, printable
 from launch.worker.finding import Finding
 from launch.worker.json_codec import encode, to_json
 from launch.worker.samples import Request
-from launch.worker.trl_data import MixturePart
+from launch.worker.trl_options import MixturePart
 
 # patches and options that let the trainer be imported, or decide how it tokenises
 _KEPT = ("unused_imports", "registered_models", "chat_template")

@@ -21,7 +21,6 @@ from launch.errors import Cure, Problem, did_you_mean, refusal
 from launch.files import load_json
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
-from launch.worker.patches.shared import CHAT_TEMPLATE
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
@@ -54,7 +53,7 @@ def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Seq
     name, is_trl = config.recipe.chat_template, config.trainer.family == Family.trl
     if name is None:
         return None
-    upstream, takes_files = () if is_trl else upstream, is_trl or CHAT_TEMPLATE.id in config.trainer.patches
+    upstream, takes_files = () if is_trl else upstream, is_trl or "chat_template" in config.trainer.patches
     shipped = _shipped() if takes_files else {}
     if name in upstream or name in shipped:
         return ChatTemplate(name, None if name in upstream else shipped[name])

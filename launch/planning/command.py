@@ -29,8 +29,6 @@ from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
 from launch.planning.rlvr import verifier_option
-from launch.worker.patches import PATCHES, PlanFacts
-from launch.worker.trl_entry import OPTIONS
 
 # seconds that a node waits for the others to start; torch gives up after 600 (static_tcp_rendezvous.py:28), too early
 # where hundreds of nodes read Python from one file system
@@ -112,42 +110,71 @@ def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags
 
     The order is that of the trainer's file, and that of their application.
     """
-    facts = _gather_facts(config, parallel, inputs, flags)
-    return _with_values({name: PATCHES[name].wanted(facts) for name in config.trainer.patches})
+    conditions = patch_conditions(config, parallel, inputs, flags)
+    return _with_values({name: conditions.get(name, True) for name in config.trainer.patches})
+
+
+def patch_conditions(
+    config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
+) -> dict[str, bool | str | None]:
+    """Return by id whether this run wants a patch, or its VALUE; every run of its trainers wants one without a line."""
+    on_cpu, zero_stage = parallel.width.device == Device.cpu, parallel.zero_stage or 0
+    values = values_of(flags.flags)
+    packs = config.trainer.always_packs or values.get("packing") is True
+    template = _template_file(flags)
+    return {
+        "adapter_inputs": bool(values.get("use_lora") and not values.get("lora_dropout") and not zero_stage),
+        "balanced_batches": config.recipe.balanced,
+        "chat_template": template if template and Path(template).stem == values.get("chat_template_name") else None,
+        "cuda_memory_on_cpu": on_cpu,
+        "deepspeed_on_cpu": on_cpu and zero_stage > 0,
+        "dpo_cpu_device": on_cpu,
+        "dpo_packed_padding": packs,
+        "dpo_single_process_group": parallel.width.world_size == 1 and not zero_stage,
+        "dpo_unlisted_gpu": not on_cpu,
+        "exact_resume": None,  # added when a run resumes
+        "finetune_local_model": inputs.model.local is not None,
+        "lengths": None,  # added where the lengths are not known
+        "olmo_core_documents": packs,
+        "olmo_core_on_cpu": on_cpu,
+        "preview": None,  # added by `preview` and `check`
+        "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
+    }
 
 
 def choose_options(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
     """Return the options of launch's entry for TRL that this run wants, likewise; none for another trainer."""
     if config.trainer.family != Family.trl:
         return ()
-    facts = _gather_facts(config, parallel, inputs, flags)
-    return _with_values({name: option.wanted(facts) for name, option in OPTIONS.items()})
+    recipe = config.recipe
+    return _with_values(
+        {
+            "validation": None if inputs.held_out is None else repr(inputs.held_out),
+            "subset": flags.subset,
+            "mixture": flags.mixture,
+            "chat_template": None if "chat_template_path" in flags.flags else _template_file(flags),
+            "continue_adapter": continues_adapter(config),
+            "early_stop": None if recipe.early_stop is None else str(recipe.early_stop),
+            "samples": None if recipe.sample_every is None else str(recipe.sample_every),
+            "verifier": verifier_option(config, inputs.verifiers),
+        }
+    )
+
+
+def _template_file(flags: Flags) -> str | None:
+    return str(flags.template.file) if flags.template and flags.template.file else None
 
 
 def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" if isinstance(value, str) else name for name, value in wanted.items() if value)
 
 
-def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> PlanFacts:
-    values = values_of(flags.flags)
-    return PlanFacts(
-        on_cpu=parallel.width.device == Device.cpu,
-        world_size=parallel.width.world_size,
-        zero_stage=parallel.zero_stage or 0,
-        local_model=inputs.model.local is not None,
-        adapter=continues_adapter(config),
-        packs=config.trainer.always_packs or values.get("packing") is True,
-        balanced=config.recipe.balanced,
-        token_weighting=config.recipe.loss_averaging == LossAveraging.tokens,
-        early_stop=None if config.recipe.early_stop is None else str(config.recipe.early_stop),
-        samples=None if config.recipe.sample_every is None else str(config.recipe.sample_every),
-        held_out=None if inputs.held_out is None else repr(inputs.held_out),
-        subset=flags.subset,
-        mixture=flags.mixture,
-        template_file=str(flags.template.file) if flags.template and flags.template.file else None,
-        verifier=verifier_option(config, inputs.verifiers),
-        flags=values,
-    )
+_NOT_DECISIVE = ("adapter_inputs", "lengths", "olmo_core_first_checkpoint")  # they leave the numbers as they are
+
+
+def is_decisive(wanted: str) -> bool:
+    """Whether a patch or an option decides what a run trains; what does not is no part of its identity."""
+    return wanted.partition("=")[0] not in _NOT_DECISIVE
 
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"

@@ -20,8 +20,7 @@ from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
 from launch.upstream.trainers import trainer_files
 from launch.worker.json_codec import to_json
-from launch.worker.trl_data import HoldsOut, MixturePart
-from launch.worker.verifiers import is_own
+from launch.worker.trl_options import HoldsOut, MixturePart, is_own
 
 MERGE = "merge"  # what builds the merged model of an adapter
 BUILDS = {

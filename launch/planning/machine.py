@@ -29,7 +29,7 @@ from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_c
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Schema
-from launch.worker.trl_entry import TRL
+from launch.worker.trl_options import TRL
 
 
 class SourceKind(StrEnum):

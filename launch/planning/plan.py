@@ -40,6 +40,7 @@ from launch.planning.command import (
     build_environment,
     choose_options,
     choose_patches,
+    is_decisive,
     variables_to_unset,
 )
 from launch.planning.data import check_evaluation, check_validation, read_local_data, validation_warnings
@@ -75,7 +76,6 @@ from launch.planning.tracking import (
 )
 from launch.upstream.schema import Schema
 from launch.worker.json_codec import versioned
-from launch.worker.patches import PATCHES
 
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
@@ -444,7 +444,6 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
     """
     config, parallel, trainer, batch = stage.config, stage.parallel, stage.config.trainer, stage.batch
     not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
-    options = [option for option in stage.options if not option.startswith("lengths=")]
     return {
         "trainer": [trainer.name, trainer.entry],
         "upstream": stage.upstream.commit,
@@ -458,8 +457,8 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
-        "patches": [patch for patch in stage.patches if PATCHES[patch.partition("=")[0]].decides],
-        **({"options": options} if trainer.family == Family.trl else {}),
+        "patches": list(filter(is_decisive, stage.patches)),
+        **({"options": list(filter(is_decisive, stage.options))} if trainer.family == Family.trl else {}),
         "files": list(files),
         **({"flag_files": flag_files} if flag_files else {}),
     }

@@ -15,7 +15,7 @@ from launch.config.schema import Kind, Launcher, RootConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import to_json
-from launch.worker.verifiers import BUILT_IN, BY_ROW, VerifierOption, is_own
+from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
 _REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")  # the others have defaults
 
@@ -203,6 +203,8 @@ def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str,
 
 def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, float]]:
     """Yield name and weight: of one name, or of a list of names and `{name: ..., weight: ...}`."""
+    from launch.worker.verifiers import BUILT_IN  # with what calls them, of which other stages need nothing
+
     names = (BY_ROW, *BUILT_IN)
     for entry in given if isinstance(given, list) else [given]:
         content = entry if isinstance(entry, Mapping) else {"name": entry}

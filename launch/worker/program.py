@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from . import channel, expectations, trainer, trl_entry
 from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
+from .trl_options import OPTIONS
 from .verifiers import VerifierError
 
 _EXPECTED = (*expectations.STATE, *expectations.EVIDENCE)
@@ -50,7 +51,7 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     try:
         patches = _parse_ids("patch", options.patch, {patch.id: patch.takes_value for patch in PATCHES.values()})
         requested = _parse_ids("expectation", options.expect, dict.fromkeys(_EXPECTED, True))
-        of_entry = _parse_ids("option", options.option, {o.id: o.takes_value for o in trl_entry.OPTIONS.values()})
+        of_entry = _parse_ids("option", options.option, {name: option.takes_value for name, option in OPTIONS.items()})
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)

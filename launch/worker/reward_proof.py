@@ -17,18 +17,15 @@ from typing import Any
 
 from .json_codec import decode, encode
 from .trl_data import to_prompts
+from .trl_options import BY_ROW, VerifierOption, is_own, verifier_of
 from .verifiers import (
     BUILT_IN,
-    BY_ROW,
     Call,
     VerifierError,
-    VerifierOption,
     VerifierProcess,
     calls_service,
-    is_own,
     reference_answer,
     upstream_verifiers,
-    verifier_of,
 )
 
 ROWS = 200  # of each verifier, spread over the data

@@ -5,25 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .json_codec import from_json
+from .trl_options import MixturePart
 
 _SEED = 42  # fixed upstream: dataset_transformation.py:1870
 _VALIDATION = "validation"
-
-HoldsOut = Literal["split", "staged", "none"]  # for validation: a share as it is loaded; a split of the folder; nothing
-
-
-@dataclass(frozen=True)
-class MixturePart:
-    """One of several data sets that are trained on."""
-
-    name: str  # a hub id, or a folder
-    split: str
-    share: str  # of its rows, with a point
-    holds_out: HoldsOut
 
 
 def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:

@@ -1,7 +1,7 @@
 """Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this entry has chosen.
 
-What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS, which the worker's command line sets, in
-`entry_class` and in trl_rlvr.py.
+What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the worker's
+command line sets, in `entry_class` and in trl_rlvr.py.
 Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments.
 """
 
@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from . import trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
 from .json_codec import decode
-from .patches.patch import PlanFacts, on_request
 from .patches.shared import INPUTS_LEFT, skips_input_casts
 from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
-from .verifiers import VerifierOption
+from .trl_options import TRL, VerifierOption
 
-TRL = "1.16"  # the version that this entry was written for; any patch release of it
 # the script whose flags are taken -> the names of its dataclass and its trainer
 SCRIPTS = {
     "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
@@ -38,43 +35,6 @@ _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: the
 
 class EntryError(RuntimeError):
     """What is requested does not fit TRL, the data or the model; the rank must not continue."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """What the entry does on request, in addition to the trainer's own flags."""
-
-    id: str
-    meaning: str
-    wanted: Callable[[PlanFacts], bool | str | None] = on_request  # True, or the VALUE of an option that takes one
-    takes_value: bool = True
-
-
-_OPTIONS = (
-    Option("validation", "holds out this share of data that launch has not split itself", lambda facts: facts.held_out),
-    # after the validation rows are held out, since it may repeat rows
-    Option("subset", "trains on this share or number of rows: those that open-instruct would take", lambda f: f.subset),
-    Option("mixture", "trains on these data sets, each with its share of rows, in JSON", lambda facts: facts.mixture),
-    Option(
-        "chat_template",
-        "sets the template of this file, for a trainer without a flag for it",
-        lambda facts: None if "chat_template_path" in facts.flags else facts.template_file,
-    ),
-    Option(
-        "continue_adapter",
-        "goes on with the adapter that the model's folder holds, on its base; DPO's reference is a frozen copy of it",
-        lambda facts: facts.adapter,
-        takes_value=False,
-    ),
-    Option("early_stop", "ends after this many evaluations without a lower loss", lambda facts: facts.early_stop),
-    Option(
-        "samples", "answers three fixed prompts every so many steps (RLVR: records ten)", lambda facts: facts.samples
-    ),
-    Option("verifier", "rewards completions by these verifiers, weighted, in JSON", lambda facts: facts.verifier),
-    Option("lengths", "writes the lengths of the tokenised samples to this file, for the next plan"),
-    Option("preview", "hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
-)
-OPTIONS: Mapping[str, Option] = MappingProxyType({option.id: option for option in _OPTIONS})
 
 
 @dataclass(frozen=True)

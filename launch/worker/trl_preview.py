@@ -12,6 +12,7 @@ from typing import Any
 from . import samples, trl_data, trl_entry
 from .columns import MASKED
 from .model_loading import read_base
+from .trl_options import MixturePart
 
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
@@ -25,7 +26,7 @@ def hand_over(job: trl_entry.Job) -> None:
     script, args, model = job.script, job.args, job.model.model_name_or_path
     split = script.dataset_train_split
     script.dataset_streaming = False  # its rows are shown, and counted
-    parts = [trl_data.MixturePart(script.dataset_name, split, "1.0", "none")]
+    parts = [MixturePart(script.dataset_name, split, "1.0", "none")]
     if "mixture" in job.options:
         parts = trl_data.read_parts(job.options["mixture"])
     sets = [_read_part(part, request, script.dataset_config) for part in parts]
@@ -37,7 +38,7 @@ def hand_over(job: trl_entry.Job) -> None:
     preview(model=_create_empty_model(model, args), args=args, train_dataset=data, processing_class=tokenizer)
 
 
-def _read_part(part: trl_data.MixturePart, request: samples.Request, config: str | None) -> Any:
+def _read_part(part: MixturePart, request: samples.Request, config: str | None) -> Any:
     import datasets
 
     if request.rows is None or Path(part.name).exists():

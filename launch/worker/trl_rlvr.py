@@ -20,8 +20,9 @@ from typing import Any
 from .channel import EventWriter
 from .expectations import report_evidence
 from .finding import Evidence
+from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
-from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess
+from .verifiers import Call, Outcome, VerifierProcess
 
 PROMPTS_SAMPLED = 32  # of the start model, before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end

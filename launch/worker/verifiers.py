@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +28,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-BY_ROW = "rows"  # each row names its verifier in the column `dataset`
+from .trl_options import is_own
+
 _LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
 _KEPT_TEXT = 240  # characters of a message
 
@@ -52,37 +53,6 @@ class Call:
     completion: str
     columns: Mapping[str, Any]  # of the row: ground_truth and all others
     completion_ids: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class VerifierOption:
-    """The value of the entry's option `verifier`."""
-
-    verifiers: Mapping[str, float]  # name -> weight
-    seconds: float  # of a call
-    window: int  # tokens of a prompt and its response
-    truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
-
-    def names_in(self, datasets: Iterable[object]) -> dict[str, float]:
-        """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
-        names = dict(self.verifiers)
-        if BY_ROW not in names:
-            return names
-        return dict.fromkeys(sorted(set(map(verifier_of, datasets))), names.pop(BY_ROW)) | names
-
-    def judges(self, name: str, row: Mapping[str, Any]) -> bool:
-        """Whether the verifier `name` scores the answers to a row."""
-        return name in self.verifiers or verifier_of(row["dataset"]) == name
-
-
-def verifier_of(dataset: object) -> str:
-    """Return the verifier that a row names: upstream's mixtures write `MATH` and `gsm8k`."""
-    return str(dataset).lower()
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is PATH.py:FUNCTION."""
-    return ".py:" in name
 
 
 def _math(completion: str, truth: str) -> float:

@@ -1,12 +1,14 @@
-"""recipe.balanced and recipe.loss_averaging: which trainers have them, what they put into a plan."""
+"""Which patches a plan wants; recipe.balanced and recipe.loss_averaging: which trainers have them."""
 
 from __future__ import annotations
 
 import pytest
 
 from launch.errors import UserError
+from launch.planning.command import is_decisive, patch_conditions
 from launch.planning.plan import Plan
 from launch.trials.rollout.plan_differences import find_plan_differences
+from launch.worker.patches import PATCHES
 from tests.conftest import planned
 
 
@@ -19,6 +21,14 @@ def problem_of(*overrides: str) -> str:
         plan_of(*overrides)
     [problem] = caught.value.problems
     return str(problem)
+
+
+def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> None:
+    plan = plan_of("stage=sft", "gpus=8")
+    conditions = set(patch_conditions(plan.config, plan.parallel, plan.inputs, plan.built))
+    assert {patch.id for patch in PATCHES.values() if patch.takes_value} <= conditions <= set(PATCHES)
+    undecisive = {patch for patch in PATCHES if not is_decisive(f"{patch}=value")}
+    assert undecisive == {"adapter_inputs", "lengths", "olmo_core_first_checkpoint"}
 
 
 def test_they_are_patches_that_change_the_identity() -> None:

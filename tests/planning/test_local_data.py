@@ -11,7 +11,8 @@ from launch.errors import UserError
 from launch.planning.data import describe_data
 from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan
-from launch.worker.trl_data import MixturePart, read_parts
+from launch.worker.trl_data import read_parts
+from launch.worker.trl_options import MixturePart
 from tests.conftest import fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_lines
 

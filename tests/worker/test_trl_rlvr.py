@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from launch.worker.channel import EventWriter
+from launch.worker.trl_options import VerifierOption
 from launch.worker.trl_rlvr import Scorer
-from launch.worker.verifiers import VerifierOption
 
 END = 2
 COMPLETIONS = {"8": [5, END], "7": [6, END], "9": [8, 9]}  # text -> tokens; the last one reaches the limit

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from launch import demo
-from launch.worker.verifiers import Call, Outcome, VerifierError, VerifierOption, VerifierProcess
+from launch.worker.trl_options import VerifierOption
+from launch.worker.verifiers import Call, Outcome, VerifierError, VerifierProcess
 
 OWN = """
 import os, signal, subprocess, sys, time

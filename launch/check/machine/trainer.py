@@ -22,7 +22,7 @@ from launch.planning.rlvr import VLLM, ray_needs, uses_vllm
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding
-from launch.worker.trl_entry import TRL
+from launch.worker.trl_options import TRL
 
 _NEEDED = {
     Family.open_instruct: ("torch", "transformers", "accelerate", "datasets", "deepspeed", "ray", "olmo_core", "wandb"),

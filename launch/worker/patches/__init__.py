@@ -1,7 +1,7 @@
 """The patches: the differences from upstream that a trainer needs, each with an id, a reason and checked sources.
 
 A patch is a `PatchInfo` in a module of this folder. Importing this package imports neither a trainer nor torch, because
-the planner reads the list.
+the launcher records what a run changes. Which runs want a patch is in `launch/planning/command.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from . import olmo_core, shared
-from .patch import PatchContext, PatchError, PatchInfo, PlanFacts, UpstreamSource, install
+from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
 
 _MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 _PATCHES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, PatchInfo))
@@ -28,7 +28,6 @@ __all__ = [
     "PatchContext",
     "PatchError",
     "PatchInfo",
-    "PlanFacts",
     "UpstreamSource",
     "install",
 ]

@@ -82,7 +82,6 @@ def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
 BALANCED = PatchInfo(
     id=_BALANCED,
     reason="ranks wait for the longest micro batch; this balances the samples of a global batch across them by length",
-    wanted=lambda facts: facts.balanced,
     lines={
         "open_instruct/finetune.py": {
             (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
@@ -179,7 +178,6 @@ def _weight_tokens(context: PatchContext) -> None:
 TOKEN_WEIGHTING = PatchInfo(
     id=_WEIGHTING,
     reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
-    wanted=lambda facts: facts.token_weighting,
     lines={
         "open_instruct/finetune.py": {
             (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",

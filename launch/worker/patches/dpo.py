@@ -93,7 +93,6 @@ def _list_this_gpu(context: PatchContext) -> None:
 SINGLE_PROCESS_GROUP = PatchInfo(
     id="dpo_single_process_group",
     reason="the reference cache calls torch.distributed even for one process, which then has no process group",
-    wanted=lambda facts: facts.world_size == 1 and not facts.zero_stage,
     lines={
         "open_instruct/dpo_utils.py": {
             451: "dist.barrier()",
@@ -108,7 +107,6 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
     reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
-    wanted=lambda facts: not facts.on_cpu,
     lines={
         "open_instruct/utils.py": {
             1805: "GPU_SPECS = {",

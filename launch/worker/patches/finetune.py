@@ -24,7 +24,6 @@ def _accept_local_model(_: PatchContext) -> None:
 LOCAL_MODEL = PatchInfo(
     id="finetune_local_model",
     reason="finetune.py downloads the model even if it is a local folder, and fails on the folder's name",
-    wanted=lambda facts: facts.local_model,
     lines={
         "open_instruct/finetune.py": {
             41: "from huggingface_hub import HfApi, snapshot_download",

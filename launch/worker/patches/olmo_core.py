@@ -80,7 +80,6 @@ def _leave_first_checkpoint(_: PatchContext) -> None:
 
 FIRST_CHECKPOINT = PatchInfo(
     id="olmo_core_first_checkpoint",
-    decides=False,
     reason="OLMo-core writes a whole checkpoint of the start model before the first step; this leaves it out",
     lines={
         "olmo_core/train/callbacks/checkpointer.py": {

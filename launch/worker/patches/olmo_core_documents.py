@@ -186,7 +186,6 @@ def _separate_on_cpu() -> None:
 SEPARATION = PatchInfo(
     id="olmo_core_documents",
     reason="OLMo-core separates packed documents only with the flash-attn package; torch has the same kernel",
-    wanted=lambda facts: facts.packs,
     lines={
         "olmo_core/nn/attention/flash_attn_api.py": {
             10: "import flash_attn as flash_attn_2",
@@ -244,7 +243,6 @@ def _split_at_padding(_: PatchContext) -> None:
 PADDING = PatchInfo(
     id="dpo_packed_padding",
     reason="with packing, dpo.py's first rejected document attends to the padding after the chosen ones",
-    wanted=lambda facts: facts.packs,
     lines={
         "open_instruct/padding_free_collator.py": {
             182: 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]',

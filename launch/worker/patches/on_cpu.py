@@ -59,7 +59,6 @@ def _use_gloo(_: PatchContext) -> None:
 DEEPSPEED = PatchInfo(
     id="deepspeed_on_cpu",
     reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets its backend to gloo",
-    wanted=lambda facts: facts.on_cpu and facts.zero_stage > 0,
     lines={
         "accelerate/state.py": {
             195: "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)",
@@ -92,7 +91,6 @@ def _run_olmo_core(_: PatchContext) -> None:
 OLMO_CORE = PatchInfo(
     id="olmo_core_on_cpu",
     reason="OLMo-core requires NCCL and the memory statistics of a CUDA device even without one",
-    wanted=lambda facts: facts.on_cpu,
     lines={
         "olmo_core/train/__init__.py": {88: 'backend: Optional[str] = "cpu:gloo,cuda:nccl",'},
         "olmo_core/distributed/utils.py": {168: "torch.cuda.set_device(device)"},
@@ -114,7 +112,6 @@ def _replace_current_device(_: PatchContext) -> None:
 CUDA_MEMORY_ON_CPU = PatchInfo(
     id="cuda_memory_on_cpu",
     reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
-    wanted=lambda facts: facts.on_cpu,
     lines={
         "open_instruct/finetune.py": {
             903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
@@ -145,7 +142,6 @@ def _load_to_numbered_cpu(storage: Any, location: str) -> Any:
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
     reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
-    wanted=lambda facts: facts.on_cpu,
     lines={
         "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
         "open_instruct/model_utils.py": {115: "torch.load(path, weights_only=True, map_location=device)"},

@@ -79,38 +79,6 @@ class PatchError(RuntimeError):
         super().__init__(f"patch {patch}: {message}")
 
 
-@dataclass(frozen=True)
-class PlanFacts:
-    """What is known of a run when it is planned: `PatchInfo.wanted` reads it."""
-
-    on_cpu: bool = False
-    world_size: int = 1
-    zero_stage: int = 0
-    local_model: bool = False  # the model is a folder
-    adapter: bool = False  # training goes on with an adapter that exists
-    packs: bool = False  # several samples share a sequence, by the trainer's flag or always
-    balanced: bool = False  # recipe.balanced
-    token_weighting: bool = False  # recipe.loss_averaging=tokens
-    early_stop: str | None = None  # recipe.early_stop
-    samples: str | None = None  # recipe.sample_every
-    held_out: str | None = None  # the share of the data that is kept for validation
-    subset: str | None = None  # the share of the data, for a trainer without a flag for it
-    mixture: str | None = None  # several data sets, for a trainer without a flag for them
-    template_file: str | None = None  # of recipe.chat_template, unless open-instruct has it
-    verifier: str | None = None  # recipe.verifier, as launch/worker/verifiers.py reads it
-    flags: Mapping[str, object] = field(default_factory=dict)  # the trainer's
-
-
-def always_wanted(_: PlanFacts) -> bool:
-    """A patch that every run of its trainers needs."""
-    return True
-
-
-def on_request(_: PlanFacts) -> bool:
-    """A patch that a verb adds: to preview, to resume, to write the samples' lengths."""
-    return False
-
-
 def always(_: PatchContext) -> str | None:
     """The condition of a patch that every machine needs."""
     return None
@@ -126,12 +94,6 @@ class PatchInfo:
     apply: Callable[[PatchContext], None]
     not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
     takes_value: bool = False
-    decides: bool = True  # what the run trains; if not, it is no part of a plan's identity
-    wanted: Callable[[PlanFacts], bool | str | None] = always_wanted  # True, or the VALUE of a patch that takes one
-
-    def __post_init__(self) -> None:
-        if self.takes_value and self.wanted is always_wanted:
-            raise ValueError(f"patch {self.id} takes a value: `wanted` returns it")
 
     @property
     def sources(self) -> tuple[UpstreamSource, ...]:

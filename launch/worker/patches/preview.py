@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..hooks import replaces
-from .patch import PatchContext, PatchInfo, on_request
+from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
     from ..samples import Request
@@ -135,7 +135,6 @@ def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]
 PATCH = PatchInfo(
     id="preview",
     reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
-    wanted=on_request,
     lines={
         "open_instruct/dataset_transformation.py": {
             1947: "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):",

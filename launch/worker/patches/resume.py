@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hooks import replaces
-from .patch import PatchContext, PatchError, PatchInfo, on_request
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "exact_resume"
 
@@ -118,7 +118,6 @@ def _load_after_reference(context: PatchContext) -> None:
 RESUME = PatchInfo(
     id=_ID,
     reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
-    wanted=on_request,
     lines={
         "open_instruct/finetune.py": {
             744: "last_checkpoint_path = get_last_checkpoint_path(args)",

@@ -14,7 +14,7 @@ from ..channel import EventWriter
 from ..columns import write_lengths
 from ..evidence.trainer_objects import frames
 from ..hooks import replaces
-from .patch import PatchContext, PatchInfo, PlanFacts, on_request
+from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
     from ..evidence.collector import EvidenceCollector
@@ -128,16 +128,10 @@ def _add_template(context: PatchContext) -> None:
     upstream.CHAT_TEMPLATES[name] = Path(str(context.value)).read_text(encoding="utf-8")
 
 
-def _wants_template(facts: PlanFacts) -> str | None:
-    file, name = facts.template_file, facts.flags.get("chat_template_name")
-    return file if file and Path(file).stem == name else None
-
-
 CHAT_TEMPLATE = PatchInfo(
     id="chat_template",
     reason="open-instruct knows templates by name alone; this adds the one in a file under the name that the flag has",
     takes_value=True,
-    wanted=_wants_template,
     lines={
         "open_instruct/dataset_transformation.py": {
             152: "CHAT_TEMPLATES = {",
@@ -185,9 +179,7 @@ def _write_after_tokenizing(context: PatchContext) -> None:
 
 LENGTHS = PatchInfo(
     id="lengths",
-    decides=False,
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
-    wanted=on_request,
     lines={
         "open_instruct/dataset_transformation.py": {
             2382: "def get_cached_dataset_tulu_with_statistics(",
@@ -243,11 +235,7 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
 INPUTS_LEFT = "PEFT's setting of each adapted layer while it trains"
 ADAPTER_INPUTS = PatchInfo(
     id="adapter_inputs",
-    decides=False,
     reason="PEFT casts each adapted layer's input to fp32 and autocast casts it back: left out, with the same numbers",
-    wanted=lambda facts: bool(
-        facts.flags.get("use_lora") and not facts.flags.get("lora_dropout") and not facts.zero_stage
-    ),
     lines={
         "accelerate/accelerator.py": {1415: "def prepare(self, *args, device_placement=None):"},
         "open_instruct/finetune.py": {

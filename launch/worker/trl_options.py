@@ -1,0 +1,85 @@
+"""What a plan knows of the entry over TRL: its version, its options, and what is in the values of those in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+TRL = "1.16"  # the version that the entry was written for; any patch release of it
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the entry does on request, in addition to the trainer's own flags."""
+
+    meaning: str
+    takes_value: bool = True
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(
+    {
+        "validation": Option("holds out this share of data that launch has not split itself"),
+        # after the validation rows are held out, since it may repeat rows
+        "subset": Option("trains on this share or number of rows: those that open-instruct would take"),
+        "mixture": Option("trains on these data sets, each with its share of rows, in JSON"),
+        "chat_template": Option("sets the template of this file, for a trainer without a flag for it"),
+        "continue_adapter": Option(
+            "goes on with the adapter that the model's folder holds, on its base; "
+            "DPO's reference is a frozen copy of it",
+            takes_value=False,
+        ),
+        "early_stop": Option("ends after this many evaluations without a lower loss"),
+        "samples": Option("answers three fixed prompts every so many steps (RLVR: records ten)"),
+        "verifier": Option("rewards completions by these verifiers, weighted, in JSON"),
+        "lengths": Option("writes the lengths of the tokenised samples to this file, for the next plan"),
+        "preview": Option("hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
+    }
+)
+
+HoldsOut = Literal["split", "staged", "none"]  # for validation: a share as it is loaded; a split of the folder; nothing
+
+
+@dataclass(frozen=True)
+class MixturePart:
+    """One of several data sets that are trained on, in the option `mixture`."""
+
+    name: str  # a hub id, or a folder
+    split: str
+    share: str  # of its rows, with a point
+    holds_out: HoldsOut
+
+
+BY_ROW = "rows"  # the verifier in the option `verifier`: each row names its own in the column `dataset`
+
+
+@dataclass(frozen=True)
+class VerifierOption:
+    """The value of the option `verifier`."""
+
+    verifiers: Mapping[str, float]  # name -> weight
+    seconds: float  # of a call
+    window: int  # tokens of a prompt and its response
+    truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
+
+    def names_in(self, datasets: Iterable[object]) -> dict[str, float]:
+        """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
+        names = dict(self.verifiers)
+        if BY_ROW not in names:
+            return names
+        return dict.fromkeys(sorted(set(map(verifier_of, datasets))), names.pop(BY_ROW)) | names
+
+    def judges(self, name: str, row: Mapping[str, Any]) -> bool:
+        """Whether the verifier `name` scores the answers to a row."""
+        return name in self.verifiers or verifier_of(row["dataset"]) == name
+
+
+def verifier_of(dataset: object) -> str:
+    """Return the verifier that a row names: upstream's mixtures write `MATH` and `gsm8k`."""
+    return str(dataset).lower()
+
+
+def is_own(name: str) -> bool:
+    """Whether the name of a verifier is PATH.py:FUNCTION."""
+    return ".py:" in name
