@@ -7,6 +7,7 @@ import copy
 import difflib
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from launch import resources
+from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
 from launch.data.conversion import Digest
@@ -140,6 +142,21 @@ def problem(*overrides: str) -> tuple[str, str]:
         planned(*overrides)
     (found,) = caught.value.problems
     return found.id, found.message
+
+
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
+    """Run a command line of `launch` in `tmp_path` and in this process, whose start takes longer than most commands."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        code = main(list(argv))
+        return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture
