@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.__main__ import main
+from tests.conftest import Launch
 from tests.planning.test_adapters import SHAPE, write_tensors
 
 _HIDE = """
@@ -38,13 +38,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(home: Path, capsys: pytest.CaptureFixture[str], line: str) -> str:
+def refused(home: Path, launch: Launch, line: str) -> str:
     """Return the one line of a refused command, which leaves every folder as it was."""
     before = sorted(home.rglob("*"))
-    capsys.readouterr()
-    assert main(line.split()) == 2
-    assert sorted(home.rglob("*")) == before
-    [sentence] = capsys.readouterr().err.splitlines()
+    done = launch(*line.split())
+    assert done.returncode == 2 and sorted(home.rglob("*")) == before
+    [sentence] = done.stderr.splitlines()
     return sentence
 
 
@@ -65,23 +64,23 @@ def refused(home: Path, capsys: pytest.CaptureFixture[str], line: str) -> str:
         ("run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one", "adapter_base"),
     ],
 )
-def test_what_cannot_be_trained(home: Path, capsys: pytest.CaptureFixture[str], line: str, id: str) -> None:
-    assert refused(home, capsys, line).endswith(f"[{id}]")
+def test_what_cannot_be_trained(home: Path, launch: Launch, line: str, id: str) -> None:
+    assert refused(home, launch, line).endswith(f"[{id}]")
 
 
-def test_an_adapter_of_another_base(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_of_another_base(home: Path, launch: Launch) -> None:
     (home / "base" / "config.json").write_text(json.dumps({**SHAPE, "hidden_size": 256}))
     for verb in ("run stage=demo_dpo model.path=runs/lora/one", "merge lora/one"):
-        sentence = refused(home, capsys, verb)
+        sentence = refused(home, launch, verb)
         assert "q_proj has 256 inputs, the adapter 128" in sentence and "[adapter_base]" in sentence
     config = home / "runs" / "lora" / "one" / "model" / "adapter_config.json"
     config.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8}))
-    sentence = refused(home, capsys, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one")
+    sentence = refused(home, launch, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one")
     assert "was trained on Qwen/Qwen2.5-7B" in sentence
 
 
 @pytest.mark.parametrize("damage", ["unfinished", "cut short", "no weights", "no configuration"])
-def test_a_half_written_run_is_not_merged(home: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_a_half_written_run_is_not_merged(home: Path, launch: Launch, damage: str) -> None:
     run = home / "runs" / "lora" / "one"
     weights = run / "model" / "adapter_model.safetensors"
     if damage == "unfinished":
@@ -92,18 +91,18 @@ def test_a_half_written_run_is_not_merged(home: Path, capsys: pytest.CaptureFixt
         weights.unlink()
     else:
         (run / "model" / "adapter_config.json").write_text("{")
-    sentence = refused(home, capsys, "merge lora/one")
+    sentence = refused(home, launch, "merge lora/one")
     assert sentence.endswith(("[merge_unfinished]", "[bad_adapter]"))
     assert not (run / "merged").exists()
 
 
-def test_without_bitsandbytes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_bitsandbytes(home: Path, launch: Launch) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     (home / "sitecustomize.py").write_text(_HIDE)
     python = home / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{home}" PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert main(["run", "stage=demo_lora", "recipe.lora.quantize=nf4", f"python={python}"]) == 2
-    [sentence] = [text for text in capsys.readouterr().err.splitlines() if "missing_packages" in text]
+    done = launch("run", "stage=demo_lora", "recipe.lora.quantize=nf4", f"python={python}")
+    [sentence] = [text for text in done.stderr.splitlines() if "missing_packages" in text]
     assert "lacks bitsandbytes" in sentence
     assert not (home / "runs" / "demo_lora").exists()

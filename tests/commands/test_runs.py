@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.__main__ import main
 from launch.commands.runs import logs, status
 from launch.commands.stop import stop
 from launch.errors import UserError
@@ -24,6 +23,7 @@ from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import command_for
 from launch.planning.find_runs import find_runs, resolve_run, run_name
+from tests.conftest import Launch
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
@@ -173,18 +173,13 @@ def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "cluster"])
-def test_help_without_a_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, "--help"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out.startswith(f"usage: launch {verb} ") and "example" in shown.out and not shown.err
-    assert max(map(len, shown.out.splitlines())) <= 120
+def test_help_without_a_run(verb: str, launch: Launch) -> None:
+    shown = launch(verb, "--help")
+    assert shown.stdout.startswith(f"usage: launch {verb} ") and "example" in shown.stdout and not shown.stderr
+    assert shown.returncode == 0 and max(map(len, shown.stdout.splitlines())) <= 120
 
 
-def test_a_prompt_without_quotes_is_not_only_an_unknown_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["generate", "demo/r2", "What", "is a deque?"]) == 2
-    assert "a prompt is put in quotes" in capsys.readouterr().err
-    assert main(["generate", "demo/r2", "What is a deque?"]) == 2
-    assert "in quotes" not in capsys.readouterr().err
+def test_a_prompt_without_quotes_is_not_only_an_unknown_run(launch: Launch) -> None:
+    for prompt, is_split in ((("What", "is a deque?"), True), (("What is a deque?",), False)):
+        done = launch("generate", "demo/r2", *prompt)
+        assert done.returncode == 2 and ("a prompt is put in quotes" in done.stderr) is is_split

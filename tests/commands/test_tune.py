@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.__main__ import main
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
-from tests.conftest import composed
+from tests.conftest import Launch, composed
 from tests.trials.records import check
 
 LLAMA = {
@@ -48,11 +47,10 @@ def tokenised(words: list[str], lengths: dict[str, int]) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
-def test_predictions_without_a_probe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_without_a_probe(words: list[str], launch: Launch) -> None:
     tokenised(words, {"100": 4000, "900": 4000, "3000": 300})
-    assert main(["tune", *words, "dry_run=true", "--json"]) == 0
-    shown = capsys.readouterr()
-    document = json.loads(shown.out)
+    shown = launch("tune", *words, "dry_run=true", "--json")
+    document = json.loads(shown.stdout)
     check(document)
     assert document["state"] == "planned" and document["runs"] == [] and document["overlay"] is None
     assert (
@@ -62,61 +60,59 @@ def test_predictions_without_a_probe(words: list[str], capsys: pytest.CaptureFix
     )
     first = document["predictions"][0]
     assert first["low_seconds"] < first["step_seconds"] < first["high_seconds"] and first["fit"] == "fits"
-    assert "predicted; nothing was run" in shown.err and "the recipe's own" in shown.err
+    assert "predicted; nothing was run" in shown.stderr and "the recipe's own" in shown.stderr
 
 
-def test_unknown_lengths_are_reported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *words, "dry_run=true"]) == 0
-    assert "lengths are unknown, so every sample is assumed to have 4,096 tokens" in capsys.readouterr().out
+def test_unknown_lengths_are_reported(words: list[str], launch: Launch) -> None:
+    shown = launch("tune", *words, "dry_run=true").stdout
+    assert "lengths are unknown, so every sample is assumed to have 4,096 tokens" in shown
 
 
-def test_an_unknown_card_is_reported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *words[:-2], "cluster.gpu_type=frobnicator", "cluster.gpu_memory=100", "dry_run=true"]) == 0
-    assert "frobnicator is an unknown GPU" in capsys.readouterr().out
+def test_an_unknown_card_is_reported(words: list[str], launch: Launch) -> None:
+    card = ("cluster.gpu_type=frobnicator", "cluster.gpu_memory=100")
+    assert "frobnicator is an unknown GPU" in launch("tune", *words[:-2], *card, "dry_run=true").stdout
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["tune", *words]) == 2
-    error = capsys.readouterr().err.strip().splitlines()
+def refusal(words: list[str], launch: Launch) -> str:
+    done = launch("tune", *words)
+    error = done.stderr.strip().splitlines()
+    assert done.returncode == 2
     assert len([line for line in error if line.startswith("launch: ")]) == 1
     return error[-1]
 
 
-def test_less_data_than_a_step_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_less_data_than_a_step_is_refused(words: list[str], launch: Launch) -> None:
     tokenised(words, {"700": 1})
-    error = refusal(words, capsys)
+    error = refusal(words, launch)
     assert "the data has 1 sample and one step takes 128" in error and error.endswith("[too_few_samples]")
 
 
-def test_a_model_that_fits_nowhere_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_fits_nowhere_is_refused(words: list[str], launch: Launch) -> None:
     tokenised(words, {"700": 10_000})
-    error = refusal([*words[:-1], "cluster.gpu_memory=4"], capsys)
+    error = refusal([*words[:-1], "cluster.gpu_memory=4"], launch)
     assert "no setting at gpu8 fits" in error and "needs the least, about" in error and error.endswith("[nothing_fits]")
 
 
-def test_a_model_of_an_unknown_shape_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_an_unknown_shape_is_refused(words: list[str], launch: Launch) -> None:
     Path("model/config.json").write_text('{"model_type": "frobnicator"}', encoding="utf-8")
-    assert refusal(words, capsys).endswith("[unknown_shape]")
+    assert refusal(words, launch).endswith("[unknown_shape]")
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])
-def test_a_card_without_memory_is_refused(words: list[str], size: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = refusal([*words[:-1], f"cluster.gpu_memory={size}"], capsys)
+def test_a_card_without_memory_is_refused(words: list[str], size: str, launch: Launch) -> None:
+    error = refusal([*words[:-1], f"cluster.gpu_memory={size}"], launch)
     assert f"cluster.gpu_memory must be above 0, got {float(size)}" in error and error.endswith("[out_of_range]")
 
 
 @pytest.mark.parametrize(("number", "cure"), [("steps=2", "use 3 or more"), ("tune.skip=8", "use 9 or more")])
-def test_steps_of_which_none_counts(
-    words: list[str], number: str, cure: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    error = refusal([*words, number], capsys)
+def test_steps_of_which_none_counts(words: list[str], number: str, cure: str, launch: Launch) -> None:
+    error = refusal([*words, number], launch)
     assert "measures nothing" in error and cure in error and error.endswith("[bad_steps]")
 
 
 def test_gpus_that_are_not_here_are_missed_before_anything_is_tokenised(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert main(["tune", *words]) == 2
-    shown = capsys.readouterr()
-    assert "[too_few_gpus]" in shown.err and "tokenising first" not in shown.out
+    done = launch("tune", *words)
+    assert done.returncode == 2 and "[too_few_gpus]" in done.stderr and "tokenising first" not in done.stdout
