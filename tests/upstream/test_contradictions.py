@@ -239,6 +239,8 @@ def test_a_function_of_upstream_that_refers_to_nothing_else_is_executed_too(tmp_
         ),
         # how many parts there are is not known
         ("for one, two in zip(self.b, self.c):\n    raise ValueError('some')", {"c": ["1"]}, [("some", None)]),
+        # an item of what is not known
+        ("self.a['x'] = 1\ndel self.more['y']", {}, []),
         ("first, second = self.b\nassert self.a != 2, 'two'", {"a": 2}, [("two", True)]),
     ],
 )

@@ -161,6 +161,8 @@ class _Run:
         if changes_any and any(part is self.instance for part in given):
             self._fields = dict.fromkeys(self._fields, Unknown("user" if function is setattr else "machine"))
             return Unknown()
+        if isinstance(function, Unknown):
+            return derived(function, *given)
         parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
         unknown = unknown_parts([function, *parts])
         is_own = isinstance(function, types.FunctionType | types.MethodType) and function.__module__ == __name__

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem neg abs call enter exit"
+_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem setitem delitem neg abs call enter exit"
 _UNKNOWN = "$unknown"
 
 
