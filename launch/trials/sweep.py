@@ -19,7 +19,6 @@ from launch.planning.identity import compute_identity
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
-from launch.trials.measurement import Measurement, read_measurement
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.trial import Runner, refuse_failing_preflight, say_document, say_plan
 
@@ -94,12 +93,9 @@ def run_sweep(
         say_plan(display, record, [f"  {len(record.runs)} runs"])
         refuse_failing_preflight((run.plan for run in record.runs if not run.was_done), asks_parser=True)
 
-        def start(run: SweepRun, seconds: float | None) -> Measurement:
+        def start(run: SweepRun, seconds: float | None) -> None:
             display.say(f"run {record.runs.index(run) + 1} of {len(record.runs)}: {' '.join(run.overrides)}")
             run_one(run.composed)
-            measured = read_measurement(run.plan, record.steps)
-            assert measured is not None  # the run wrote its outcome
-            return measured
 
         runner = Runner(record, display, start, reuse=False, raises=False)
         for run in record.runs:

@@ -77,7 +77,7 @@ class Runner(Generic[R]):
 
     record: TrialRecord[R]
     display: Display
-    start: Callable[[R, float | None], Measurement] | None = None  # in place of `measure`
+    start: Callable[[R, float | None], object] | None = None  # in place of `measure`
     prepare: Callable[[R], None] = lambda run: None  # before it is looked for; UserError: it cannot start
     reuse: bool = True
     same_machine: bool = True  # an earlier measurement has to be of today's packages and card
@@ -98,8 +98,9 @@ class Runner(Generic[R]):
             self.show(run)
             run.measured = self.find_earlier(run)
             run.reused = run.measured is not None
-            start, left = self.start or self.measure, None if seconds is None else max(seconds, 1.0)
-            run.measured = run.measured or start(run, left)
+            if run.measured is None:
+                (self.start or self.measure)(run, None if seconds is None else max(seconds, 1.0))
+                run.measured = read_measurement(run.plan, run.steps or self.record.steps)
         except UserError as error:
             run.state, run.cause_id = State.failed, REFUSED
             run.message, run.seconds = "; ".join(str(problem) for problem in error.problems), self.clock() - began
@@ -107,6 +108,7 @@ class Runner(Generic[R]):
             if is_first and self.raises:
                 raise
             return
+        assert run.measured is not None  # a run that was started has an outcome
         run.seconds = run.measured.outcome.seconds if run.reused else self.clock() - began
         _set_state(run, run.measured)
         run.figures = compute_figures(
@@ -129,9 +131,9 @@ class Runner(Generic[R]):
             self._earlier[run.label] = measured
         return self._earlier[run.label]
 
-    def measure(self, run: R, seconds: float | None = None) -> Measurement:
-        """Run until the steps of a run are logged, or for `seconds`, and read what it measured; an earlier try is
-        archived. One that fails is measured as far as it came. Raises UserError when it cannot be started."""
+    def measure(self, run: R, seconds: float | None = None) -> None:
+        """Run until the steps of a run are logged, or for `seconds`; an earlier try is archived. Raises UserError when
+        it cannot be started."""
         record, plan, steps = self.record, run.plan, run.steps or self.record.steps
         self.display.say(f"{run.label}: {steps} steps; {plan.batch}; {plan.folder}")
         archive_earlier_try(plan)
@@ -139,9 +141,6 @@ class Runner(Generic[R]):
             wait_for_gpus(plan, self.display.say)
         inspected = record.is_inspected(run)
         run_steps(plan, self.display, steps, inspected=inspected, seconds=seconds, run_ranks=self.run_ranks)
-        measured = read_measurement(plan, steps)
-        assert measured is not None  # run_steps wrote its outcome
-        return measured
 
     def show(self, run: R) -> None:
         """Record a run that has changed; show one that has ended, and why it did not measure everything."""

@@ -21,7 +21,7 @@ from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan
 from launch.trials.bench.engine import read_request as read_bench
 from launch.trials.bench.engine import run_in_turn
-from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, TrialRecord
 from launch.trials.rollout.engine import run_widths
 from launch.trials.rollout.request import read_request as read_rollout
@@ -93,14 +93,11 @@ def call(
     plan, run_all = KINDS[kind]
     record, ran = plan(home, count), []
 
-    def start(run: Any, seconds: float | None) -> Measurement:
+    def start(run: Any, seconds: float | None) -> None:
         archive_earlier_try(run.plan)
         ran.append(run.label)
         place = next(index for index, other in enumerate(record.runs) if other is run)
         (ends or {}).get(place, fine)(run.plan, count)
-        measured = read_measurement(run.plan, count)
-        assert measured is not None
-        return measured
 
     runner = Runner(record, PlainDisplay(io.StringIO()), start, reuse=not restart)
     return record, run_all(runner, restart), ran

@@ -32,7 +32,7 @@ from launch.slurm.requeue_policy import RestartMark, wait_for_lock
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
 from launch.table import Table
-from launch.trials.measurement import Measurement, archive_earlier_try
+from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, read_earlier
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
@@ -243,10 +243,10 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
     restart_mark = RestartMark(plan, allocation)
 
     def lead(ranks: RankRunner, display: Display) -> int:
-        def start(width: WidthRun, seconds: float | None) -> Measurement:
+        def start(width: WidthRun, seconds: float | None) -> None:
             archive_earlier_try(width.plan)
             restart_mark.set()
-            return runner.measure(width, seconds)
+            runner.measure(width, seconds)
 
         runner = Runner(record, display, start, run_ranks=ranks)
         if allocation.restarts:

@@ -17,7 +17,7 @@ from launch.planning.plan import build_plan
 from launch.trials.bench.engine import plan_bench, read_request, run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun
 from launch.trials.card_rate import CardRate
-from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.measurement import archive_earlier_try
 from launch.trials.trial import Runner, probe_line
 from tests.conftest import composed, fixed_machine
 from tests.trials.rollout.plans import leave_run
@@ -60,22 +60,17 @@ def steps(count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any) 
 DONE = Outcome(exit_code=0, seconds=60.0, steps=5, last_loss=2.5)
 
 
-def made_up(
-    run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE, steps_: int = 5
-) -> Measurement:
-    """Leave what a run of a bench leaves, and read it back."""
+def made_up(run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE) -> None:
+    """Leave what a run of a bench leaves."""
     metrics = metrics if metrics is not None else steps(seconds=2.0 if run.side.label == "A" else 1.0)
     archive_earlier_try(run.plan)
     leave_run(run.plan, outcome, metrics)
-    measured = read_measurement(run.plan, steps_)
-    assert measured is not None
-    return measured
 
 
 def benched(
     home: Path,
     *words: str,
-    run: Callable[[BenchRun], Measurement] = made_up,
+    run: Callable[[BenchRun], None] = made_up,
     reuse: bool = True,
     clock: Callable[[], float] | None = None,
     rate: CardRate = RATE,
@@ -86,10 +81,10 @@ def benched(
     record.sides[0].rate = record.sides[1].rate = rate
     ran: list[str] = []
 
-    def start(bench_run: BenchRun, seconds: float | None) -> Measurement:
+    def start(bench_run: BenchRun, seconds: float | None) -> None:
         assert (seconds is None) == (record.config.max_minutes is None or not ran)
         ran.append(bench_run.label)
-        return run(bench_run)
+        run(bench_run)
 
     runner = Runner(record, PlainDisplay(io.StringIO()), start, reuse=reuse, clock=clock or time.monotonic)
     return record, run_in_turn(runner), ran

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.trials.bench.record import BenchRun
-from launch.trials.measurement import Measurement
 from launch.trials.record import State
 from tests.trials.bench.benches import DONE, WORDS, benched, made_up, planned, steps
 
@@ -31,8 +30,11 @@ def test_what_has_run_is_kept_and_another_plan_runs(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_never_works_gives_no_verdict(tmp_path: Path) -> None:
-    def run(bench_run: BenchRun) -> Measurement:
-        return made_up(bench_run, [], OUT_OF_MEMORY) if bench_run.side.label == "B" else made_up(bench_run)
+    def run(bench_run: BenchRun) -> None:
+        if bench_run.side.label == "B":
+            made_up(bench_run, [], OUT_OF_MEMORY)
+        else:
+            made_up(bench_run)
 
     record, code, ran = benched(tmp_path, run=run)
     assert (code, ran, record.verdict) == (3, ["A1", "B1"], None)
@@ -41,9 +43,9 @@ def test_a_setting_that_never_works_gives_no_verdict(tmp_path: Path) -> None:
 def test_no_run_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     now = [0.0]
 
-    def run(bench_run: BenchRun) -> Measurement:
+    def run(bench_run: BenchRun) -> None:
         now[0] += 60
-        return made_up(bench_run)
+        made_up(bench_run)
 
     record, code, ran = benched(tmp_path, "max_minutes=5.5", run=run, clock=lambda: now[0])
     assert (code, ran) == (0, ["A1", "B1", "B2", "A2"])  # a third pair would need six minutes
@@ -57,8 +59,11 @@ def test_no_run_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
 def test_a_run_whose_time_is_up_is_ended_and_not_counted(tmp_path: Path) -> None:
     cut = replace(DONE, exit_code=3, steps=3, cause="ended after 60 s", cause_id="time_used")
 
-    def run(bench_run: BenchRun) -> Measurement:
-        return made_up(bench_run, steps(3), cut) if bench_run.label == "A2" else made_up(bench_run)
+    def run(bench_run: BenchRun) -> None:
+        if bench_run.label == "A2":
+            made_up(bench_run, steps(3), cut)
+        else:
+            made_up(bench_run)
 
     record, code, ran = benched(tmp_path, "max_minutes=5", run=run)
     assert (code, ran, record.state) == (0, ["A1", "B1", "B2", "A2"], State.not_run)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Device, Precision
+from launch.files import write_json
 from launch.trials.bench.engine import rate_cards
 from launch.trials.bench.record import BenchRun
 from launch.trials.card_rate import CardRate
-from launch.trials.measurement import Measurement
 from launch.worker.json_codec import from_json, to_json
 from tests.trials.bench.benches import DONE, RATE, benched, made_up, planned, steps
 from tests.trials.records import written
@@ -19,15 +19,16 @@ from tests.trials.records import written
 LLAMA = ("model=llama3_1_8b",)
 
 
-def failing(run: BenchRun) -> Measurement:
+def failing(run: BenchRun) -> None:
     broken = replace(DONE, exit_code=1, steps=0, cause="CUDA out of memory")
-    return made_up(run, [], broken) if run.side.label == "B" else made_up(run)
+    if run.side.label == "B":
+        made_up(run, [], broken)
+    else:
+        made_up(run)
 
 
-def diverging(run: BenchRun) -> Measurement:
-    return made_up(
-        run, [{**step, "loss": None, "loss_text": "nan"} for step in steps()] if run.side.label == "B" else None
-    )
+def diverging(run: BenchRun) -> None:
+    made_up(run, [{**step, "loss": None, "loss_text": "nan"} for step in steps()] if run.side.label == "B" else None)
 
 
 def test_the_figures(tmp_path: Path) -> None:
@@ -75,13 +76,10 @@ def test_adapters_and_a_reference_in_the_step_are_reported(tmp_path: Path) -> No
 
 
 def test_what_is_not_proven_is_reported(tmp_path: Path) -> None:
-    def run(bench_run: BenchRun) -> Measurement:
-        measured = made_up(bench_run)
-        return (
-            replace(measured, evidence=({"what": "liger", "verdict": "refuted"},))
-            if bench_run.side.label == "B"
-            else measured
-        )
+    def run(bench_run: BenchRun) -> None:
+        made_up(bench_run)
+        items = [{"what": "liger", "verdict": "refuted"}] if bench_run.side.label == "B" else []
+        write_json(bench_run.plan.folder / "evidence.json", {"items": items})
 
     record, _, _ = benched(tmp_path, run=run)
     assert record.sides[0].not_proven == [] and record.sides[1].not_proven == ["liger is refuted"]
@@ -123,9 +121,9 @@ def test_the_steps_that_a_rate_needs_are_counted_and_too_few_are_warned_of(tmp_p
     assert any("needs 2 timed steps in A and 2 timed steps in B" in line for line in steady.notes)
     assert not any("vary too much" in line for line in steady.summary)
 
-    def unsteady(run: BenchRun) -> Measurement:
+    def unsteady(run: BenchRun) -> None:
         rows = steps(seconds=1.0)
-        return made_up(run, [{**row, "seconds": row["seconds"] * (1 + row["step"] % 2)} for row in rows])
+        made_up(run, [{**row, "seconds": row["seconds"] * (1 + row["step"] % 2)} for row in rows])
 
     record, _, _ = benched(tmp_path / "unsteady", *LLAMA, run=unsteady)
     needed = record.sides[0].steps_needed

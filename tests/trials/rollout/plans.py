@@ -16,7 +16,7 @@ from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan, build_plan
-from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.measurement import archive_earlier_try
 from launch.trials.rollout.engine import plan_rollout, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import SubmitMode, read_request
@@ -67,12 +67,9 @@ def go(
 ) -> int:
     """Run a rollout whose widths `run` makes up, and return its exit code."""
 
-    def start(width: WidthRun, seconds: float | None) -> Measurement:
+    def start(width: WidthRun, seconds: float | None) -> None:
         archive_earlier_try(width.plan)
         run(width)
-        measured = read_measurement(width.plan, record.steps)
-        assert measured is not None
-        return measured
 
     runner = Runner(record, PlainDisplay(io.StringIO()), start)
     return run_widths(runner, cards=cards, nodes=nodes, submit=submit, **more)

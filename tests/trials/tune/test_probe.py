@@ -29,14 +29,15 @@ def steps(*losses: float, **other: Any) -> tuple[dict[str, Any], ...]:
 
 
 @pytest.fixture
-def probed(tmp_path: Path) -> Any:
+def probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     record = record_in(tmp_path)
     record.warmup = 1
 
     def make(outcome: Outcome, logged: tuple[dict[str, Any], ...], plan: Plan = record.plan) -> Probe:
         probe = Probe("it", plan, prediction=record.predictions[0])
-        start = lambda probe, seconds: Measurement(plan, 4, outcome, logged)  # noqa: E731
-        Runner(record, PlainDisplay(io.StringIO()), start).take(probe)
+        measured = Measurement(plan, 4, outcome, logged)
+        monkeypatch.setattr("launch.trials.trial.read_measurement", lambda plan, steps: measured)
+        Runner(record, PlainDisplay(io.StringIO()), lambda probe, seconds: None, reuse=False).take(probe)
         return probe
 
     return make
