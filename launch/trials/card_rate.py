@@ -76,10 +76,11 @@ def measure_card_rate(plan: Plan, name: str) -> CardRate:
         result = json.loads(process.stdout.strip().splitlines()[-1])
         return CardRate(name, device, precision, result["flops"] / 1e12, result["size"], result["torch"])
     except subprocess.CalledProcessError as error:
-        output = (error.stderr or "").strip().splitlines()
-        return CardRate(name, device, precision, message=output[-1] if output else f"exit status {error.returncode}")
+        output = error.stderr.strip().splitlines()
+        message = output[-1] if output else f"exit status {error.returncode}"
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, TypeError) as error:
-        return CardRate(name, device, precision, message=str(error) or type(error).__name__)
+        message = str(error) or type(error).__name__
+    return CardRate(name, device, precision, message=message)
 
 
 def _processor() -> str:
