@@ -17,10 +17,9 @@ from launch.upstream.pin.bump import apply_move, plan_move, read_gitlink
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout, missing_checkout_problem
 from launch.upstream.pin.compare import FlagChange
 from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
-from launch.upstream.pin.ledger import LEDGER_FILE
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.trainers import OPEN_INSTRUCT
-from launch.worker.json_codec import to_json, versioned
+from launch.worker.json_codec import versioned
 
 
 def upstream(args: list[str]) -> int:
@@ -98,16 +97,9 @@ def impact_json(impact: Impact) -> dict[str, Any]:
         {
             "pin": load_lock().pin,
             "commit": impact.commit,
-            "changes": {
-                trainer.trainer: [
-                    {name: value for name, value in vars(change).items() if value is not None}
-                    for change in trainer.changes
-                ]
-                for trainer in impact.trainers
-                if trainer.schema
-            },
-            "unreadable": {trainer.trainer: to_json(trainer.problem) for trainer in impact.trainers if trainer.problem},
-            "breaks": to_json(impact.breaks),
+            "changes": {trainer.trainer: trainer.changes for trainer in impact.trainers if trainer.schema},
+            "unreadable": {trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem},
+            "breaks": impact.breaks,
         }
     )
 
@@ -157,13 +149,11 @@ def _bump(checkout: Checkout, impact: Impact, python: str, force: bool) -> int:
         echo(f"the pin is already {impact.commit[:9]}")
         return EXIT_DONE
     echo("\n".join(describe(impact)))
-    move = plan_move(checkout.root, impact, python, LEDGER_FILE)
-    if (impact.breaks or move.losses) and not force:
-        for loss in move.losses:
-            notify(str(loss))
+    files = plan_move(checkout.root, impact, python)
+    if impact.breaks and not force:
         notify("nothing was changed; fix what would break, or pass --force")
         return EXIT_REFUSED
-    for step in apply_move(move, ROOT, checkout.root):
+    for step in apply_move(files, impact.commit, ROOT, checkout.root):
         echo(step)
     echo("next: run the tests, then commit the gitlink and launch/upstream/data together")
     return EXIT_DONE

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from launch.commands.upstream import describe, impact_json, upstream
-from launch.config.yaml_nodes import yaml_positions
 from launch.errors import Problem, UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin import impact as module
 from launch.upstream.pin.checkout import DIR_VARIABLE, SUBMODULE
 from launch.upstream.pin.compare import FlagChange
-from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact, referenced_flags
+from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT
@@ -95,22 +94,27 @@ def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -
     assert any(p.id == "patch_source_changed" and p.where == "open_instruct/finetune.py:903" for p in result.breaks)
 
 
-def test_unread_flags_have_lines_of_their_own() -> None:
+def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
+    """At a commit whose finetune.py has one flag, `impl`: a choice that the YAML does not set."""
+    configs = tmp_path / "configs" / "tulu"
+    file = configs / "trainer" / "finetune.yaml"
+    file.parent.mkdir(parents=True)
     text = "unread:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: '{value}'}}}\n"
-    content = {
-        "unread": ["a", "b"],
-        "recipe": {"x": "y", "attention": {"auto": {}, "sdpa": {"impl": "torch", "n": "{value}"}}},
-    }
-    named = {flag.flag: flag for flag in referenced_flags(content, yaml_positions(text), "f.yaml")}
-    assert {name: flag.where for name, flag in named.items()} == {
-        "y": "f.yaml:4",
-        "impl": "f.yaml:4",
-        "n": "f.yaml:4",
-        "a": "f.yaml:2",
-        "b": "f.yaml:3",
-    }
-    assert (named["impl"].value, named["y"].can_set_flag, named["a"].can_set_flag) == ("torch", True, False)
-    assert named["n"].value is named["y"].value
+    file.write_text(f"{text}flags:\n  impl: '{{value}}'\n")
+    impl = replace(locked_schema("dpo").fields["attn_implementation"], name="impl", choices=["sdpa"], required=True)
+    schema = replace(locked_schema("finetune"), fields={"impl": impl, "b": replace(impl, name="b")})
+    problems = list(module.find_broken_configs([TrainerImpact("finetune", schema, ())], configs))
+    place = "configs/tulu/trainer/finetune.yaml"
+    assert [(problem.id, problem.where, problem.message.split("'")[1]) for problem in problems] == [
+        ("stale_allowlist", f"{place}:4", "y"),
+        ("bad_choice", f"{place}:4", "torch"),
+        ("stale_allowlist", f"{place}:4", "n"),
+        ("stale_allowlist", f"{place}:2", "a"),
+        ("missing_required", place, "b"),
+    ]
+    file.write_text("a: [\n")
+    with pytest.raises(UserError, match="bad_config"):
+        list(module.find_broken_configs([], configs))
 
 
 def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: Path) -> None:

@@ -89,7 +89,8 @@ def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(monkeypatch: pyte
     assert set(texts) == {SCHEMAS.parent / "lock.json", SCHEMAS / "finetune_own.json"}
     assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(encoding="utf-8")
     assert texts[SCHEMAS / "finetune_own.json"] == (SCHEMAS / "finetune.json").read_text(encoding="utf-8")
-    monkeypatch.setattr("launch.upstream.pin.relock.installed_version", lambda *_: "1.15.0")
+    other = replace(schema_from_json(schema_to_json(locked_schema("finetune"))), packages={"transformers": "1.15.0"})
+    monkeypatch.setattr("launch.upstream.pin.relock.capture_schema", lambda *_: other)
     with pytest.raises(UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"):
         add_trainer(root, "finetune_own", sys.executable)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import refusal
+from launch.errors import UserError, refusal
 from launch.external import run_command
 
 _PULL_REQUEST = re.compile(r"\(#(\d+)\)")
-_LOG_FORMAT = "--format=%H%x00%cs%x00%s"
+_LAST = ("log", "-1", "--format=%H%x00%cs%x00%s")
 
 
 @dataclass(frozen=True)
@@ -35,43 +35,46 @@ class Commit:
 
 def find_commit(repo: Path, name: str) -> Commit:
     """Return the commit of that name. Raises UserError: unknown_commit, git_missing."""
-    try:
-        result = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    except OSError:
-        raise refusal("git_missing", "git can't be started", cure="install git") from None
-    if result.returncode != 0:
-        message = f"{repo} has no commit '{name}'"
-        raise refusal("unknown_commit", message, cure="fetch it, or name another commit")
-    return Commit(*_git(repo, "log", "-1", _LOG_FORMAT, result.stdout.strip()).stdout.strip("\n").split("\0"))
+    message = f"{repo} has no commit '{name}'"
+    unknown = refusal("unknown_commit", message, cure="fetch it, or name another commit")
+    commit = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    id = run_git(repo, *commit, failure=unknown).strip()
+    return Commit(*run_git(repo, *_LAST, id).strip("\n").split("\0"))
 
 
 def last_change(repo: Path, text: str, base: str, tip: str) -> Commit | None:
     """Return the last commit of `base`..`tip` that added or removed the text in the package; None if none did."""
-    places = (f"{base}..{tip}", "--", "open_instruct/")
-    lines = _git(repo, "log", "--first-parent", "-1", _LOG_FORMAT, f"-S{text}", *places).stdout.strip("\n")
-    return Commit(*lines.split("\0")) if lines else None
+    try:
+        line = run_git(repo, *_LAST, "--first-parent", f"-S{text}", f"{base}..{tip}", "--", "open_instruct/")
+    except UserError:  # a partial clone lacks the files of older commits
+        return None
+    return Commit(*line.strip("\n").split("\0")) if line else None
 
 
 def ancestors(repo: Path, tip: str) -> set[str]:
-    return set(_git(repo, "rev-list", "--first-parent", tip).stdout.split())
+    return set(run_git(repo, "rev-list", "--first-parent", tip).split())
 
 
 @contextmanager
 def extracted(repo: Path, commit: str) -> Iterator[Path]:
     """Give a folder with the package of the commit while the block runs. Raises UserError: git_failed."""
     with tempfile.TemporaryDirectory(prefix="launch-commit-") as folder:
-        archive = Path(folder, "commit.tar")
-        result = _git(repo, "archive", "--format=tar", f"--output={archive}", commit, "open_instruct")
-        if result.returncode != 0:
-            message = f"git archive failed in {repo}: {result.stderr.strip().partition(chr(10))[0]}"
-            raise refusal("git_failed", message, cure="nothing was changed")
-        root = Path(folder, "open-instruct")
-        root.mkdir()
-        run_command(["tar", "-xf", str(archive), "-C", str(root)], check=True)
+        archive, root = Path(folder, "commit.tar"), Path(folder, "open-instruct")
+        run_git(repo, "archive", f"--output={archive}", commit, "open_instruct")
+        shutil.unpack_archive(archive, root)
         yield root
 
 
-def _git(repo: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_git(repo: Path, *arguments: str, failure: UserError | None = None) -> str:
+    """Return what git prints. Raises UserError: git_missing, and git_failed or else `failure`."""
     # Keep a partial clone from fetching a missing blob over the network.
     environment = {**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-    return run_command(["git", "-C", str(repo), *arguments], env=environment)
+    try:
+        result = run_command(["git", "-C", str(repo), *arguments], env=environment)
+    except OSError:
+        raise refusal("git_missing", "git can't be started", cure="install git") from None
+    if result.returncode == 0:
+        return result.stdout
+    reason = result.stderr.strip().partition("\n")[0] or f"exit code {result.returncode}"
+    message = f"git {arguments[0]} failed in {repo}: {reason}"
+    raise failure or refusal("git_failed", message, cure="nothing was changed")

@@ -26,6 +26,9 @@ class FlagChange:
     new: Any = None
     proposed: bool | None = None  # a rename that only the similarity of the two flags suggests
 
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
 
 def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] | None = None) -> list[FlagChange]:
     """List every difference, removals and renames first. `known_renames`: {old name: new name, '' for a removal}.
@@ -61,14 +64,11 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
 
 def _compare_aspects(old: Field, new: Field) -> Iterator[FlagChange]:
     for aspect in _ASPECTS:
-        if aspect in old.unknown or aspect in new.unknown:
-            continue
         before, after = getattr(old, aspect), getattr(new, aspect)
-        if aspect == "type":
-            # A type is often respelled (`List[str]`, `list[str]`), so compare what the parser does with it.
-            if _conversion(old) != _conversion(new):
-                yield FlagChange("type", old.name, None, before, after)
-        elif before != after and not (aspect == "choices" and old.kind != new.kind):
+        # A type is often respelled (`List[str]`, `list[str]`), so compare what the parser does with it.
+        differs = _conversion(old) != _conversion(new) if aspect == "type" else before != after
+        is_known = aspect not in old.unknown and aspect not in new.unknown
+        if differs and is_known and not (aspect == "choices" and old.kind != new.kind):
             yield FlagChange(aspect, old.name, None, before, after)
 
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from launch.upstream.capture.start import capture_schema
 from launch.upstream.libraries import program
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
 from launch.upstream.pin.commit import extracted, find_commit
-from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
+from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, Lock, load_lock
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
 from launch.worker.json_codec import versioned
 
-_DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
+_DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
 _NOT_LOCKED: Mapping[str, Any] = {"names": {}, "stand_ins": [], "files": {}, "packages": {}}  # the lock has them once
 _SECONDS = 120.0
 
@@ -43,29 +44,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
     options = parser.parse_args(arguments)
     try:
-        files = _build_files(options)
+        if options.only:
+            files = add_trainer(options.checkout, options.only, options.python)
+        else:
+            pin = find_commit(options.checkout, load_lock().pin).id
+            files = build_lock(pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python)
     except UserError as error:
         for problem in error.problems:
             notify(str(problem))
         return EXIT_REFUSED
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_exact(path, text)
         echo(f"{path.relative_to(DATA)} {len(text)}", file=sys.stderr)
     return 0
 
 
-def _build_files(options: argparse.Namespace) -> dict[Path, str]:
-    if options.only:
-        return add_trainer(options.checkout, options.only, options.python)
-    pin = find_commit(options.checkout, load_lock().pin).id
-    files = build_lock(pin, capture_trainers(options.checkout, pin, ENTRIES, options.python), options.python)
-    return files | {
-        library_keys_file(name): json_text(renewed_library_keys(name, options.python)) for name in LIBRARIES
-    }
-
-
-def capture_trainers(checkout: Path, commit: str, trainers: Iterable[str], python: str) -> dict[str, Schema]:
+def _capture(checkout: Path, commit: str, trainers: Iterable[str], python: str) -> dict[str, Schema]:
     """Capture these trainers' schemas at a commit of the checkout's history, or of the installed TRL.
 
     Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
@@ -75,37 +69,46 @@ def capture_trainers(checkout: Path, commit: str, trainers: Iterable[str], pytho
 
 
 def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
-    """Build the lock's files ({path: text}) from the captured schemas; nothing is written."""
-    folders = package_folders(python)
-    versions = {name: installed_version(info, folders) for name, info in _DISTRIBUTIONS.items()}
-    lock = versioned(
-        {
-            "pin": pin,
-            "files": dict(
-                sorted({path: blob for schema in schemas.values() for path, blob in schema.files.items()}.items())
-            ),
-            "packages": {**load_lock().packages, **{name: version for name, version in versions.items() if version}},
-            "names": {flag: names for schema in schemas.values() for flag, names in schema.names.items()},
-        }
-    )
-    return {LOCK_FILE: json_text(lock), **{SCHEMAS / f"{name}.json": schema_text(s) for name, s in schemas.items()}}
+    """Build the lock's files ({path: text}) from the captured schemas, and from the libraries of `python` that have
+    locked keys; nothing is written. Raises UserError: library_unreadable."""
+    names = {flag: names for schema in schemas.values() for flag, names in schema.names.items()}
+    packages = {**load_lock().packages, **_captured_versions(schemas)}
+    files = _lock_files(Lock(pin, {}, packages, names), schemas)
+    for library in LIBRARIES:
+        if installed_version(library, package_folders(python)):
+            files[library_keys_file(library)] = _json_text(renewed_library_keys(library, python))
+    return files
 
 
 def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     """Build the lock's files that one more trainer changes: its schema, and the blobs of its files of open-instruct.
 
-    Raises UserError: unlocked_package, if a package has another version than the lock's; those of `capture_trainers`.
+    Raises UserError: unlocked_package, if a package has another version than the lock's; those of `_capture`.
     """
-    lock, folders = load_json(LOCK_FILE), package_folders(python)
-    (schema,) = capture_trainers(checkout, lock["pin"], [name], python).values()
-    for package, distribution in _DISTRIBUTIONS.items():
-        version, locked = installed_version(distribution, folders), lock["packages"][package]
-        if distribution.replace("_", "-") in schema.packages and version != locked:
+    lock = load_lock()
+    schemas = _capture(checkout, lock.pin, [name], python)
+    for package, version in _captured_versions(schemas).items():
+        if version != (locked := lock.packages[package]):
             message = f"{name} was captured with {package} {version}, but the lock is of {package} {locked}"
-            cure = f"pip install {distribution}=={locked} in {python}"
+            cure = f"pip install {_DISTRIBUTIONS[package]}=={locked} in {python}"
             raise refusal("unlocked_package", message, cure=cure)
-    lock["files"] = dict(sorted({**lock["files"], **schema.files}.items()))
-    return {LOCK_FILE: json_text(lock), SCHEMAS / f"{name}.json": schema_text(schema)}
+    return _lock_files(lock, schemas)
+
+
+def _captured_versions(schemas: Mapping[str, Schema]) -> dict[str, str]:
+    """Return the versions of those of the lock's packages that the trainers have imported."""
+    imported = {name: version for schema in schemas.values() for name, version in schema.packages.items()}
+    return {package: imported[name] for package, name in _DISTRIBUTIONS.items() if imported.get(name)}
+
+
+def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
+    """Build the lock with the schemas' files added to its own, and the schemas."""
+    blobs = {**lock.files, **{path: blob for schema in schemas.values() for path, blob in schema.files.items()}}
+    files = {LOCK_FILE: _json_text(versioned(replace(lock, files=dict(sorted(blobs.items())))))}
+    for name, schema in schemas.items():
+        text = json_with_lines({**schema_to_json(schema), **_NOT_LOCKED}, ("fields", "classes"))
+        files[SCHEMAS / f"{name}.json"] = text
+    return files
 
 
 def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
@@ -118,12 +121,7 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     return result
 
 
-def schema_text(schema: Schema) -> str:
-    """Format a schema's file: JSON with one line per field, so that a changed flag is a changed line."""
-    return json_with_lines({**schema_to_json(schema), **_NOT_LOCKED}, ("fields", "classes"))
-
-
-def json_text(content: Mapping[str, Any]) -> str:
+def _json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -131,7 +129,10 @@ _one_line_json = partial(json.dumps, ensure_ascii=False)
 
 
 def json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ...]) -> str:
-    """Format JSON with one line per item of the named containers, and one line for every other key."""
+    """Format JSON with one line per item of the named containers, and one line for every other key.
+
+    So a changed flag is a changed line.
+    """
     parts = []
     for key, value in content.items():
         text = _one_line_json(value)
