@@ -49,22 +49,25 @@ def trainer_files() -> dict[str, dict[str, Any]]:
     return {name: content for name, content in contents.items() if isinstance(content, dict)}
 
 
+# the sections of a trainer's YAML that set flags, and how many levels of keys are above these
+_LEVELS = {"recipe": 2, "launch": 2, "tracking": 1, "lora_flags": 1}
+_LEVELS |= dict.fromkeys(("push", "flags", "cpu_flags", "validation_flags"), 0)
+
+
 def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Yield every flag that a trainer's YAML names: its name, the path of its key, and the value that is set there.
 
     The value is None where the run sets it, and for the flags that the YAML refuses or marks as unread.
     """
-    for section in ("recipe", "launch"):
-        for key, entry in (trainer.get(section) or {}).items():
-            if isinstance(entry, str):
-                yield entry, (section, key), None
-            elif isinstance(entry, Mapping):
-                for case, flags in entry.items():
-                    yield from ((flag, (section, key, case, flag), value) for flag, value in (flags or {}).items())
-    for section in ("tracking", "lora_flags"):
-        for case, flags in (trainer.get(section) or {}).items():
-            yield from ((flag, (section, case, flag), value) for flag, value in (flags or {}).items())
-    for section in ("push", "flags", "cpu_flags", "validation_flags"):
-        yield from ((flag, (section, flag), value) for flag, value in (trainer.get(section) or {}).items())
+    for section, levels in _LEVELS.items():
+        yield from _flags_below(trainer.get(section), (section,), levels)
     yield from ((flag, ("refused", flag), None) for flag in trainer.get("refused") or {})
     yield from ((flag, ("unread", str(index)), None) for index, flag in enumerate(trainer.get("unread") or ()))
+
+
+def _flags_below(node: Any, path: tuple[str, ...], levels: int) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    if isinstance(node, str):  # `epochs: num_train_epochs`
+        yield node, path, None
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _flags_below(value, (*path, key), levels - 1) if levels else [(key, (*path, key), value)]

@@ -35,25 +35,25 @@ class Checkout:
     commit: str | None  # None without readable git data
     differing: tuple[str, ...]  # locked files that differ from the pin or are missing, relative to `root`
     found_by: str  # the setting that names it: upstream.dir, OPEN_INSTRUCT_DIR or the submodule's path
-    pin: str
 
     @property
     def matches_pin(self) -> bool:
         """Whether no locked file differs and the commit, if known, is the pin."""
-        return not self.differing and self.commit in (None, self.pin)
+        return not self.differing and self.commit in (None, load_lock().pin)
 
     def describe(self) -> str:
         """Describe for a plan: the tree, its commit, and how it compares with the pin."""
         place = f"open-instruct in {self.root} ({self.found_by})"
-        pin = self.pin[:9]
+        pin = load_lock().pin
         if self.matches_pin:
-            return f"{place} is at the pin {pin}" + ("" if self.commit else ", verified by content (no .git)")
-        if self.commit not in (None, self.pin):
-            commit = str(self.commit)[:9]
-            return f"{place} is at {commit}, not at the pin {pin}; {_count_differing(self.differing)} from the lock"
-        state = f"at the pin {pin}, but" if self.commit else f"not the pin {pin}:"
-        named = ", ".join(self.differing[:3]) + (", ..." if len(self.differing) > 3 else "")
-        return f"{place} is {state} {_count_differing(self.differing)} from the lock: {named}"
+            return f"{place} is at the pin {pin[:9]}" + ("" if self.commit else ", verified by content (no .git)")
+        count = len(self.differing)
+        differ = f"{count} file{' differs' if count == 1 else 's differ'} from the lock"
+        if self.commit not in (None, pin):
+            return f"{place} is at {str(self.commit)[:9]}, not at the pin {pin[:9]}; {differ}"
+        state = f"at the pin {pin[:9]}, but" if self.commit else f"not the pin {pin[:9]}:"
+        named = ", ".join(self.differing[:3]) + (", ..." if count > 3 else "")
+        return f"{place} is {state} {differ}: {named}"
 
 
 def find_checkout(
@@ -65,13 +65,14 @@ def find_checkout(
     Returns None if neither is set and the submodule is absent or empty.
     Raises UserError: not_open_instruct (a folder that is set is not a checkout).
     """
-    for folder, found_by in ((explicit, named), (environ.get(DIR_VARIABLE), DIR_VARIABLE)):
-        if folder:
-            root = Path(folder).expanduser().absolute()
-            _require_checkout(root, found_by)
-            return _inspect(root, found_by)
-    root = project / SUBMODULE
-    return _inspect(root, SUBMODULE) if is_checkout(root) else None
+    settings = {named: explicit, DIR_VARIABLE: environ.get(DIR_VARIABLE)}
+    found_by, folder = next((item for item in settings.items() if item[1]), (SUBMODULE, None))
+    root = Path(folder).expanduser().absolute() if folder else project / SUBMODULE
+    if folder:
+        _require_checkout(root, found_by)
+    elif not is_checkout(root):
+        return None
+    return Checkout(root, read_commit(root), differing_files(root, load_lock().files), found_by)
 
 
 def is_checkout(root: Path) -> bool:
@@ -97,32 +98,20 @@ def read_commit(root: Path) -> str | None:
 
     Supports a `.git` folder, a `.git` file (`gitdir:`, in submodules and worktrees), packed refs and a detached HEAD.
     """
-    git_dir = _git_dir(root)
-    if git_dir is None:
-        return None
-    common = git_dir
-    pointer = _read_stripped(git_dir / "commondir")
-    if pointer:
-        common = (git_dir / pointer).resolve()
-    name = "HEAD"
+    pointer = _read_stripped(root / ".git") or "gitdir: .git"
+    git_dir = root / pointer.removeprefix("gitdir:").strip()
+    common = git_dir / (_read_stripped(git_dir / "commondir") or "")
+    content: str | None = "ref: HEAD"
     for _ in range(_MAX_SYMBOLIC_REFS):
-        content = _read_stripped(git_dir / name) or _read_stripped(common / name) or _packed_ref(common, name)
-        if not content:
-            return None
-        if not content.startswith("ref:"):
-            return content if _OBJECT_ID.fullmatch(content) else None
-        name = content.removeprefix("ref:").strip()
-    return None
+        if content and content.startswith("ref:"):
+            name = content.removeprefix("ref:").strip()
+            content = _read_stripped(git_dir / name) or _read_stripped(common / name) or _packed_ref(common, name)
+    return content if content and _OBJECT_ID.fullmatch(content) else None
 
 
 def differing_files(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of `files` ({path: git blob id}) that are missing in `root` or have other content, in order."""
     return tuple(path for path, expected in files.items() if not _has_blob_id(root / path, expected))
-
-
-def _inspect(root: Path, found_by: str) -> Checkout:
-    lock = load_lock()
-    return Checkout(root, read_commit(root), differing_files(root, lock.files), found_by, lock.pin)
 
 
 def _require_checkout(root: Path, found_by: str) -> None:
@@ -153,16 +142,6 @@ def _has_blob_id(path: Path, expected: str) -> bool:
     return blob_id(content) == expected or (b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == expected)
 
 
-def _git_dir(root: Path) -> Path | None:
-    entry = root / ".git"
-    if entry.is_dir():
-        return entry
-    pointer = _read_stripped(entry)
-    if pointer is None or not pointer.startswith("gitdir:"):
-        return None
-    return (root / pointer.removeprefix("gitdir:").strip()).resolve()
-
-
 def _packed_ref(common: Path, name: str) -> str | None:
     for line in (_read_stripped(common / "packed-refs") or "").splitlines():
         object_id, _, ref = line.partition(" ")
@@ -176,7 +155,3 @@ def _read_stripped(path: Path) -> str | None:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _count_differing(paths: tuple[str, ...]) -> str:
-    return f"{len(paths)} file{' differs' if len(paths) == 1 else 's differ'}"
