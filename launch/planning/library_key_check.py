@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
 from launch.errors import Problem, UserError, did_you_mean
 from launch.files import parse_json, read_file
-from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
+from launch.upstream.libraries.library_keys import KeySpec, LibraryKeys, library_keys
 
 _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mistake
 _TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a string", "map": "a map"}
+_NOWHERE = Positions({}, ())
 
 
 def check_config(
-    config: Mapping[str, Any], keys: LibraryKeys, where: str | None = None, positions: Positions | None = None
+    config: Mapping[str, Any], keys: LibraryKeys, where: str | None = None, positions: Positions = _NOWHERE
 ) -> list[Problem]:
     """Return the problems of a DeepSpeed config or accelerate map; `where` names it in the problems."""
     problems = []
-    for mismatch in find_mismatches(config, keys.spec):
-        line = positions.of(mismatch.path) if positions else None
-        message, cure = _explain(mismatch, keys)
-        kind = "unknown" if mismatch.kind in ("unknown", "removed") else "bad"
-        noun = "key" if kind == "unknown" else "value"
-        place = f"{where}:{line}" if where and line else where
-        problems.append(Problem(f"{kind}_{keys.library}_{noun}", message, place, cure))
+    for path, problem in _find_problems(config, keys.spec, keys, ()):
+        line = positions.of(path)
+        problems.append(replace(problem, where=f"{where}:{line}" if where and line else where))
     return problems
+
+
+def _find_problems(
+    config: Mapping[Any, Any], spec: KeySpec, keys: LibraryKeys, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Problem]]:
+    """Yield every key and value of the map at `path` that the spec doesn't accept, in the map's order."""
+    unknown, bad = f"unknown_{keys.library}_key", f"bad_{keys.library}_value"
+    for name, value in config.items():
+        inner, found = (*path, str(name)), spec.keys.get(str(name))
+        key = ".".join(inner)
+        if found is None:
+            # JSON has no comments, so people write "_comment" or "//" keys; nothing reads them
+            if not spec.free and not str(name).startswith(("_", "//", "#")):
+                inside = f" in '{'.'.join(path)}'" if path else ""
+                message = f"{keys.release} has no key '{name}'{inside}"
+                yield inner, Problem(unknown, message, cure=_suggest_key(str(name), spec, keys.spec))
+        elif found.removed is not None:
+            message = f"'{key}' was removed from {keys.release}: {found.removed}"
+            yield inner, Problem(unknown, message, cure="delete it")
+        elif isinstance(value, Mapping) and found.keys:
+            yield from _find_problems(value, found, keys, inner)
+        elif not found.accepts_type(value):
+            expected = " or ".join(_TYPE_NAMES.get(kind, f"a {kind}") for kind in found.types)
+            quote = "; quote it: YAML reads an unquoted no, yes, on, off as a boolean" if "str" in found.types else ""
+            message = f"'{key}' is {value!r}, but {keys.release} expects {expected}"
+            yield inner, Problem(bad, message, cure=f"write {expected}{quote}")
+        elif found.choices and value not in (None, "auto", *found.choices):
+            choices = ", ".join(str(choice) for choice in found.choices)
+            yield inner, Problem(bad, f"'{key}' cannot be {value!r}", cure=f"write one of: {choices}")
+
+
+def _suggest_key(name: str, spec: KeySpec, root: KeySpec) -> str:
+    """Suggest the nearest keys of the same map, or else the map where a key of this name belongs."""
+    if similar := did_you_mean(name, [key for key, spec in spec.keys.items() if spec.removed is None]):
+        return similar
+    elsewhere = sorted({".".join(path) for path in root.names() if path[-1] == name})
+    if elsewhere:
+        return f"it belongs at {' or '.join(elsewhere[:3])}"
+    return "delete it: it has no effect"
 
 
 def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
@@ -35,28 +73,37 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
 
     DeepSpeed's must be plain JSON for accelerate and transformers; accelerate's is YAML, or JSON by its suffix.
     """
+    library, reason, line = keys.library, None, None
     try:
-        text = _read_text(path)
-        is_json = keys.library == "deepspeed" or path.suffix == ".json"
-        config = parse_json(text) if is_json else load_yaml(text)
-    except (ValueError, RecursionError) as error:
+        if path.stat().st_size > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {_MAX_BYTES // 1000} kB")
+        text = read_file(path).decode()
+        config = parse_json(text) if library == "deepspeed" or path.suffix == ".json" else load_yaml(text)
+    except FileNotFoundError:
+        reason = "does not exist"
+    except UnicodeDecodeError:
+        reason = "is not UTF-8 text"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        verb = "is not JSON" if library == "deepspeed" else "cannot be parsed"
+        reason = f"{verb}: {getattr(error, 'reason', None) or str(error).splitlines()[0]}"
         line = getattr(error, "lineno", None) or getattr(error, "line", None)
-        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
-        verb = "is not JSON" if keys.library == "deepspeed" else "cannot be parsed"
-        return [_unreadable(path, keys.library, f"{verb}: {reason}", line)]
-    except _UnreadableError as error:
-        return [_unreadable(path, keys.library, str(error), None)]
-    if not isinstance(config, Mapping):
-        return [_unreadable(path, keys.library, "is not a map of settings", None)]
-    if keys.library == "accelerate" and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
-        return [_unreadable(path, keys.library, "is for SageMaker, which launch does not support", None)]
+    else:
+        if not isinstance(config, Mapping):
+            reason = "is not a map of settings"
+        elif library == "accelerate" and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
+            reason = "is for SageMaker, which launch does not support"
+    if reason:
+        where = f"{path}:{line}" if line else str(path)
+        return [Problem(f"bad_{library}_file", f"the {library} configuration {reason}", where)]
     try:
         positions = yaml_positions(text)
     except NotYamlError:  # JSON with an escape that YAML has not
-        positions = Positions({}, ())
+        positions = _NOWHERE
     repeated = [
         Problem(
-            f"duplicate_{keys.library}_key",
+            f"duplicate_{library}_key",
             f"'{'.'.join(key)}' is set twice; only the last value is used",
             f"{path}:{positions.of(key)}",
             "remove one of them",
@@ -76,56 +123,3 @@ def check_library_files(files: Mapping[str, Path | None], packages: Sequence[Pat
     if problems:
         raise UserError(problems)
     return tuple(keys.describe() for _, keys in named)
-
-
-def _explain(mismatch: KeyMismatch, keys: LibraryKeys) -> tuple[str, str | None]:
-    key = ".".join(mismatch.path)
-    library = f"{keys.library} {keys.version}"
-    if keys.installed not in (None, keys.version):
-        library += f" ({keys.installed} is installed)"
-    if mismatch.kind == "unknown":
-        inside = f" in '{'.'.join(mismatch.path[:-1])}'" if len(mismatch.path) > 1 else ""
-        return f"{library} has no key '{mismatch.path[-1]}'{inside}", _suggest_key(mismatch, keys.spec)
-    if mismatch.kind == "removed":
-        return f"'{key}' was removed from {library}: {mismatch.spec.removed}", "delete it"
-    if mismatch.kind == "choice":
-        choices = ", ".join(str(choice) for choice in mismatch.spec.choices)
-        return f"'{key}' cannot be {mismatch.value!r}", f"write one of: {choices}"
-    expected = " or ".join(_TYPE_NAMES.get(kind, f"a {kind}") for kind in mismatch.spec.types)
-    quote = "; quote it: YAML reads an unquoted no, yes, on, off as a boolean" if "str" in mismatch.spec.types else ""
-    return f"'{key}' is {mismatch.value!r}, but {library} expects {expected}", f"write {expected}{quote}"
-
-
-def _suggest_key(mismatch: KeyMismatch, root: KeySpec) -> str | None:
-    """Suggest the nearest keys of the same map, or else the map where a key of this name belongs."""
-    name = mismatch.path[-1]
-    candidates = [key for key, spec in mismatch.spec.keys.items() if spec.removed is None]
-    if similar := did_you_mean(name, candidates):
-        return similar
-    elsewhere = sorted({".".join(path) for path in root.names() if path[-1] == name})
-    if elsewhere:
-        return f"it belongs at {' or '.join(elsewhere[:3])}"
-    return "delete it: it has no effect"
-
-
-class _UnreadableError(Exception):
-    """The file cannot be read; why, as the end of a sentence."""
-
-
-def _read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise _UnreadableError(f"is larger than {_MAX_BYTES // 1000} kB")
-        return read_file(path).decode("utf-8")
-    except FileNotFoundError:
-        raise _UnreadableError("does not exist") from None
-    except UnicodeDecodeError:
-        raise _UnreadableError("is not UTF-8 text") from None
-    except OSError as error:
-        raise _UnreadableError(f"cannot be read: {error.strerror}") from None
-
-
-def _unreadable(path: Path, library: str, reason: str, line: int | None) -> Problem:
-    return Problem(
-        f"bad_{library}_file", f"the {library} configuration {reason}", f"{path}:{line}" if line else str(path)
-    )

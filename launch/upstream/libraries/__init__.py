@@ -5,5 +5,4 @@ a file needs the list of keys that the library reads. It is locked (`data/librar
 `program` rewrites it for `python -m launch.upstream.pin.relock`, in the interpreter that has the library.
 
     library_keys("deepspeed", site_packages)    # LibraryKeys: version, installed version and a KeySpec
-    find_mismatches(config, keys.spec)          # unknown and removed keys, wrong types and values
 """

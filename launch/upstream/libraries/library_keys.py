@@ -15,7 +15,7 @@ from launch.worker.json_codec import from_json
 
 LIBRARIES = ("accelerate", "deepspeed")
 _CLASSES: Mapping[str, Any] = {"map": Mapping, "list": (list, tuple), "str": str}
-TRUTH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0"})
+_TRUTH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,24 @@ class KeySpec:
             yield (name,)
             yield from ((name, *rest) for rest in key.names())
 
+    def accepts_type(self, value: Any) -> bool:
+        """Whether the key's value may have that type; null and `auto` are always accepted."""
+        return not self.types or value in (None, "auto") or any(self._is_of_type(value, kind) for kind in self.types)
+
+    def _is_of_type(self, value: Any, kind: str) -> bool:
+        if kind in _CLASSES:
+            return isinstance(value, _CLASSES[kind])
+        if kind == "bool":
+            is_truth = value in (0, 1) or str(value).lower() in _TRUTH_WORDS
+            return isinstance(value, bool) or (self.lenient and is_truth)
+        if isinstance(value, bool | str) and not self.lenient:
+            return False
+        try:
+            number = float(int(value) if kind == "int" and isinstance(value, str) else value)
+        except (TypeError, ValueError, OverflowError):
+            return False
+        return kind == "float" or number.is_integer()
+
 
 @dataclass(frozen=True)
 class LibraryKeys:
@@ -44,6 +62,12 @@ class LibraryKeys:
     version: str
     spec: KeySpec
     installed: str | None  # the installed version
+
+    @property
+    def release(self) -> str:
+        """The library and version, for messages: `deepspeed 0.19.8`, and what is installed if it differs."""
+        note = f" ({self.installed} is installed)" if self.installed not in (None, self.version) else ""
+        return f"{self.library} {self.version}{note}"
 
     def describe(self) -> str:
         """Describe the version for a plan: `deepspeed 0.19.8 as installed`."""
@@ -76,60 +100,3 @@ def installed_version(name: str, site_packages: Iterable[Path]) -> str | None:
             for info in sorted(folder.glob(f"{name}-*.dist-info")):
                 return info.name.removesuffix(".dist-info").split("-", 1)[1]
     return None
-
-
-@dataclass(frozen=True)
-class KeyMismatch:
-    """A difference between a map and the keys that a library reads."""
-
-    kind: str  # unknown, removed, type or choice
-    path: tuple[str, ...]  # of the key
-    spec: KeySpec  # of the key; for an unknown key of the map around it
-    value: Any
-
-
-def find_mismatches(value: Mapping[Any, Any], spec: KeySpec, path: tuple[str, ...] = ()) -> Iterator[KeyMismatch]:
-    """Yield every key and value of the map that the spec doesn't accept, in the map's order."""
-    for name, item in value.items():
-        key_path = (*path, str(name))
-        key_spec = spec.keys.get(str(name))
-        if key_spec is None:
-            # JSON has no comments, so people write "_comment" or "//" keys; nothing reads them
-            if not spec.free and not str(name).startswith(("_", "//", "#")):
-                yield KeyMismatch("unknown", key_path, spec, item)
-        elif key_spec.removed is not None:
-            yield KeyMismatch("removed", key_path, key_spec, item)
-        elif isinstance(item, Mapping) and key_spec.keys:
-            yield from find_mismatches(item, key_spec, key_path)
-        elif not _has_accepted_type(item, key_spec):
-            yield KeyMismatch("type", key_path, key_spec, item)
-        elif key_spec.choices and item not in (None, "auto", *key_spec.choices):
-            yield KeyMismatch("choice", key_path, key_spec, item)
-
-
-def _has_accepted_type(value: Any, spec: KeySpec) -> bool:
-    if not spec.types or value is None or value == "auto":
-        return True
-    return any(_is_of_type(value, kind, spec.lenient) for kind in spec.types)
-
-
-def _is_of_type(value: Any, kind: str, lenient: bool) -> bool:
-    if kind in _CLASSES:
-        return isinstance(value, _CLASSES[kind])
-    if kind == "bool":
-        return isinstance(value, bool) or (lenient and (value in (0, 1) or str(value).lower() in TRUTH_WORDS))
-    if isinstance(value, bool):
-        return lenient
-    if isinstance(value, str):
-        return lenient and _is_number(value, whole=kind == "int")
-    if not isinstance(value, int | float):
-        return False
-    return kind == "float" or float(value).is_integer()
-
-
-def _is_number(text: str, whole: bool) -> bool:
-    try:
-        int(text) if whole else float(text)
-    except ValueError:
-        return False
-    return True

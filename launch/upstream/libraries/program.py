@@ -19,13 +19,14 @@ import re
 import sys
 import types
 import typing
+from typing import Any
 
 # accelerate adds these prefixes to the map's keys that lack them (commands/launch.py:1238-1243).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
 _OLD_KEYS = ("dynamo_backend", "fp16")  # which accelerate converts (commands/config/config_args.py:104-108)
-_JSON_TYPES: dict[typing.Any, str] = {pathlib.Path: "str", tuple: "list", dict: "map"}
+_JSON_TYPES: dict[Any, str] = {pathlib.Path: "str", tuple: "list", dict: "map"}
 _JSON_TYPES |= {cls: cls.__name__ for cls in (bool, int, float, str, list)}
-_Spec = dict[str, typing.Any]
+_Spec = dict[str, Any]
 
 
 def _read_accelerate_keys() -> _Spec:
@@ -58,13 +59,12 @@ def _renew(spec: _Spec, around: str = ":0") -> _Spec:
     keys: _Spec = {}
     if "model" in spec:
         keys = _read_model_keys(_load(spec["model"]))
-    else:
-        for name, key in spec.get("keys", {}).items():
-            if "source" in key:
-                source = _locate(name, key["source"], around)
-                keys[name] = {**_renew(key, source), "source": source}
-            elif "removed" not in key:
-                keys[name] = _renew(key, around)
+    for name, key in spec.get("keys", {}).items():
+        if "model" in key:
+            keys[name] = _renew(key)
+        elif "source" in key:
+            source = _locate(name, key["source"], around)
+            keys[name] = {**_renew(key, source), "source": source}
     if "removed_keys" in spec:
         keys |= {name: {"removed": message.strip()} for name, message in _load(spec["removed_keys"]).items()}
     return {**spec, "keys": dict(sorted(keys.items()))} if keys else spec
@@ -84,42 +84,33 @@ def _locate(name: str, source: str, around: str) -> str:
     return f"{path}:{(after or found)[0]}"
 
 
-def _read_model_keys(model: typing.Any) -> _Spec:
+def _read_model_keys(model: Any) -> _Spec:
     """Return {field name or alias: spec} of a pydantic model, including inherited fields."""
     keys: _Spec = {}
     for name, field in model.model_fields.items():
-        keys[name] = _model_field_spec(field.annotation)
+        spec = _spec_of_type(field.annotation)
+        keys[name] = {**spec, "lenient": True} if "types" in spec else spec
         if field.alias:
             keys[field.alias] = keys[name]
     return dict(sorted(keys.items()))
 
 
-def _model_field_spec(annotation: typing.Any) -> _Spec:
-    parts = _without_none(annotation)
-    if len(parts) == 1 and hasattr(parts[0], "model_fields"):
-        return {"keys": _read_model_keys(parts[0]), "types": ["map"], "lenient": True}
-    spec = _spec_of_type(annotation)
-    return {**spec, "lenient": True} if "types" in spec else spec
-
-
-def _spec_of_type(annotation: typing.Any) -> _Spec:
+def _spec_of_type(annotation: Any) -> _Spec:
     """Return what a field of that type accepts; anything if the type is none that JSON has."""
-    parts = _without_none(annotation)
-    if len(parts) == 1 and typing.get_origin(parts[0]) is typing.Literal:
-        return {"choices": list(typing.get_args(parts[0]))}
-    if len(parts) == 1 and isinstance(parts[0], type) and issubclass(parts[0], enum.Enum):
-        return {"choices": [member.value for member in parts[0]]}
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = [part for part in (typing.get_args(annotation) if is_union else [annotation]) if part is not type(None)]
+    part = parts[0] if len(parts) == 1 else None
+    if hasattr(part, "model_fields"):
+        return {"keys": _read_model_keys(part), "types": ["map"]}
+    if typing.get_origin(part) is typing.Literal:
+        return {"choices": list(typing.get_args(part))}
+    if isinstance(part, type) and issubclass(part, enum.Enum):
+        return {"choices": [member.value for member in part]}
     found = [_JSON_TYPES.get(typing.get_origin(part) or part) for part in parts]
     return {"types": found} if all(found) else {}
 
 
-def _without_none(annotation: typing.Any) -> list[typing.Any]:
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = typing.get_args(annotation) if is_union else (annotation,)
-    return [part for part in parts if part is not type(None)]
-
-
-def _load(dotted: str) -> typing.Any:
+def _load(dotted: str) -> Any:
     module, _, name = dotted.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
