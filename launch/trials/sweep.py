@@ -139,4 +139,4 @@ def _exit_code(record: SweepRecord) -> int:
     if record.state == State.interrupted:
         return EXIT_INTERRUPTED
     codes = [run.measured.outcome.exit_code if run.measured else EXIT_FAILED for run in record.runs]
-    return next((code for code in codes if code), EXIT_DONE)
+    return next(filter(None, codes), EXIT_DONE)

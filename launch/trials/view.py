@@ -175,9 +175,10 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     title = f"{verb} of {record.get('stage', 'an unknown stage')}: {folder.name}"
     document = Document(title, str(record.get("state")), folder, texts(record.get("summary")))
     document.notes = texts(record.get("notes"))
-    facts = {name: record[name] for name in _FACTS if record.get(name) is not None}
-    facts |= {name: value for name, value in mapping(record.get("options")).items() if value is not None}
-    document.figures = [Figure(name.replace("_", " "), str(value)) for name, value in facts.items()]
+    facts = {name: record.get(name) for name in _FACTS} | mapping(record.get("options"))
+    document.figures = [
+        Figure(name.replace("_", " "), str(value)) for name, value in facts.items() if value is not None
+    ]
     rows = [{**run_row(run), "label": _mark(record, run)} for run in objects(record.get("runs"))]
     document.add_table(Table.of("Runs", COLUMNS[verb], rows))
     for row in rows:

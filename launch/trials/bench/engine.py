@@ -17,7 +17,7 @@ from launch.execution.record.reader import mapping, objects
 from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
-from launch.trials.bench.record import BenchRecord, BenchRun, Side
+from launch.trials.bench.record import BenchRecord, BenchRun, Difference, Side
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
 from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
@@ -84,7 +84,6 @@ def read_request(line: CommandLine) -> BenchRequest:
     return BenchRequest(expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b)))
 
 
-Difference = tuple[str, str, str]  # what differs, A's, B's
 LEAST_STEPS = 2  # after the warm-up
 _OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")  # besides the keys of `data`
 _LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")  # as they come out
@@ -98,19 +97,16 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     """
     plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
-    differences = tuple(list_differences(a.plan, b.plan))
-    mismatches = _find_mismatches(a, b, differences)
-    errors = [problem for problem in mismatches if problem.id not in a.plan.config.allow]
-    if errors:
+    differences, config = list_differences(a.plan, b.plan), a.plan.config
+    notes = _find_mismatches(a, b, differences)
+    if errors := [problem for problem in notes if problem.id not in config.allow]:
         raise UserError(errors)
-    id_ = a.plan.config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
-    notes = list(mismatches)
-    if a.plan.config.bench.repeats == 1:
+    if config.bench.repeats == 1:
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
         notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
+    id_ = config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
-    bench = a.plan.config.bench
-    return BenchRecord(folder, a.plan, bench.steps, bench.warmup, (a, b), differences, tuple(notes))
+    return BenchRecord(folder, a.plan, config.bench.steps, config.bench.warmup, (a, b), differences, notes)
 
 
 def _check_numbers(plan: Plan) -> Plan:
@@ -143,19 +139,19 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
             problems.append(Problem("bench_global_batch", message, "recipe.packing", cure))
             break
-    of_data = [row for row in differences if row[0].startswith("data.") or row[0] in _OF_DATA]
+    of_data = [row for row in differences if row.what.startswith("data.") or row.what in _OF_DATA]
     if of_data:
-        values = "; ".join(f"{name} is {ours} in A and {theirs} in B" for name, ours, theirs in of_data)
+        values = "; ".join(f"{row.what} is {row.a} in A and {row.b} in B" for row in of_data)
         cure = "set it once, before the first `--`, or allow=[bench_data]"
         problems.append(Problem("bench_data", f"A and B do not train on the same data: {values}", None, cure))
     return problems
 
 
 def list_differences(a: Plan, b: Plan) -> list[Difference]:
-    """The differences between two plans as (what, A's, B's), without the folders that each run has for itself."""
+    """The differences between two plans, without the folders that each run has for itself."""
     ours, theirs = ({name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b))
-    rows = [(name, ours.get(name, "-"), theirs.get(name, "-")) for name in dict.fromkeys([*ours, *theirs])]
-    return [row for row in rows if row[1] != row[2]]
+    rows = [Difference(name, ours.get(name, "-"), theirs.get(name, "-")) for name in {**ours, **theirs}]
+    return [row for row in rows if row.a != row.b]
 
 
 def _list_facts(plan: Plan) -> dict[str, Any]:
@@ -203,7 +199,7 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
         yield f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; {side.plan.batch})"
     if record.same_setting:
         yield "  A and B are the same setting: their difference is the measurement noise"
-    yield from (f"  differs: {what}: {ours} in A, {theirs} in B" for what, ours, theirs in record.differences)
+    yield from (f"  differs: {row.what}: {row.a} in A, {row.b} in B" for row in record.differences)
 
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
@@ -241,8 +237,7 @@ def run_in_turn(runner: Runner[BenchRun]) -> int:
             break
     if record.state == State.interrupted:
         return EXIT_INTERRUPTED
-    failed = any(run.state == State.failed for run in record.runs)
-    return EXIT_STOPPED if failed or not record.pairs else EXIT_DONE
+    return EXIT_STOPPED if record.state == State.failed or not record.pairs else EXIT_DONE
 
 
 def _expected_seconds(runs: Sequence[BenchRun], index: int) -> float:

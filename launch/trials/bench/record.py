@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,15 @@ from launch.trials.view import COMPARED
 from launch.worker.finding import REFUTED, UNPROVEN
 
 Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference between the two plans."""
+
+    what: str
+    a: str
+    b: str
 
 
 @dataclass
@@ -52,8 +62,8 @@ class Side:
     def not_proven(self) -> list[str]:
         """The requested settings that the runs refute or do not prove."""
         items = [item for run in self.done if run.measured for item in run.measured.evidence]
-        not_proven = [item for item in items if item.get("verdict") in (REFUTED, UNPROVEN)]
-        return list(dict.fromkeys(f"{item.get('what')} is {item.get('verdict')}" for item in not_proven))
+        not_proven = (item for item in items if item.get("verdict") in (REFUTED, UNPROVEN))
+        return list(dict.fromkeys(f"{item.get('what')} is {item['verdict']}" for item in not_proven))
 
     @property
     def steps_needed(self) -> int | None:
@@ -94,8 +104,8 @@ class BenchRecord(TrialRecord[BenchRun]):
     """A bench, as far as it has come."""
 
     sides: tuple[Side, Side]
-    differences: tuple[tuple[str, str, str], ...]  # between the two plans: (what, A's, B's)
-    planning_notes: tuple[Problem, ...] = ()
+    differences: Sequence[Difference]
+    planning_notes: Sequence[Problem] = ()
     message: str | None = None  # why it ended early
     verb = "bench"
     started = True  # what rates the cards has just been on them
@@ -117,9 +127,8 @@ class BenchRecord(TrialRecord[BenchRun]):
         return any(other.measured and not other.reused for other in run.side.runs)
 
     def update(self, run: BenchRun) -> list[str]:
-        pair_is_complete = any(repeat == run.repeat for repeat, _, _ in self.pairs)
-        shows = run.state == State.done and run is not self.runs[-1] and pair_is_complete
-        return [f"  so far: {self.summary[0]}"] if shows else []
+        completes_pair = any(repeat == run.repeat for repeat, _, _ in self.pairs)
+        return [f"  so far: {self.summary[0]}"] if completes_pair and run is not self.runs[-1] else []
 
     @property
     def same_setting(self) -> bool:
@@ -184,7 +193,7 @@ class BenchRecord(TrialRecord[BenchRun]):
             "options": self.config,
             "identical_settings": self.same_setting,
             "settings": self.sides,
-            "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
+            "differences": self.differences,
             "pairs": [_pair(*pair) for pair in self.pairs],
             "verdict": self.verdict,
         }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from launch.trials.bench.record import Difference
 from tests.trials.bench.benches import WORDS, planned
 
 
@@ -33,19 +34,22 @@ def test_repeats_and_steps_do_not_change_the_folder_and_another_setting_does(tmp
 
 def test_what_differs_is_reported(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=8", "recipe.liger=true"))
-    assert bench.differences == (
-        ("per device x accumulation", "4 x 32", "8 x 16"),
-        ("recipe.liger", "false", "true"),
-    )
+    assert bench.differences == [
+        Difference("per device x accumulation", "4 x 32", "8 x 16"),
+        Difference("recipe.liger", "false", "true"),
+    ]
     flags = planned(tmp_path, *WORDS, a=("expandable_segments=false",), b=("flags.logging_steps=2",))
-    assert flags.differences == (("expandable_segments", "false", "true"), ("flags.logging_steps", "-", "2"))
+    assert flags.differences == [
+        Difference("expandable_segments", "false", "true"),
+        Difference("flags.logging_steps", "-", "2"),
+    ]
     assert not bench.same_setting and not bench.planning_notes
 
 
 def test_what_differs_between_trainers_is_reported_by_recipe_keys(tmp_path: Path) -> None:
     a = ("trainer=trl_sft", "recipe.learning_rate=1e-3", "recipe.packing=flatten", "recipe.liger=true")
     bench = planned(tmp_path, "stage=demo", "gpus=2", "allow=[bench_data]", a=a, b=("trainer=finetune",))
-    differences = {what: (ours, theirs) for what, ours, theirs in bench.differences}
+    differences = {row.what: (row.a, row.b) for row in bench.differences}
     assert differences["trainer"] == ("trl_sft", "finetune")
     assert differences["recipe.packing"] == ("flatten", "none") and differences["recipe.liger"] == ("true", "false")
     assert differences["recipe.learning_rate"][0] == "0.001" and "recipe.seed" not in differences
