@@ -23,7 +23,7 @@ from launch import resources
 from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
-from launch.data.conversion import Digest
+from launch.data.sources import Digest
 from launch.errors import UserError
 from launch.planning.checks import PRESETS
 from launch.planning.identity import DigestCache

@@ -16,6 +16,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import hydra
+import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import get_args_parser
@@ -25,13 +26,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, explain, parse_file, read_text
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
@@ -49,6 +50,20 @@ if TYPE_CHECKING:
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
 _NAME_PARTS = re.compile(r"[./@\s]+")  # of a package, or of an entry of a defaults list
 _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # OmegaConf: a node is null, never false
+
+# what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
+_COMPOSE_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    OSError,
+)
 
 _HYDRA_STATE = RLock()
 T = TypeVar("T")
@@ -192,7 +207,9 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
         try:
             with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
                 yield argv
-        except COMPOSE_ERRORS as error:
+        except _COMPOSE_ERRORS as error:
+            from launch.config.compose_errors import explain
+
             raise explain(error, line) from error
         finally:
             HydraConfig.instance().cfg = surrounding
@@ -209,6 +226,8 @@ class _CheckedSource(FileConfigSource):
         path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             return super().load_config(config_path)
+        from launch.config.compose_errors import HEADER, parse_file, read_text  # of files that are not shipped
+
         text = read_text(path)
         content = parse_file(path, text)
         result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from launch.config.line import CommandLine, override_key
@@ -50,19 +50,6 @@ _OF_ONES_OWN = {
     "data": "; your own is set as data.mix=FILE",
     "model": "; another one is set as model.path=FOLDER_OR_HUB_ID",
 }
-# what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
-COMPOSE_ERRORS = (
-    HydraException,
-    OmegaConfBaseException,
-    yaml.YAMLError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    AssertionError,
-    RecursionError,
-    OSError,
-)
 
 
 def explain(error: Exception, line: CommandLine) -> UserError:

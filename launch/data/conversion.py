@@ -1,85 +1,22 @@
-"""Local data of a plan: how it is read, its converted copy's folder, and its rows, converted one after another."""
+"""The rows of local data, converted one after another; which of them can't be used, and why."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import DataFormat, Kind
+from launch.config.schema import DataFormat
 from launch.data.formats import RowError, columns_of, convert, describe_conversion, normalise_names, recognise
 from launch.data.rows import Row, read_rows
-from launch.data.sources import file_format
+from launch.data.sources import LocalData
 from launch.errors import Cure, Problem, UserError, refusal
 
-CONVERTER = 2  # raise it when the same files would be converted to other rows
-TRAIN_FILE = "train.jsonl"
-VALIDATION_FILE = "validation.jsonl"
 MAX_PROBLEMS = 3  # reported at once
 _UNKNOWN_ROWS = 1000  # of a file, without one that is recognised: no other is read
-
-
-@dataclass(frozen=True)
-class DataFiles:
-    """Files, and what their bytes are known by."""
-
-    paths: tuple[Path, ...]
-    digest: str
-
-
-Digest = Callable[[Path], str | None]  # of a local path's content; None for one that is not here
-
-
-def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
-    """Return a digest of the bytes of files and of how they are read; None if one of them is missing."""
-    digests = [digest(path) for path in paths]
-    if not all(digests):
-        return None
-    parts = [f"{''.join(file_format(path))}:{value}" for path, value in zip(paths, digests, strict=True)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class LocalData:
-    """Local data, staged as `folder/train.jsonl` before a run; nothing of the user's is changed.
-
-    The folder's name is a key over the content of the files and everything that decides the converted rows, so that an
-    edited row gives another folder, another tokenised cache and another identity of the plan.
-    """
-
-    files: DataFiles
-    kind: Kind
-    format: DataFormat
-    columns: Mapping[str, str]  # name that launch knows -> name in the rows
-    cache: Path
-    where: str | None = None  # the key that the data is from
-    validation: DataFiles | float | None = None  # files, or a share of the rows
-    skips: bool = False  # leaves rows out that can't be used
-
-    @property
-    def key(self) -> str:
-        held_out = self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
-        parts = [CONVERTER, self.files.digest, self.kind.value, self.format.value, dict(self.columns), held_out]
-        parts += ["skip"] if self.skips else []
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-    @property
-    def folder(self) -> Path:
-        return self.cache / "data" / self.key
-
-    @property
-    def train_file(self) -> Path:
-        return self.folder / TRAIN_FILE
-
-    @property
-    def sources(self) -> tuple[Path, ...]:
-        held_out = self.validation.paths if isinstance(self.validation, DataFiles) else ()
-        return (*self.files.paths, *held_out)
 
 
 @dataclass

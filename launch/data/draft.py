@@ -8,10 +8,9 @@ from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
-from launch.data.conversion import DataFiles, LocalData
 from launch.data.formats import normalise_names
 from launch.data.rows import read_rows
-from launch.data.sources import find_files
+from launch.data.sources import DataFiles, LocalData, find_files
 from launch.data.structure import DataStructure, read_structure
 from launch.errors import Problem, UserError, refusal
 from launch.resources import CONFIGS

@@ -1,12 +1,18 @@
-"""Find the data files behind a reference: a file, a folder, or a glob pattern."""
+"""Local data of a plan: the files behind a reference (a file, a folder, a glob pattern), how they are read, and the
+folder of their converted copy."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from launch.config.schema import DataFormat, Kind
 from launch.errors import did_you_mean, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -15,6 +21,9 @@ READABLE = f"{', '.join(FORMATS)}, the text ones also as {', '.join(COMPRESSIONS
 _UNPACKERS = {".zst": "zstd -d", ".zip": "unzip", ".lz4": "lz4 -d", ".7z": "7z x", ".tar": "tar xf", ".tgz": "tar xf"}
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # of a missing file, that its name is compared with
+CONVERTER = 2  # raise it when the same files would be converted to other rows
+TRAIN_FILE = "train.jsonl"
+VALIDATION_FILE = "validation.jsonl"
 
 
 def is_pattern(reference: str) -> bool:
@@ -78,3 +87,61 @@ def _is_data_file(path: Path, root: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
     is_data = bool(file_format(path)[0] or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0]))
     return not is_hidden and path.is_file() and is_data
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Files, and what their bytes are known by."""
+
+    paths: tuple[Path, ...]
+    digest: str
+
+
+Digest = Callable[[Path], str | None]  # of a local path's content; None for one that is not here
+
+
+def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
+    """Return a digest of the bytes of files and of how they are read; None if one of them is missing."""
+    digests = [digest(path) for path in paths]
+    if not all(digests):
+        return None
+    parts = [f"{''.join(file_format(path))}:{value}" for path, value in zip(paths, digests, strict=True)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """Local data, staged as `folder/train.jsonl` before a run; nothing of the user's is changed.
+
+    The folder's name is a key over the content of the files and everything that decides the converted rows, so that an
+    edited row gives another folder, another tokenised cache and another identity of the plan.
+    """
+
+    files: DataFiles
+    kind: Kind
+    format: DataFormat
+    columns: Mapping[str, str]  # name that launch knows -> name in the rows
+    cache: Path
+    where: str | None = None  # the key that the data is from
+    validation: DataFiles | float | None = None  # files, or a share of the rows
+    skips: bool = False  # leaves rows out that can't be used
+
+    @property
+    def key(self) -> str:
+        held_out = self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
+        parts = [CONVERTER, self.files.digest, self.kind.value, self.format.value, dict(self.columns), held_out]
+        parts += ["skip"] if self.skips else []
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> Path:
+        return self.cache / "data" / self.key
+
+    @property
+    def train_file(self) -> Path:
+        return self.folder / TRAIN_FILE
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        held_out = self.validation.paths if isinstance(self.validation, DataFiles) else ()
+        return (*self.files.paths, *held_out)

@@ -13,17 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.data.conversion import (
+from launch.data.conversion import Conversion, find_heaviest
+from launch.data.sources import (
     TRAIN_FILE,
     VALIDATION_FILE,
-    Conversion,
     DataFiles,
     Digest,
     LocalData,
     digest_files,
-    find_heaviest,
+    file_format,
 )
-from launch.data.sources import file_format
 from launch.errors import UserError, refusal
 from launch.files import read_file, write_json
 from launch.worker.json_codec import decode, versioned

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
-from launch.data.conversion import Conversion, DataFiles, LocalData, find_heaviest
+from launch.data.conversion import Conversion, find_heaviest
+from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
 

@@ -16,14 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.demo import DEMO_KEY
 from launch.demo.folders import BuiltFolder, build_once
 from launch.errors import refusal
 from launch.external import failure_reason, run_command
 from launch.resources import requirement
 
-# the identity of the demo, in the names of its folders and so in the identity of its plans: it stands for the shipped
-# rows, make_model.py, the chat template and the seed, and a change of one needs another key
-DEMO_KEY = "8eb8295e11327cf7"
 SEED = 0
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
 EXIT_MISSING_PACKAGE = 3  # make_model.py's

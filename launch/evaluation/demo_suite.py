@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.demo import rewards
-from launch.demo.ensure import DEMO_KEY, prompt_rows, read_rows
+from launch.demo import DEMO_KEY, rewards
+from launch.demo.ensure import prompt_rows, read_rows
 from launch.worker.held_out import CHOICE, LOSS, write_task
 
 _QUESTIONS = 100

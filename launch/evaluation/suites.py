@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launch.data.conversion import VALIDATION_FILE
+from launch.data.sources import VALIDATION_FILE
 from launch.errors import UserError, refusal
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.execution.record.reader import RunRecord, mapping

@@ -19,7 +19,6 @@ from launch.config.schema import Family, Packing, RecipeConfig
 from launch.errors import Cure, Problem
 from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
-from launch.worker.dealing import deal
 
 UNKNOWN = "unknown: cache_only=true measures them"
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
@@ -136,6 +135,8 @@ def simulate_load(
     long; `waits_each_turn`: the ranks wait for each other in every accumulation step, else once an optimizer step.
     Raises ValueError without lengths.
     """
+    from launch.worker.dealing import deal  # once lengths are measured
+
     ranks, size = batch.width, batch.per_device
     slowest: list[tuple[int, ...]] = []
     real = padded = longest = mean = 0.0

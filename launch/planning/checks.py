@@ -30,7 +30,6 @@ from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
 from launch.planning.parallel import Parallel
-from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, flag_field, render_flag, unverified_message
@@ -84,6 +83,8 @@ def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins
 def _value_problems(schema: Schema, trainer: TrainerConfig, flags: Mapping[str, Flag]) -> list[Problem]:
     problems = []
     for error in check_values(schema, values_of(flags), complete=True):
+        from launch.upstream.pin.ledger import explain_unknown_flag  # history, for an answer alone
+
         name = str(error.where)
         where = (flags[name].provenance.where if name in flags else None) or f"flags.{name}"
         past = explain_unknown_flag(trainer.name, name, schema.fields) if error.id == "unknown_flag" else None

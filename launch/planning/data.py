@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
 from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
-from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
 from launch.errors import Cure, Problem, UserError, refusal
 from launch.planning.batches import REFERENCE_ROWS
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs, MixtureEntry
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
+
+if TYPE_CHECKING:
+    from launch.data.structure import DataStructure
 
 
 def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[DataStructure | None, ...]:
@@ -25,6 +28,10 @@ def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[D
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
     `launch.data.conversion.Conversion.rows`.
     """
+    if not any(entry.data for entry in inputs.mixture):
+        return (None,) * len(inputs.mixture)
+    from launch.data.structure import FIRST_ROWS, read_structure  # with readers and converters: hub data needs none
+
     smallest = min(entry.share for entry in inputs.mixture)
     rows = None if config.data.bad_rows == BadRows.skip else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
     found = tuple(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Family, RootConfig
-from launch.data.conversion import Digest
+from launch.data.sources import Digest
 from launch.files import load_json, open_file, write_exact
 from launch.planning.inputs import Inputs, InputSource
 from launch.planning.parallel import Parallel, Width

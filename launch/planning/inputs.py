@@ -10,9 +10,8 @@ from pathlib import Path
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
-from launch.data.conversion import DataFiles, Digest, LocalData, digest_files
-from launch.data.sources import file_format, find_files, is_pattern
-from launch.demo.ensure import DEMO_KEY
+from launch.data.sources import DataFiles, Digest, LocalData, digest_files, file_format, find_files, is_pattern
+from launch.demo import DEMO_KEY
 from launch.errors import Cure, Problem, UserError, path_problem, refusal, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.find_runs import find_run, find_runs

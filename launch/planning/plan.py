@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch import resources
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.origins import Origins
 from launch.config.schema import Family, Launcher, RootConfig
-from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
 from launch.planning.chat_template import (
@@ -76,6 +75,9 @@ from launch.planning.tracking import (
 )
 from launch.upstream.schema import Schema
 from launch.worker.json_codec import versioned
+
+if TYPE_CHECKING:
+    from launch.data.structure import DataStructure
 
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"

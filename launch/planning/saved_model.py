@@ -12,8 +12,7 @@ from pathlib import Path
 
 from launch.config.origins import Origins
 from launch.config.schema import Launcher, RootConfig
-from launch.data.conversion import Digest
-from launch.data.sources import file_format, suggest_neighbours
+from launch.data.sources import Digest, file_format, suggest_neighbours
 from launch.errors import Cure, Problem, UserError
 from launch.files import read_json_object
 from launch.planning.inputs import MERGE, InputSource

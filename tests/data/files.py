@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.data.conversion import Conversion, DataFiles, LocalData, digest_files
+from launch.data.conversion import Conversion
+from launch.data.sources import DataFiles, LocalData, digest_files
 from launch.errors import Problem, UserError
 from launch.planning.identity import DigestCache
 

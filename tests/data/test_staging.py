@@ -13,8 +13,8 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data import staging
-from launch.data.conversion import Conversion, LocalData
-from launch.data.sources import find_files
+from launch.data.conversion import Conversion
+from launch.data.sources import LocalData, find_files
 from launch.data.staging import load_staged, stage
 from launch.data.structure import read_structure
 from launch.errors import UserError

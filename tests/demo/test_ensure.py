@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo import ensure
-from launch.demo.ensure import DEMO_KEY, ensure_model, ensure_rows, prompt_rows
+from launch.demo import DEMO_KEY, ensure
+from launch.demo.ensure import ensure_model, ensure_rows, prompt_rows
 from launch.demo.folders import BuiltFolder
 from launch.demo.rewards import names_a_module
 from launch.errors import UserError

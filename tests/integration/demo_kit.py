@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo.ensure import DEMO_KEY, ensure_model, ensure_rows
+from launch.demo import DEMO_KEY
+from launch.demo.ensure import ensure_model, ensure_rows
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
