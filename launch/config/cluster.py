@@ -1,7 +1,5 @@
 """The keys of `cluster=`: the settings of one Slurm cluster. configs/tulu/cluster/slurm.yaml has the defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """The limits of the guards, which stop a live run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from launch.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE

@@ -4,8 +4,7 @@ The recipe is trainer-independent: each trainer's YAML maps its keys to that tra
 flag is left out and the trainer's own default holds (the plan shows it).
 """
 
-from __future__ import annotations
-
+# without `from __future__ import annotations`, as its parts are: OmegaConf would evaluate each annotation as a text
 import types
 import typing
 from collections.abc import Iterator

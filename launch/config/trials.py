@@ -4,8 +4,6 @@ None is part of a plan's identity. `allow=[id]` turns a gate into a warning; the
 those of gates without a threshold.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

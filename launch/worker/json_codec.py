@@ -11,7 +11,7 @@ import json
 import math
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -78,8 +78,13 @@ def _key(name: str) -> str:
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+def _fields(cls: type) -> list[tuple[str, str, Any, bool]]:
+    """Return the fields of a dataclass: name, key, type, and whether it has no default."""
+    types_of = get_type_hints(cls)
+    return [
+        (item.name, _key(item.name), types_of[item.name], item.default is MISSING and item.default_factory is MISSING)
+        for item in fields(cls)
+    ]
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
@@ -118,16 +123,13 @@ def _parse_union(kinds: Sequence[Any], value: Any, where: str) -> Any:
 def _parse_object(kind: Any, arguments: Sequence[Any], value: Mapping[str, Any], where: str) -> Any:
     if arguments:
         return {name: _parse(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
-    known = [item.name for item in fields(kind) if _is_present(item, value, where)]
-    return kind(**{name: _parse(_types(kind)[name], _read(value, _key(name)), f"{where}.{name}") for name in known})
-
-
-def _is_present(item: Field[Any], value: Mapping[str, Any], where: str) -> bool:
-    if _key(item.name) in value:
-        return True
-    if item.default is MISSING and item.default_factory is MISSING:
-        raise ValueError(f"{where}.{item.name} is missing")
-    return False
+    given = {}
+    for name, key, hint, is_required in _fields(kind):
+        if key in value:
+            given[name] = _parse(hint, _read(value, key), f"{where}.{name}")
+        elif is_required:
+            raise ValueError(f"{where}.{name} is missing")
+    return kind(**given)
 
 
 def _read(value: Mapping[str, Any], key: str) -> Any:
