@@ -24,7 +24,7 @@ from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
 from launch.data.sources import Digest
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.planning.checks import PRESETS
 from launch.planning.identity import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
@@ -109,6 +109,11 @@ class FixedMachine(Machine):
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def machine_in(folder: Path) -> FixedMachine:
+    """`fixed_machine` in a folder whose files are digested."""
+    return fixed_machine(folder, digest=DigestCache(folder / "digests.json").of)
+
+
 @cache
 def _locked_schemas() -> Mapping[str, Schema]:
     return {name: locked_schema(name) for name in ENTRIES}
@@ -136,11 +141,20 @@ def planned(*overrides: str, machine: Machine | None = None) -> Plan:
     return build_plan(composed(*overrides), machine or fixed_machine())
 
 
+def problems(*overrides: str, machine: Machine | None = None) -> tuple[Problem, ...]:
+    """Return the problems that a line has."""
+    with pytest.raises(UserError) as caught:
+        planned(*overrides, machine=machine)
+    return tuple(caught.value.problems)
+
+
+def problem_ids(*overrides: str, machine: Machine | None = None) -> list[str]:
+    return [found.id for found in problems(*overrides, machine=machine)]
+
+
 def problem(*overrides: str) -> tuple[str, str]:
     """Return the id and the message of the one problem that a line has."""
-    with pytest.raises(UserError) as caught:
-        planned(*overrides)
-    (found,) = caught.value.problems
+    (found,) = problems(*overrides)
     return found.id, found.message
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from launch.errors import UserError
 from launch.planning.command import is_decisive, patch_conditions
-from launch.planning.plan import Plan
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.worker.patches import PATCHES
-from tests.conftest import planned
-
-
-def plan_of(*overrides: str) -> Plan:
-    return planned(*overrides)
+from tests.conftest import planned, problems
 
 
 def problem_of(*overrides: str) -> str:
-    with pytest.raises(UserError) as caught:
-        plan_of(*overrides)
-    [problem] = caught.value.problems
-    return str(problem)
+    [found] = problems(*overrides)
+    return str(found)
 
 
 def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> None:
-    plan = plan_of("stage=sft", "gpus=8")
+    plan = planned("stage=sft", "gpus=8")
     conditions = set(patch_conditions(plan.config, plan.parallel, plan.inputs, plan.built))
     assert {patch.id for patch in PATCHES.values() if patch.takes_value} <= conditions <= set(PATCHES)
     undecisive = {patch for patch in PATCHES if not is_decisive(f"{patch}=value")}
@@ -32,9 +24,9 @@ def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> No
 
 
 def test_they_are_patches_that_change_the_identity() -> None:
-    plain = plan_of("stage=sft", "gpus=8")
+    plain = planned("stage=sft", "gpus=8")
     assert not {"balanced_batches", "token_weighting"} & set(plain.patches)
-    balanced = plan_of("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens")
+    balanced = planned("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens")
     assert balanced.patches[:2] == ("balanced_batches", "token_weighting")  # before those that log the figures
     assert balanced.flags == plain.flags | {"output_dir": balanced.flags["output_dir"]}
     assert balanced.identity != plain.identity
@@ -43,16 +35,16 @@ def test_they_are_patches_that_change_the_identity() -> None:
 
 
 def test_the_trainers_own_way_is_no_patch() -> None:
-    means = plan_of("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")
+    means = planned("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")
     assert "token_weighting" not in means.patches
-    assert means.identity == plan_of("stage=sft", "gpus=8").identity
-    trl = plan_of("stage=demo", "trainer=trl_sft", "recipe.loss_averaging=tokens")
+    assert means.identity == planned("stage=sft", "gpus=8").identity
+    trl = planned("stage=demo", "trainer=trl_sft", "recipe.loss_averaging=tokens")
     assert "token_weighting" not in trl.patches
     assert "--expect loss_averaging=tokens" in " ".join(trl.command)
 
 
 def test_dpo_is_balanced_and_never_weighted() -> None:
-    plan = plan_of("stage=dpo", "gpus=8", "recipe.balanced=true")
+    plan = planned("stage=dpo", "gpus=8", "recipe.balanced=true")
     assert plan.patches.index("balanced_batches") < plan.patches.index("dpo_steps")
     message = problem_of("stage=dpo", "gpus=8", "recipe.loss_averaging=tokens")
     assert "DPO averages over pairs" in message and message.endswith("[unsupported_recipe]")
@@ -80,7 +72,7 @@ def test_what_does_not_go_together() -> None:
 
 def test_widths_deal_differently_unless_tokens_are_weighted() -> None:
     def ids(*overrides: str) -> set[str]:
-        plans = [plan_of(*overrides, "recipe.balanced=true", f"gpus={width}") for width in (1, 8)]
+        plans = [planned(*overrides, "recipe.balanced=true", f"gpus={width}") for width in (1, 8)]
         return {difference.id for difference in find_plan_differences(plans)}
 
     assert "other_micro_batches" in ids("stage=sft")

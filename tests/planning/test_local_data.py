@@ -9,22 +9,19 @@ import pytest
 from launch.api.plan_facts import plan_facts
 from launch.errors import UserError
 from launch.planning.data import describe_data
-from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan
 from launch.worker.trl_data import read_parts
 from launch.worker.trl_options import MixturePart
-from tests.conftest import fixed_machine, planned
+from tests.conftest import machine_in, planned, problem_ids
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    return planned(*words, machine=fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
+    return planned(*words, machine=machine_in(folder))
 
 
 def refusal(folder: Path, *words: str) -> list[str]:
-    with pytest.raises(UserError) as refused:
-        plan_of(folder, *words)
-    return [problem.id for problem in refused.value.problems]
+    return problem_ids(*words, machine=machine_in(folder))
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,10 @@ from launch.demo import make_model
 from launch.errors import UserError
 from launch.planning.estimate.shape import ModelShape, shape_from_yaml, with_parameters
 from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned, problem_ids
 
 NF4 = ("stage=lora_sft", "recipe.lora.quantize=nf4")
 TINY = with_parameters(ModelShape(0, 2, 128, 512, 4, 2, 2000))
-
-
-def planned(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
-
-
-def problem_ids(*overrides: str) -> list[str]:
-    with pytest.raises(UserError) as error:
-        planned(*overrides)
-    return [problem.id for problem in error.value.problems]
 
 
 def values(plan: Plan) -> dict[str, object]:

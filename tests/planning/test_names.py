@@ -7,14 +7,10 @@ from dataclasses import replace
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from launch.planning.plan import build_plan
+from tests.conftest import composed, fixed_machine, planned
 
 OLMO_CORE = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b")
-
-
-def planned(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
 
 
 @pytest.mark.parametrize(

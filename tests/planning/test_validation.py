@@ -6,24 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem, UserError
+from launch.errors import Problem
 from launch.planning.data import describe_schedule
-from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan
-from tests.conftest import fixed_machine, planned
+from tests.conftest import machine_in, planned, problems
 from tests.data.files import PAIR, chat, write_lines
 
 DEMO = ("stage=demo", "trainer=trl_sft", "gpus=1")
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    return planned(*words, machine=fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
+    return planned(*words, machine=machine_in(folder))
 
 
 def refusal(folder: Path, *words: str) -> Problem:
-    with pytest.raises(UserError) as refused:
-        plan_of(folder, *words)
-    [problem] = refused.value.problems
+    [problem] = problems(*words, machine=machine_in(folder))
     return problem
 
 

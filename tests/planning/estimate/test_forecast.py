@@ -25,8 +25,7 @@ from launch.planning.estimate.forecast import (
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import Attention
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
+from tests.conftest import planned
 
 CARD = CardMemory(139.8, "a card")
 CHATS = Lengths(Kind.sft, Histogram.of([100] * 900 + [600] * 90 + [3000] * 10), None)
@@ -40,10 +39,6 @@ LLAMA = {
     "vocab_size": 1000,
     "tie_word_embeddings": True,
 }
-
-
-def planned(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
 
 
 def forecast(*overrides: str, lengths: Lengths | None = None, card: CardMemory | None = CARD) -> MemoryForecast:
