@@ -16,7 +16,7 @@ from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Measurement, measurement_json
 from launch.trials.version_1 import upgrade
-from launch.trials.view import SCHEMA_VERSION, build_document
+from launch.trials.view import SCHEMA_VERSION, read_trial
 from launch.worker.json_codec import versioned
 
 
@@ -30,11 +30,6 @@ class State(StrEnum):
     submitted = "submitted"  # a Slurm job runs it
     planned = "planned"
     done = "done"  # it measured its steps; of a rollout's width: and passed the gates
-
-
-def combine_states(states: Iterable[State]) -> State:
-    """The state of a trial whose runs have these states."""
-    return min(states, key=list(State).index, default=State.done)
 
 
 REFUSED = "refused"  # cause_id of a run that could not be started
@@ -106,7 +101,7 @@ class TrialRecord(ABC, Generic[R]):
 
     @property
     def state(self) -> State:
-        return combine_states(run.state for run in self.runs)
+        return min((run.state for run in self.runs), key=list(State).index, default=State.done)
 
     @property
     @abstractmethod
@@ -191,7 +186,7 @@ class TrialRecord(ABC, Generic[R]):
         """Write VERB.json, VERB.txt and VERB.md; each file whole or not at all."""
         self.updated = utc_now()
         write_json(self.path, self.as_json())
-        document = build_document(load_json(self.path), self.folder)
+        document = read_trial(self.folder)
         for suffix, content in ((".txt", document.text()), (".md", document.markdown())):
             write_file(self.path.with_suffix(suffix), content)
 

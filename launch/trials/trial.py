@@ -18,7 +18,7 @@ from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
 from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, compute_figures, read_measurement
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
-from launch.trials.view import COLUMNS, build_document, run_row, write_trial_report
+from launch.trials.view import COLUMNS, read_trial, run_row, write_trial_report
 from launch.worker.json_codec import to_json
 
 T = TypeVar("T")
@@ -194,8 +194,8 @@ def say_plan(display: Display, record: TrialRecord[R], lines: Iterable[object], 
 
 
 def say_document(display: Display, record: TrialRecord[R]) -> None:
-    """Show the whole report at the end, and write its page."""
-    document = build_document(record.as_json(), record.folder)
-    say_lines(display, [document.text(), record.folder])
+    """Write the record at the end, show its whole report, and write its page."""
+    record.write()
+    say_lines(display, [read_trial(record.folder).text(), record.folder])
     if record.plan.config.report:
         write_trial_report(record.folder, display.say)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.trials.record import State, TrialRecord, combine_states, read_earlier
+from launch.trials.record import State, TrialRecord, read_earlier
 from launch.trials.trial import describe_changes
 from launch.trials.tune.search import Stop
 from tests.conftest import fixed_machine
@@ -114,11 +114,21 @@ def test_no_secret_is_written(name: str, tmp_path: Path) -> None:
         assert secret not in text and "the hub refused" in text, path
 
 
-def test_the_state_of_a_trial_is_that_of_its_least_finished_run() -> None:
-    assert combine_states([State.done, State.done]) == State.done
-    assert combine_states([State.done, State.failed, State.planned]) == State.failed
-    assert combine_states([State.failed, State.interrupted]) == State.interrupted
-    assert combine_states([State.done, State.submitted, State.planned]) == State.submitted
+@pytest.mark.parametrize(
+    ("states", "combined"),
+    [
+        ([State.done, State.done], State.done),
+        ([State.done, State.failed, State.planned], State.failed),
+        ([State.failed, State.interrupted], State.interrupted),
+        ([State.done, State.submitted, State.planned], State.submitted),
+    ],
+)
+def test_the_state_of_a_trial_is_that_of_its_least_finished_run(
+    states: list[State], combined: State, tmp_path: Path
+) -> None:
+    record = planned(tmp_path, *WORDS)
+    record.runs = [replace(run, state=state) for run, state in zip(record.runs, states, strict=False)]
+    assert record.state == combined
 
 
 def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path) -> None:

@@ -188,7 +188,6 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
         rate_cards(record, earlier)
         say_lines(display, record.rate_lines)
         code = run_in_turn(runner)
-        record.write()
         say_document(display, record)
         return record, code
 

@@ -201,7 +201,6 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
         record.overlay = overlay_path(record.id, os.environ)
         write_file(record.overlay, overlay_text(record))
         display.say(f"wrote {record.overlay}: use it as +tuned={record.id} with the same stage and width")
-    record.write()
     say_document(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
 
