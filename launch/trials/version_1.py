@@ -78,17 +78,17 @@ def _upgrade_bench(new: dict[str, Any]) -> None:
 def _upgrade_rollout(new: dict[str, Any]) -> None:
     runs = objects(new.get("runs"))
     passed = sum(run.get("state") == "passed" for run in runs)
-    new["summary"] = [f"{passed} of {len(runs)} widths passed"]
+    summary = [f"{passed} of {len(runs)} widths passed"]
     for run in runs:
         run["label"] = run.get("width")
-        new["summary"] += [f"{run['label']}: {run['message']}"] if run.get("message") else []
+        summary += [f"{run['label']}: {run['message']}"] if run.get("message") else []
         failed = [gate for gate in objects(run.get("gates")) if gate.get("verdict") == "fail" and not gate["allowed"]]
-        new["summary"] += [f"{run['label']}: {gate.get('message')} [{gate.get('id')}]" for gate in failed]
+        summary += [f"{run['label']}: {gate.get('message')} [{gate.get('id')}]" for gate in failed]
+    new["summary"] = summary
     new["notes"] = [str(difference.get("what")) for difference in objects(new.get("differences"))]
 
 
 def _upgrade_tune(new: dict[str, Any]) -> None:
-    new["id"] = new.pop("name", None)
     for run in objects(new.get("runs")):
         verdict, losses = str(run.get("verdict")), run.get("losses")
         run["state"], run["cause_id"] = verdict, verdict if _STATES.get(verdict) == "failed" else None
@@ -96,12 +96,13 @@ def _upgrade_tune(new: dict[str, Any]) -> None:
             run |= {"first_loss": losses[0], "loss": losses[-1]}
         run["measured"] = dict(run)
     best = new.get("best")
-    new["summary"] = [f"the fastest setting measured is {best}" if best else "no setting was measured"]
+    summary = [f"the fastest setting measured is {best}" if best else "no setting was measured"]
     if new.get("overlay"):
-        new["summary"].append(f"+tuned={new['id']} applies it ({new['overlay']})")
+        summary.append(f"+tuned={new.get('name')} applies it ({new['overlay']})")
     if new.get("stop"):
-        new["summary"].append(f"the search ended: {str(new['stop']).replace('_', ' ')}")
+        summary.append(f"the search ended: {str(new['stop']).replace('_', ' ')}")
     median = number(mapping(new.get("loss_change")).get("median"))
     if median is not None:
-        new["summary"].append(f"its loss differs from the recipe's own by a median of {100 * median:.2g} %")
+        summary.append(f"its loss differs from the recipe's own by a median of {100 * median:.2g} %")
+    new["summary"] = summary
     new["notes"] = [f"left out: {reason}" for reason in texts(new.get("left_out"))]
