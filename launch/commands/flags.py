@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from launch.commands.tool_parsers import build_flags_parser
-from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean, refusal
+from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
@@ -21,7 +21,7 @@ from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_l
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
-from launch.upstream.trainers import ENTRIES, TRL, trainer_name
+from launch.upstream.trainers import TRL, parse_trainer
 from launch.worker.json_codec import versioned
 
 _ATTRIBUTES = (  # of a field, in JSON
@@ -56,9 +56,9 @@ def flags(args: list[str]) -> int:
     )
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)
-    matching = _match_pattern(schema.fields, options.pattern)
-    matching_former = _match_pattern(former_flags, options.pattern)
-    if options.pattern and not matching and not matching_former:
+    fields = [schema.fields[name] for name in _match_pattern(schema.fields, options.pattern)]
+    former = [former_flags[name] for name in _match_pattern(former_flags, options.pattern)]
+    if options.pattern and not fields and not former:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
@@ -69,18 +69,16 @@ def flags(args: list[str]) -> int:
             {
                 "trainer": trainer,
                 "source": source,
-                "flags": {name: flag_json(trainer, schema.fields[name]) for name in matching},
-                "renames": {name: former_flags[name] for name in matching_former},
+                "flags": {field.name: flag_json(trainer, field) for field in fields},
+                "renames": {entry.flag: entry for entry in former},
                 "unknown": schema.unknown,
             }
         )
         print_json(content, indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
-    fields = [schema.fields[name] for name in matching]
-    former = [former_flags[name] for name in matching_former]
     echo("\n".join(render_table(fields, former, width, bool(options.pattern))))
-    count = f"{len(matching)} of {len(schema.fields)}" if options.pattern else str(len(matching))
+    count = f"{len(fields)} of {len(schema.fields)}" if options.pattern else str(len(fields))
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
@@ -97,16 +95,21 @@ def render_table(fields: Sequence[Field], former: Sequence[LedgerEntry], width: 
     """Render each flag as a line (name, type, default, source line) and its help, in full or cut to `width` columns."""
     names = [*(field.name for field in fields), *(entry.flag for entry in former)]
     name_width = max(map(len, names), default=0) + 3
+    indent = " " * 6
     lines: list[str] = []
     for field in fields:
         required = "*" if field.required else " "
         properties = [field.type, *_describe_properties(field)]
         lines.append(f"{required} {field.name:<{name_width}}{'  '.join(properties)}  ({field.where})")
         help_text = " ".join((field.help or "").split())
-        if help_text and full_help:
-            lines += textwrap.wrap(help_text, max(40, width - 6), initial_indent=" " * 6, subsequent_indent=" " * 6)
-        elif help_text:
-            lines.append("      " + textwrap.shorten(help_text, max(40, width - 6), placeholder=" ..."))
+        lines += textwrap.wrap(
+            help_text,
+            max(46, width),
+            initial_indent=indent,
+            subsequent_indent=indent,
+            max_lines=None if full_help else 1,
+            placeholder=" ...",
+        )
     if former:
         lines += [*([""] if lines else []), "renamed or removed:"]
     for entry in former:
@@ -138,26 +141,20 @@ def _format_value(value: Any) -> str:
 
 def _former_flags(trainer: str, schema: Schema) -> dict[str, LedgerEntry]:
     """Return the last rename or removal of every flag that the trainer had and the schema lacks."""
-    entries = (entry for entry in load_ledger().entries if trainer in entry.trainers)
-    return {
-        entry.flag: entry
-        for entry in entries
-        if entry.kind in ("renamed", "removed") and entry.flag not in schema.fields
-    }
+    gone = (entry for entry in load_ledger().of(trainer) if entry.kind in ("renamed", "removed"))
+    return {entry.flag: entry for entry in gone if entry.flag not in schema.fields}
 
 
 def _earlier_names(trainer: str, flag: str) -> list[str]:
     names = [flag]
-    for entry in reversed(load_ledger().entries):
-        if trainer in entry.trainers and entry.renamed_to == names[0]:
+    for entry in reversed(load_ledger().of(trainer)):
+        if entry.renamed_to == names[0]:
             names.insert(0, entry.flag)
     return names[:-1]
 
 
 def _match_pattern(names: Iterable[str], pattern: str | None) -> list[str]:
-    if not pattern:
-        return list(names)
-    normalised = pattern.lstrip("-").replace("-", "_").lower()
+    normalised = (pattern or "").lstrip("-").replace("-", "_").lower()
     glob = normalised if set(normalised) & set("*?[") else f"*{normalised}*"
     return [name for name in names if fnmatch.fnmatchcase(name.lower(), glob)]
 
@@ -179,11 +176,3 @@ def _describe_source(trainer: str, resolved: ResolvedSchema, checkout: Checkout 
     if checkout is None:
         return f"open-instruct {lock.pin[:9]} from the lock (no checkout found)"
     return checkout.describe()
-
-
-def parse_trainer(text: str) -> str:
-    name = trainer_name(text)
-    if name is None:
-        cure = did_you_mean(text, ENTRIES) or f"use one of {', '.join(ENTRIES)}"
-        raise refusal("unknown_trainer", f"unknown trainer '{text}'", cure=cure)
-    return name

@@ -12,12 +12,12 @@ from launch.check.lint.linter import FileReport, check_argv, check_files
 from launch.check.lint.scan_result import LintFinding
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript
-from launch.commands.flags import parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, refusal
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
+from launch.upstream.trainers import parse_trainer
 
 
 def lint(argv: list[str]) -> int:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
+from launch.errors import did_you_mean, refusal
 from launch.resources import CONFIGS
 
 OPEN_INSTRUCT = {
@@ -37,6 +38,15 @@ def trainer_name(script: str) -> str | None:
     if path.parent.name == "scripts" and path.parent.parent.name == "trl" and path.suffix == ".py":
         return f"trl_{path.stem}" if f"trl_{path.stem}" in TRL else None
     return path.stem if path.suffix == ".py" and path.stem in OPEN_INSTRUCT else None
+
+
+def parse_trainer(script: str) -> str:
+    """Return `trainer_name`. Raises UserError: unknown_trainer."""
+    name = trainer_name(script)
+    if name is None:
+        cure = did_you_mean(script, ENTRIES) or f"use one of {', '.join(ENTRIES)}"
+        raise refusal("unknown_trainer", f"unknown trainer '{script}'", cure=cure)
+    return name
 
 
 @cache

@@ -14,7 +14,7 @@ from launch.upstream.pin.commit import ancestors, find_commit, last_change, run_
 from launch.upstream.pin.compare import FlagChange
 from launch.upstream.pin.impact import Impact
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
-from launch.upstream.pin.relock import build_lock, json_with_lines
+from launch.upstream.pin.relock import build_lock, json_text
 from launch.upstream.trainers import OPEN_INSTRUCT
 
 
@@ -35,8 +35,7 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
     schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
     changes = {t.trainer: t.changes for t in impact.trainers if t.trainer in OPEN_INSTRUCT}
     ledger = extend_ledger(load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE))
-    ledger_text = json_with_lines(ledger, ("commits", "entries"))
-    return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: ledger_text}
+    return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: json_text(ledger) + "\n"}
 
 
 def extend_ledger(
@@ -54,7 +53,6 @@ def extend_ledger(
     commit = find_commit(repo, tip)
     kept = ancestors(repo, commit.id)
     entries = {_key(entry): entry for entry in content["entries"] if entry["commit"] in kept}
-    commits = {id: record for id, record in content["commits"].items() if id in kept}
     notes = {("renamed", hint["old"], hint["new"]): hint.get("note") for hint in hints["renames"]}
     notes |= {("removed", flag, None): note for flag, note in hints["removed"].items()}
     found = [(trainer, change) for trainer, its_changes in changes.items() for change in its_changes]
@@ -62,14 +60,13 @@ def extend_ledger(
         made_by = commit
         if change.kind in ("added", "removed", "renamed"):
             made_by = last_change(repo, change.renamed_to or change.flag, content["tip"], commit.id) or commit
-        entry = {**change.as_json(), "commit": made_by.id, "trainers": []}
+        made = {"commit": made_by.id, "date": made_by.date, "pull_request": made_by.pull_request}
+        entry = {**change.as_json(), **made, "trainers": []}
         if note := notes.get((change.kind, change.flag, change.renamed_to)):
             entry["note"] = note
         shared = entries.setdefault(_key(entry), entry)
         shared["trainers"] = [*shared["trainers"], trainer]
-        record = {"date": made_by.date, "pull_request": made_by.pull_request, "subject": made_by.subject}
-        commits.setdefault(made_by.id, record)
-    return {**content, "tip": commit.id, "commits": commits, "entries": list(entries.values())}
+    return {**content, "tip": commit.id, "entries": list(entries.values())}
 
 
 def _key(entry: Mapping[str, Any]) -> str:

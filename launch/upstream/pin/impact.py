@@ -69,10 +69,10 @@ def _assess_trainer(root: Path, name: str, entry: str, python: str, confirmed: M
         schema = capture_schema(entry, None if name in TRL else root, python)
     except UserError as error:
         return TrainerImpact(name, None, (), error.problems[0])
-    renames = [e for e in load_ledger().entries if e.kind == "renamed" and name in e.trainers]
-    known_renames = {str(entry.renamed_to): entry.flag for entry in renames}
-    known_renames |= {**{entry.flag: str(entry.renamed_to) for entry in renames}, **confirmed}
-    return TrainerImpact(name, schema, tuple(compare_schemas(locked_schema(name), schema, known_renames)))
+    renames = {entry.flag: entry.renamed_to for entry in load_ledger().of(name) if entry.renamed_to}
+    backwards = {new: old for old, new in renames.items()}  # for an older commit
+    changes = compare_schemas(locked_schema(name), schema, {**backwards, **renames, **confirmed})
+    return TrainerImpact(name, schema, tuple(changes))
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Problem]:

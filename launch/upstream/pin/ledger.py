@@ -7,9 +7,10 @@ finetune still has the old name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from launch.files import load_json
@@ -49,8 +50,12 @@ class Ledger:
     """The flag changes of every trainer over a range of upstream's history."""
 
     tip: str  # commit
-    entries: tuple[LedgerEntry, ...]  # oldest first
+    entries: Sequence[LedgerEntry]  # oldest first
     synonyms: Sequence[Sequence[str]]  # groups of names that different trainers use for the same thing
+
+    def of(self, trainer: str) -> list[LedgerEntry]:
+        """Return the changes of a trainer's flags, oldest first."""
+        return [entry for entry in self.entries if trainer in entry.trainers]
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,8 @@ class Explanation:
 def load_ledger() -> Ledger:
     """Return the committed ledger (read once per process)."""
     content = load_json(LEDGER_FILE)
-    entries = []
-    for entry in content["entries"]:
-        commit = content["commits"][entry["commit"]]
-        entries.append(LedgerEntry(**entry, date=commit["date"], pull_request=commit["pull_request"]))
-    return Ledger(content["tip"], tuple(entries), load_json(HINTS_FILE)["same"])
+    entries = [LedgerEntry(**entry) for entry in content["entries"]]
+    return Ledger(content["tip"], entries, load_json(HINTS_FILE)["same"])
 
 
 def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) -> Explanation | None:
@@ -88,83 +90,65 @@ def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) 
     name = trainer_name(trainer)
     if name is None or flag in known_flags:
         return None
-    own = [entry for entry in load_ledger().entries if name in entry.trainers]
-    others = [entry for entry in load_ledger().entries if name not in entry.trainers]
-    return (
-        _explain_by_history(own, flag, known_flags)
-        or _explain_by_later_history(own, flag, known_flags)
-        or _explain_by_others_history(name, others, flag, known_flags)
-        or _explain_by_others_names(name, others, flag, known_flags)
-    )
+    own = _explain_by_own_history(load_ledger().of(name), flag, known_flags)
+    return next(chain(own, _explain_by_others(name, flag, known_flags)), None)
 
 
-def _explain_by_history(own: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]) -> Explanation | None:
-    """Explain by the trainer's own entries: renamed or removed."""
+def _explain_by_own_history(
+    entries: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]
+) -> Iterator[Explanation]:
+    """Explain by the trainer's own entries: renamed or removed since, or, with an older checkout, not added yet."""
     current, changes = flag, []
-    for entry in own:
+    for entry in entries:
         if entry.flag == current and entry.kind in ("renamed", "removed"):
             changes.append(entry)
             current = entry.renamed_to or current
-    if not changes:
-        return None
-    notes = "; ".join(entry.note for entry in changes if entry.note)
-    past = f"upstream in {changes[-1].change}{f': {notes}' if notes else ''}"
-    if current in known_flags:
-        return Explanation(f"'{flag}' was renamed to '{current}' {past}", current)
-    return Explanation(f"'{flag}' was removed {past}", removed=True) if changes[-1].kind == "removed" else None
-
-
-def _explain_by_later_history(
-    own: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]
-) -> Explanation | None:
-    """Explain a flag that an older checkout has under its old name, or lacks."""
+    if changes:
+        notes = "; ".join(entry.note for entry in changes if entry.note)
+        past = f"upstream in {changes[-1].change}{f': {notes}' if notes else ''}"
+        if current in known_flags:
+            yield Explanation(f"'{flag}' was renamed to '{current}' {past}", current)
+        elif changes[-1].kind == "removed":
+            yield Explanation(f"'{flag}' was removed {past}", removed=True)
     earlier, added_by = flag, None
-    for entry in reversed(own):
+    for entry in reversed(entries):
         if entry.renamed_to == earlier:
             added_by, earlier = entry, entry.flag
             if earlier in known_flags:
-                return Explanation(f"'{flag}' is named '{earlier}' before {entry.change}", earlier)
+                yield Explanation(f"'{flag}' is named '{earlier}' before {entry.change}", earlier)
         elif entry.kind == "added" and entry.flag == earlier:
             added_by = entry
-    if added_by is None:
-        return None
-    return Explanation(f"'{flag}' was added upstream in {added_by.change}; this commit is older")
+    if added_by:
+        yield Explanation(f"'{flag}' was added upstream in {added_by.change}; this commit is older")
 
 
-def _explain_by_others_history(
-    name: str, others: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]
-) -> Explanation | None:
-    """Explain by another trainer's rename from or to this flag (dpo began with dpo_tune_cache's new names)."""
-    for entry in reversed(others):
+def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> Iterator[Explanation]:
+    """Explain by the other trainers: their renames from or to this flag (dpo began with dpo_tune_cache's new names),
+    their flags at the pin, with this one's synonym where there is one, and their removals."""
+    history = [entry for entry in reversed(load_ledger().entries) if name not in entry.trainers]
+    for entry in history:
         use = entry.renamed_to
         if entry.flag == flag and use in known_flags:
             note = f" ({entry.note})" if entry.note else ""
             message = f"{_listed(entry.trainers)} used '{flag}' before {entry.change}; {name} uses '{use}'{note}"
-            return Explanation(message, use)
+            yield Explanation(message, use)
         if use == flag and entry.flag in known_flags:
             message = f"{_listed(entry.trainers, 'use')} '{flag}'; {name} uses '{entry.flag}'"
-            return Explanation(message, entry.flag)
-    return None
-
-
-def _explain_by_others_names(
-    name: str, others: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]
-) -> Explanation | None:
-    """Explain a flag that other trainers have at the pin, with this one's synonym where there is one."""
+            yield Explanation(message, entry.flag)
     owners = [other for other in ENTRIES if other != name and flag in locked_schema(other).fields]
-    groups = (group for group in load_ledger().synonyms if flag in group)
-    use = next((synonym for group in groups for synonym in group if synonym in known_flags), None)
-    if use:
-        others_use = f"{_listed(owners, 'use')} '{flag}'; {name} uses '{use}'" if owners else None
-        return Explanation(others_use or f"{name} uses '{use}' instead of '{flag}'", use)
+    for group in load_ledger().synonyms:
+        for synonym in group if flag in group else ():
+            if synonym in known_flags and owners:
+                yield Explanation(f"{_listed(owners, 'use')} '{flag}'; {name} uses '{synonym}'", synonym)
+            elif synonym in known_flags:
+                yield Explanation(f"{name} uses '{synonym}' instead of '{flag}'", synonym)
     if owners:
-        return Explanation(f"'{flag}' is a flag of {_listed(owners)}, not of {name}")
-    for entry in reversed(others):
+        yield Explanation(f"'{flag}' is a flag of {_listed(owners)}, not of {name}")
+    for entry in history:
         if (entry.kind, entry.flag) == ("removed", flag):
-            removed = f"removed from {_listed(entry.trainers)} in {entry.change}"
             note = f": {entry.note}" if entry.note else ""
-            return Explanation(f"{name} never had '{flag}'; it was {removed}{note}", removed=True)
-    return None
+            removed = f"it was removed from {_listed(entry.trainers)} in {entry.change}{note}"
+            yield Explanation(f"{name} never had '{flag}'; {removed}", removed=True)
 
 
 def _listed(names: Sequence[str], verb: str = "") -> str:

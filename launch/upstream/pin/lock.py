@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from launch.errors import refusal
 from launch.files import load_json
 from launch.upstream.schema import Schema, schema_from_json
-from launch.upstream.trainers import ENTRIES, TRL, trainer_name
+from launch.upstream.trainers import TRL, parse_trainer
+from launch.worker.json_codec import from_json
 
 DATA = Path(__file__).parents[1] / "data"
 LOCK_FILE = DATA / "lock.json"
@@ -35,8 +35,7 @@ class Lock:
 @cache
 def load_lock() -> Lock:
     """Return the committed lock (read once per process)."""
-    content = load_json(LOCK_FILE)
-    return Lock(**{name: content[name] for name in ("pin", "files", "packages", "names")})
+    return from_json(Lock, load_json(LOCK_FILE))
 
 
 def locked_schema(trainer: str) -> Schema:
@@ -44,11 +43,7 @@ def locked_schema(trainer: str) -> Schema:
 
     Raises UserError: unknown_trainer.
     """
-    name = trainer_name(trainer)
-    if name is None:
-        message, cure = f"trainer '{trainer}' is not in the lock", f"use one of {', '.join(ENTRIES)}"
-        raise refusal("unknown_trainer", message, cure=cure)
-    return _load_schema(name)
+    return _load_schema(parse_trainer(trainer))
 
 
 @cache

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +29,14 @@ from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
 from launch.worker.json_codec import versioned
 
-_DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
+_DISTRIBUTION = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
 _NOT_LOCKED: Mapping[str, Any] = {"names": {}, "stand_ins": [], "files": {}, "packages": {}}  # the lock has them once
 _SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    description = (__doc__ or "").split(":")[0]
-    parser = argparse.ArgumentParser(prog="python -m launch.upstream.pin.relock", description=description)
+    parser = argparse.ArgumentParser(prog="python -m launch.upstream.pin.relock", description="Rewrites the lock.")
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--python", default=sys.executable, help="the trainers' interpreter (default: this one)")
     parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
@@ -50,8 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             pin = find_commit(options.checkout, load_lock().pin).id
             files = build_lock(pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python)
     except UserError as error:
-        for problem in error.problems:
-            notify(str(problem))
+        notify(str(error))
         return EXIT_REFUSED
     for path, text in files.items():
         write_exact(path, text)
@@ -76,7 +73,8 @@ def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Pat
     files = _lock_files(Lock(pin, {}, packages, names), schemas)
     for library in LIBRARIES:
         if installed_version(library, package_folders(python)):
-            files[library_keys_file(library)] = _json_text(renewed_library_keys(library, python))
+            keys = renewed_library_keys(library, python)
+            files[library_keys_file(library)] = json.dumps(keys, indent=1, ensure_ascii=False) + "\n"
     return files
 
 
@@ -90,7 +88,7 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     for package, version in _captured_versions(schemas).items():
         if version != (locked := lock.packages[package]):
             message = f"{name} was captured with {package} {version}, but the lock is of {package} {locked}"
-            cure = f"pip install {_DISTRIBUTIONS[package]}=={locked} in {python}"
+            cure = f"pip install {_DISTRIBUTION[package]}=={locked} in {python}"
             raise refusal("unlocked_package", message, cure=cure)
     return _lock_files(lock, schemas)
 
@@ -98,16 +96,15 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
 def _captured_versions(schemas: Mapping[str, Schema]) -> dict[str, str]:
     """Return the versions of those of the lock's packages that the trainers have imported."""
     imported = {name: version for schema in schemas.values() for name, version in schema.packages.items()}
-    return {package: imported[name] for package, name in _DISTRIBUTIONS.items() if imported.get(name)}
+    return {package: imported[name] for package, name in _DISTRIBUTION.items() if imported.get(name)}
 
 
 def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
     """Build the lock with the schemas' files added to its own, and the schemas."""
     blobs = {**lock.files, **{path: blob for schema in schemas.values() for path, blob in schema.files.items()}}
-    files = {LOCK_FILE: _json_text(versioned(replace(lock, files=dict(sorted(blobs.items())))))}
+    files = {LOCK_FILE: json_text(versioned(replace(lock, files=dict(sorted(blobs.items()))))) + "\n"}
     for name, schema in schemas.items():
-        text = json_with_lines({**schema_to_json(schema), **_NOT_LOCKED}, ("fields", "classes"))
-        files[SCHEMAS / f"{name}.json"] = text
+        files[SCHEMAS / f"{name}.json"] = json_text({**schema_to_json(schema), **_NOT_LOCKED}) + "\n"
     return files
 
 
@@ -121,29 +118,16 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     return result
 
 
-def _json_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-_one_line_json = partial(json.dumps, ensure_ascii=False)
-
-
-def json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ...]) -> str:
-    """Format JSON with one line per item of the named containers, and one line for every other key.
-
-    So a changed flag is a changed line.
-    """
-    parts = []
-    for key, value in content.items():
-        text = _one_line_json(value)
-        if key in one_line_per_item:
-            pairs = value.items() if isinstance(value, dict) else ()
-            items = [f"{json.dumps(name)}: {_one_line_json(item)}" for name, item in pairs] or map(
-                _one_line_json, value
-            )
-            text = text[0] + "\n  " + ",\n  ".join(items) + "\n " + text[-1]
-        parts.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+def json_text(value: Any, indent: str = "\n") -> str:
+    """Format JSON with a line for each item of its two outer levels, so that a changed flag is a changed line."""
+    is_object = isinstance(value, dict)
+    if not value or not (is_object or isinstance(value, list)) or len(indent) > 2:
+        return json.dumps(value, ensure_ascii=False)
+    inner = f"{indent} "
+    pairs = value.items() if is_object else enumerate(value)
+    items = [(f"{json.dumps(key)}: " if is_object else "") + json_text(item, inner) for key, item in pairs]
+    start, end = "{}" if is_object else "[]"
+    return f"{start}{inner}{f',{inner}'.join(items)}{indent}{end}"
 
 
 if __name__ == "__main__":
