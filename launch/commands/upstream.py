@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launch.commands.tool_parsers import build_upstream_parser
-from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError, refusal
+from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError, refusal
 from launch.host.interpreter import trainer_python
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
@@ -59,8 +59,8 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
 def _parse_rename(text: str) -> tuple[str, str]:
     old, equals, new = (part.lstrip("-").replace("-", "_") for part in text.partition("="))
     if not old or not equals:
-        problem = Problem("bad_value", f"--rename '{text}' must be OLD=NEW, or OLD= for a removed flag", "command line")
-        raise UserError(problem)
+        message = f"--rename '{text}' must be OLD=NEW, or OLD= for a removed flag"
+        raise refusal("bad_value", message, "command line")
     return old, new
 
 
@@ -74,11 +74,11 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
                 "dir": str(checkout.root),
                 "found_by": checkout.found_by,
                 "commit": checkout.commit,
-                "differing": list(checkout.differing),
+                "differing": checkout.differing,
                 "matches_pin": checkout.matches_pin,
             }
-        content = versioned({"pin": lock.pin, "gitlink": gitlink, "packages": dict(lock.packages)})
-        print_json({**content, "trainers": list(OPEN_INSTRUCT), "checkout": checkout_json}, 1)
+        content = {"pin": lock.pin, "gitlink": gitlink, "packages": lock.packages, "trainers": list(OPEN_INSTRUCT)}
+        print_json(versioned({**content, "checkout": checkout_json}), 1)
         return EXIT_DONE
     libraries = ", ".join(f"{name} {version}" for name, version in lock.packages.items())
     agreement = "the pin" if gitlink == lock.pin else "differs from the pin: run `launch upstream bump`"
@@ -113,7 +113,7 @@ def describe(impact: Impact) -> list[str]:
     for changes, names in groups.items():
         lines += [
             "",
-            f"{', '.join(names)}: {'no change' if not changes else ''}".rstrip(),
+            f"{', '.join(names)}:{'' if changes else ' no change'}",
             *(f"  {change}" for change in changes),
         ]
     if not impact.breaks:

@@ -37,25 +37,25 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     read completely.
     """
     before, after = ({name: field for name, field in side.fields.items() if field.in_parser} for side in (old, new))
-    removed = {name: field for name, field in before.items() if name not in after}
-    added = {name: field for name, field in after.items() if name not in before}
+    removed = [field for name, field in before.items() if name not in after]
+    added = [field for name, field in after.items() if name not in before]
     known = known_renames or {}
-    renames = {name: new_name for name, new_name in known.items() if name in removed and new_name in after}
-    pairs = ((field, other) for field in removed.values() if known.get(field.name) != "" for other in added.values())
+    renames = {field.name: known[field.name] for field in removed if known.get(field.name) in after}
+    pairs = ((field, other) for field in removed if known.get(field.name) != "" for other in added)
     scores = sorted((-flag_similarity(field, other), field.name, other.name) for field, other in pairs)
     for score, name, new_name in scores:  # the most similar pairs first
         if score and name not in renames and new_name not in renames.values():
             renames[name] = new_name
     changes = []
-    for name, field in removed.items():
-        if name in renames:
-            target = after[renames[name]]
+    for field in removed:
+        if field.name in renames:
+            target = after[renames[field.name]]
             old_type, new_type = (None, None) if field.type == target.type else (field.type, target.type)
-            proposed = None if known.get(name) == target.name else True
-            changes.append(FlagChange("renamed", name, target.name, old_type, new_type, proposed))
+            proposed = None if known.get(field.name) == target.name else True
+            changes.append(FlagChange("renamed", field.name, target.name, old_type, new_type, proposed))
         elif not new.unknown:
-            changes.append(FlagChange("removed", name))
-    changes += [FlagChange("added", name) for name in added if name not in renames.values()]
+            changes.append(FlagChange("removed", field.name))
+    changes += [FlagChange("added", field.name) for field in added if field.name not in renames.values()]
     for name, field in before.items():
         if name in after:
             changes += _compare_aspects(field, after[name])
