@@ -50,9 +50,10 @@ def resolve_schema(
     """
     locked = locked_schema(trainer)
     if trainer in TRL:
-        difference = trl_difference(packages)
-        if difference is None or not difference:
-            return ResolvedSchema(locked, live=difference is not None)
+        installed = installed_version("trl", packages)
+        difference = version_difference(packages) if installed else ""
+        if not difference:
+            return ResolvedSchema(locked, live=installed is not None)
         root = next((folder for folder in packages if (folder / "trl").is_dir()), None)
         files = tuple({field.file: None for field in locked.fields.values()})
     else:
@@ -66,8 +67,11 @@ def resolve_schema(
     elif not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
     else:
+        from launch.upstream.capture.start import capture_schema  # slow to import; a plan from the lock doesn't need it
+
         try:
-            return ResolvedSchema(capture(ENTRIES[trainer], None if trainer in TRL else root, python), live=True)
+            schema = capture_schema(ENTRIES[trainer], None if trainer in TRL else root, python)
+            return ResolvedSchema(schema, live=True)
         except UserError as error:
             (problem,) = error.problems
             if problem.id != "trainer_unreadable":
@@ -93,11 +97,6 @@ def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[
     return replace(locked, source_words=words, moved=frozenset(moved))
 
 
-def trl_difference(packages: Sequence[Path]) -> str | None:
-    """Describe how the installed TRL and transformers differ from the lock's; '' if they don't, None without TRL."""
-    return None if installed_version("trl", packages) is None else version_difference(packages)
-
-
 def version_difference(packages: Sequence[Path]) -> str:
     """Describe how the installed TRL and transformers differ from the lock's; '' for those that don't."""
     locked = {name: load_lock().packages[name] for name in ("trl", "transformers")}
@@ -107,10 +106,3 @@ def version_difference(packages: Sequence[Path]) -> str:
         for name, version in installed.items()
         if version not in (None, locked[name])
     )
-
-
-def capture(entry: str, root: Path | None, python: str) -> Schema:
-    """Return what a script's own parser accepts (see `capture.start.capture_schema`)."""
-    from launch.upstream.capture.start import capture_schema  # slow to import; a plan from the lock doesn't need it
-
-    return capture_schema(entry, root, python)

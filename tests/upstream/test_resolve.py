@@ -16,11 +16,10 @@ from launch.commands.lint import lint
 from launch.errors import Problem, UserError
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
-from launch.upstream import resolve
 from launch.upstream.capture import start
 from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
-from launch.upstream.resolve import resolve_schema, trl_difference
+from launch.upstream.resolve import resolve_schema, version_difference
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.schema import Schema
 from tests.check.lint.helpers import check_text
@@ -39,7 +38,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path | None]]:
         new = replace(locked.fields["learning_rate"], name="new_rate")
         return replace(locked, fields={**locked.fields, "new_rate": new}, is_locked=False)
 
-    monkeypatch.setattr(resolve, "capture", capture)
+    monkeypatch.setattr(start, "capture_schema", capture)
     return started
 
 
@@ -167,13 +166,14 @@ def test_a_parser_that_cannot_be_reached_leaves_the_lock(
 def test_trl_of_another_version(
     tmp_path: Path, captured: list[tuple[str, Path | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert trl_difference([tmp_path]) is None, "not installed"
+    not_installed = resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=True)
+    assert (not_installed.live, not_installed.difference) == (False, None)
     for name, version in load_lock().packages.items():
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
-    assert trl_difference([tmp_path]) == ""
+    assert version_difference([tmp_path]) == ""
     shutil.rmtree(tmp_path / f"trl-{load_lock().packages['trl']}.dist-info")
     (tmp_path / "trl-9.9.dist-info").mkdir()
-    assert trl_difference([tmp_path]) == f"trl 9.9 is installed, the lock has {load_lock().packages['trl']}"
+    assert version_difference([tmp_path]) == f"trl 9.9 is installed, the lock has {load_lock().packages['trl']}"
     (tmp_path / "transformers").mkdir()
     assert resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=False).difference
     assert captured == []
@@ -183,7 +183,7 @@ def test_trl_of_another_version(
     def fail(entry: str, root: Path | None, python: str) -> Schema:
         raise UserError(Problem("trainer_unreadable", f"{entry}: ImportError: a"))
 
-    monkeypatch.setattr(resolve, "capture", fail)
+    monkeypatch.setattr(start, "capture_schema", fail)
     (tmp_path / "trl" / "trainer").mkdir(parents=True)
     (tmp_path / "trl" / "trainer" / "sft_config.py").write_text("    new_flag: int = 1\n")
     kept = resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.check.lint.trainers import TrainerScript
 from launch.errors import UserError, refusal
 from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
-from launch.upstream.resolve import capture, resolve_schema
+from launch.upstream.resolve import resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES
 
@@ -62,7 +62,9 @@ class TrainerSchemas:
         root = None if trainer.is_trl or self.checkout is None else self.checkout.root
         is_missing = root is not None and not (root / trainer.script).is_file()
         if is_missing or (self._may_capture and (trainer.is_trl or root)):
-            return capture(trainer.script, root, sys.executable)
+            from launch.upstream.capture.start import capture_schema  # slow to import
+
+            return capture_schema(trainer.script, root, sys.executable)
         if self.checkout is None or trainer.is_trl:
             message = f"the flags of {trainer.script} are not in the lock, and no open-instruct checkout was found"
             cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
