@@ -108,13 +108,13 @@ def run_sweep(
 
 def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
     """Plan every run. Raises UserError with the problems of all of them, each once; and: sweep_folder."""
-    notes: list[str] = []
+    notes, names = list[str](), [composed.config.name for composed in configurations]
 
     def plan(composed: Composed) -> Plan:
         require_one_machine(composed.config)
         name = composed.config.name
-        if name and not any(override_key(text) == "name" for own in differing for text in own):
-            message = f"name={name} would give all runs of the sweep one folder"
+        if name and names.count(name) > 1:
+            message = f"name={name} would give several runs of the sweep one folder"
             raise refusal("sweep_folder", message, "name", "leave it out: each run's name has its identity")
         return place_run(build_plan(composed, this_machine(composed)), notes.append)
 

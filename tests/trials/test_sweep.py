@@ -134,8 +134,11 @@ def test_every_impossible_setting_is_refused_before_anything_runs(
     with pytest.raises(UserError) as error:
         compose_all(line(*WORDS, "recipe.seed=1,x", "recipe.lerning_rate=1"))
     assert len(error.value.problems) == 2
-    with pytest.raises(UserError, match=r"name=mine would give all runs of the sweep one folder.*\[sweep_folder\]"):
-        plan_sweep(_configurations("recipe.seed=1,2", "name=mine"))
+    for name in ("name=mine", "name=mine,yours"):  # with two seeds each name has two runs
+        with pytest.raises(
+            UserError, match=r"name=mine would give several runs of the sweep one folder.*\[sweep_folder\]"
+        ):
+            plan_sweep(_configurations("recipe.seed=1,2", name))
 
 
 def test_the_same_setting_twice_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
