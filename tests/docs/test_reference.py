@@ -23,7 +23,7 @@ from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.patches import PATCHES
-from launch.worker.trl_entry import OPTIONS
+from launch.worker.trl_options import OPTIONS
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -87,7 +87,7 @@ def rules_page() -> str:
         "`trl_sft` and `trl_dpo` train with TRL as a library, with the flags of `trl sft` and `trl dpo`. What they do",
         "beside the flags is an option of the run ([what differs](../explanation/upstream.md#trl-is-a-library)).",
         "",
-        *table(("id", "what it does"), ((f"`{option.id}`", option.meaning) for option in OPTIONS.values())),
+        *table(("id", "what it does"), ((f"`{name}`", option.meaning) for name, option in OPTIONS.items())),
         "",
         "## Messages",
         "",
