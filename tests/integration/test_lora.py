@@ -22,9 +22,8 @@ STAGES = {
     "dpo_tune_cache": ("stage=demo_dpo", "recipe.lora.rank=8", "recipe.max_steps=2", "data.fraction=0.05"),
 }
 CASES = (
-    *(("finetune", "single"), ("dpo_tune_cache", "single")),  # the other two train alone below
-    *((trainer, mode) for mode in ("ddp", "zero3") for trainer in STAGES),
-    *(("finetune", "zero2"), ("trl_dpo", "zero2")),
+    *((trainer, "zero3") for trainer in STAGES),
+    *(("finetune", "single"), ("dpo_tune_cache", "ddp"), ("trl_sft", "ddp"), ("trl_dpo", "zero2")),
 )
 
 

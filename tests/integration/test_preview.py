@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +14,11 @@ import pytest
 from launch import resources
 from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
 from launch.execution.caches import plan_cache_pass
-from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import DataSet, preview_command, preview_environment, write_request, write_samples
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
+from tests.integration.jobs import run_jobs, training_job
 from tests.integration.test_demo import launch
 from tests.integration.tiny_stage import CHAT_TEMPLATE, TinyStage
 
@@ -87,11 +84,7 @@ def previews(
         model = change_tokenizer(tiny.model, root / name / "model", template, changes)
         plan = make_plan(root / name, kind, trainer, model, more)
         previewed[name] = add_preview(jobs, plan, root / name)
-    (root / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("forked_workers.py")
-    environ = {**os.environ, "PYTHONPATH": str(open_instruct), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environ["REFERENCE_LOGPROBS_CACHE_PATH"] = str(root / "reference")  # read as open-instruct is imported
-    subprocess.run([sys.executable, str(script), str(root / "jobs.json")], env=environ, check=True, cwd=root)
+    run_jobs(root, jobs, open_instruct)
     return {name: read_job(root / name, *parts) for name, parts in previewed.items()}
 
 
@@ -142,18 +135,16 @@ def add_preview(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> tuple[D
 
 
 def add_training(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> None:
-    prepare_inputs(plan, lambda message: None)
-    argv = list(plan.command[plan.command.index(str(resources.WORKER)) :])
-    env = {**plan.env, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "t")}
+    job = training_job(plan, folder)
     if plan.trainer in OLMO_CORE:  # torchrun's
+        env = job["env"]
         env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         env |= {"MASTER_PORT": "29511", "NUM_NODES": "1"}
     rows = 1 if plan.config.recipe.packing == "bins" else ROWS  # a packed row holds several samples
-    job = {"argv": argv, "env": env, "cwd": str(folder), "log": str(folder / "training.log")}
     if plan.config.trainer.tokenized_first:
         command = plan_cache_pass(plan).command
         first = command[command.index(str(resources.WORKER)) :]
-        jobs.append({"argv": list(first), "env": env, "cwd": str(folder), "log": str(folder / "tokenizing.log")})
+        jobs.append({**job, "argv": first, "log": str(folder / "tokenizing.log")})
     jobs.append({**job, "rows": rows, "batches": str(folder / "batches.json")})
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from launch.errors import EXIT_REFUSED, EXIT_STOPPED
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 
 pytestmark = pytest.mark.slow
@@ -41,16 +42,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return give_demo(tmp_path_factory, tmp_path_factory.mktemp("rlvr"))
 
 
-def start(home: Path, *words: str) -> subprocess.Popen[str]:
+def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
     keys = {word.partition("=")[0] for word in words}
     small = (word for word in SMALL if word.partition("=")[0] not in keys)
-    command = [sys.executable, "-m", "launch", "run", *small, *words]
+    command = [python or warm.python(), "-m", "launch", "run", *small, *words]
     log = (home / "launch.log").open("w")
     return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(home: Path, *words: str) -> tuple[int, str]:
-    code = start(home, *words).wait(timeout=500)
+def finish(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
+    code = start(home, *words, python=python).wait(timeout=500)
     return code, (home / "launch.log").read_text()
 
 
@@ -61,12 +62,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("alone", ("recipe.kl_beta=0.05",)),
-        ("ranks", ("processes=2",)),
+        ("batched", ("recipe.kl_beta=0.05", *BATCHED)),
         ("zero2", ("processes=2", "parallel=zero2")),
         ("zero3", ("processes=2", "parallel=zero3")),
-        ("batched", BATCHED),
-        ("adapter", ("recipe.lora.rank=4",)),
+        ("adapter", ("processes=2", "recipe.lora.rank=4")),
         ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),  # samples outside autocast
     ],
 )
@@ -122,7 +121,7 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     """Three stages as one command, the last two with fewer steps; `eval` shows the gain, and answers that end."""
     words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
     words += ("demo_dpo:recipe.max_steps=10", "demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
-    command = [sys.executable, "-m", "launch", "run", *words]
+    command = [warm.python(), "-m", "launch", "run", *words]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
@@ -230,14 +229,14 @@ def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch
     (home / "stale").mkdir()
     (home / "stale" / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
-    code, output = finish(home, "name=stale")
+    code, output = finish(home, "name=stale", python=sys.executable)
     assert code == EXIT_STOPPED, output
     assert "[refuted_sampler_weights]" in output
 
 
 def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
     words = ("stage=demo_rlvr", "device=cpu", "processes=1,2", "recipe.per_device_batch_size=16", "steps=3", "name=two")
-    command = [sys.executable, "-m", "launch", "rollout", *words]
+    command = [warm.python(), "-m", "launch", "rollout", *words]
     done = subprocess.run(command, check=False, cwd=home, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((home / "runs" / "demo_rlvr" / "rollout-two" / "rollout.json").read_text())
@@ -295,11 +294,8 @@ def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
     allowed = "allow=[refuted_complete_answers,reward_proof]"
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
-    kept = [word for word in SMALL if not word.startswith(("allow=", "recipe.max_steps=", "recipe.response_length="))]
-    command = [sys.executable, "-m", "launch", "run", *kept, *own, *words, "recipe.per_device_batch_size=16"]
-    command = [word for word in command if word != "recipe.per_device_batch_size=4"]
-    command.append(f"name={guard}")
-    done = subprocess.run(command, check=False, cwd=home, capture_output=True, text=True, timeout=500)
-    assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
+    own += ("recipe.per_device_batch_size=16",)
+    ended, output = finish(home, f"name={guard}", *own, *words)
+    assert ended == EXIT_STOPPED, output
     failed = json.loads((home / "runs" / "demo_rlvr" / guard / "FAILED").read_text(encoding="utf-8"))
     assert failed["cause_id"] == guard

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from launch import resources
 from launch.data.samples import find_sample_problems
 from launch.execution.preview import DataSet
 from tests.chat_tokenizer import make_tokenizer
+from tests.integration.jobs import run_jobs
 from tests.integration.test_preview import (
     ROWS,
     Previewed,
@@ -77,11 +75,7 @@ def batches(
         plan = make_plan(folder / "run", kind, trainer, model, more)
         previewed[trainer, name] = add_preview(jobs, plan, folder / "run")
         add_training(jobs, plan, folder / "run")
-    (root / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("forked_workers.py")
-    environ = {**os.environ, "PYTHONPATH": str(open_instruct), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environ["REFERENCE_LOGPROBS_CACHE_PATH"] = str(root / "reference")
-    subprocess.run([sys.executable, str(script), str(root / "jobs.json")], env=environ, check=True, cwd=root)
+    run_jobs(root, jobs, open_instruct)
     return {run: read_job(root / run[0] / run[1] / "run", *parts) for run, parts in previewed.items()}
 
 

@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.jobs import run_jobs
 from tests.integration.tiny_stage import TinyStage
 from tests.paths import ROOT
-from tests.worker import ranks
+from tests.worker.ranks import ENTRY
 
 pytestmark = pytest.mark.slow
 
@@ -41,34 +41,37 @@ TEXT = """{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' 
 {% endfor %}"""
 
 
-def train(folder: Path, module: str, tiny: TinyStage, flags: Sequence[str], *, own: bool) -> list[dict[str, Any]]:
-    """Train with launch's entry, or with TRL's script; return the log that its last checkpoint has."""
-    folder.mkdir()
-    data = tiny.chats if module.endswith("sft") else tiny.preferences
-    out = folder / "out"
-    words = ["--model_name_or_path", str(tiny.model), "--dataset_name", str(data.parent), "--output_dir", str(out)]
-    words += [*SAVING, *flags]
-    if own:
-        run = ranks.run(["--entry", module, "--", *words], folder, environment={"HF_HUB_OFFLINE": "1"})
-        assert run.code == 0, run.describe()
-    else:
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", module, *words]
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text(encoding="utf-8"))
-    rates = ("runtime", "per_second")
-    return [{name: row[name] for name in row if not name.endswith(rates)} for row in state["log_history"]]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> Path:
+    """A folder with the output of launch's entry and of TRL's script for each of SAME."""
+    scripts = Path(pytest.importorskip("trl", reason="the `train` dependencies are not installed").__file__).parent
+    root, jobs = tmp_path_factory.mktemp("same"), []
+    for name, (module, flags) in SAME.items():
+        data = tiny.chats if module.endswith("sft") else tiny.preferences
+        own, theirs = [str(ENTRY), "--entry", module, "--"], [str(scripts / "scripts" / f"{module.split('.')[-1]}.py")]
+        for whose, argv in {"ours": own, "theirs": theirs}.items():
+            folder = root / name / whose
+            folder.mkdir(parents=True)
+            argv += ["--model_name_or_path", str(tiny.model), "--dataset_name", str(data.parent)]
+            argv += ["--output_dir", str(folder / "out"), *SAVING, *flags]
+            jobs.append({"argv": argv, "env": {"HF_HUB_OFFLINE": "1"}, "cwd": str(folder), "log": f"{folder}/log"})
+    run_jobs(root, jobs)
+    return root
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Return the log that the last checkpoint has."""
+    state = folder / "out" / "checkpoint-3" / "trainer_state.json"
+    assert state.is_file(), (folder / "log").read_text(encoding="utf-8")[-3000:]
+    rows = json.loads(state.read_text(encoding="utf-8"))["log_history"]
+    return [{name: row[name] for name in row if not name.endswith(("runtime", "per_second"))} for row in rows]
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_the_losses_are_those_of_trls_own_script(name: str, tmp_path: Path, tiny: TinyStage) -> None:
+def test_the_losses_are_those_of_trls_own_script(name: str, trained: Path) -> None:
     """To the bit: same flags, same data, same trainer."""
-    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    module, flags = SAME[name]
-    ours = train(tmp_path / "ours", module, tiny, flags, own=True)
-    theirs = train(tmp_path / "theirs", module, tiny, flags, own=False)
-    assert ours == theirs
+    ours = history(trained / name / "ours")
+    assert ours == history(trained / name / "theirs")
     assert len([row for row in ours if "loss" in row]) == 3
 
 

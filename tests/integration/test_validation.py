@@ -4,10 +4,6 @@ ends the run with its best checkpoint, and so does a resumed one."""
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +11,11 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.execution.prepare import prepare_inputs
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed
+from tests.integration.jobs import run_jobs, training_job
 from tests.integration.reports import read_report
 from tests.integration.test_demo import launch, records
 from tests.integration.tiny_stage import TinyStage
@@ -40,10 +36,6 @@ def stage_words(stage: str, trainer: str, tiny: TinyStage) -> list[str]:
     data = tiny.chats if trainer == "trl_sft" else tiny.preferences
     mix = f"data.mix=[{{name: {data}}}]"
     return [f"stage={stage}", f"trainer={trainer}", "data.build=null", mix, f"model.path={tiny.model}", *RECIPE]
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 # an early stop
@@ -99,7 +91,7 @@ def test_eval_loss_is_the_loss_on_the_held_out_rows(stopped: tuple[Path, list[st
     home = stopped[0]
     folder = home / "runs" / "demo" / "x"
     logged = {step["step"]: step["eval_loss"] for step in records(folder / "metrics.jsonl") if "eval_loss" in step}
-    rows = [row["messages"] for row in read_rows(home / "held_out.jsonl")]
+    rows = [row["messages"] for row in records(home / "held_out.jsonl")]
     by_hand = {step: chat_loss(folder / "model" / f"checkpoint-{step}", rows) for step in logged}
     assert by_hand == pytest.approx(logged, rel=1e-4)
     best, model = (load_file(path / "model.safetensors") for path in (folder / "model/checkpoint-2", folder / "model"))
@@ -164,19 +156,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> dict[s
     for name, overrides in words.items():
         configuration = composed(*overrides, "data.validation=0.1", f"runs={root / name}", f"cache={root / 'cache'}")
         plan = build_plan(configuration, this_machine(configuration))
-        prepare_inputs(plan, lambda message: None)
-        argv = list(plan.command[plan.command.index(str(resources.WORKER)) :])
-        env = {**plan.env, "ACCELERATE_USE_CPU": "true", "HF_DATASETS_CACHE": str(root / "datasets")}
-        job: dict[str, Any] = {"argv": argv, "env": env, "cwd": str(root), "log": str(root / f"{name}.log")}
+        job = training_job(plan, root, name)
         if name != "dpo":
             job |= {"rows": len(trained_rows(plan)), "batches": str(root / f"{name}.json")}
         jobs.append(job)
         plans[name] = (plan, root / f"{name}.json")
-    (root / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    script = Path(__file__).with_name("forked_workers.py")
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run([sys.executable, str(script), str(root / "jobs.json")], env=environ, check=True, cwd=root)
-    shutil.rmtree(root / "datasets", ignore_errors=True)
+    run_jobs(root, jobs)
     return plans
 
 
@@ -184,7 +169,7 @@ def trained_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return the rows that a plan should train on."""
     [entry] = plan.inputs.mixture
     assert entry.source.local is not None
-    rows = read_rows(entry.source.local)
+    rows = records(entry.source.local)
     kept = split_rows(rows, 0.1)[0] if plan.inputs.held_out else range(len(rows))
     chosen = subset_rows(repr(entry.share), len(kept)) if entry.share != 1.0 else range(len(kept))
     return [rows[kept[number]] for number in chosen]
@@ -194,9 +179,9 @@ def held_out_rows(plan: Plan) -> list[dict[str, Any]]:
     [entry] = plan.inputs.mixture
     assert entry.source.local is not None
     if plan.inputs.held_out:
-        rows = read_rows(entry.source.local)
+        rows = records(entry.source.local)
         return [rows[number] for number in split_rows(rows, 0.1)[1]]
-    return read_rows(entry.source.local.with_name("validation.jsonl"))
+    return records(entry.source.local.with_name("validation.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["sft", "demo_dpo"])
