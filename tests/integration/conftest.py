@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +17,47 @@ from tests.integration.demo_kit import give_demo, make_once
 from tests.paths import ROOT
 
 
-def launch_in(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of `launch` in a folder, with warm ranks."""
-    command = [warm.python(), "-m", "launch", *argv]
-    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+def launch_in(home: Path, *argv: str, python: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line of `launch` in a folder; `python`: the interpreter, that with warm ranks for None."""
+    command = [python or warm.python(), "-m", "launch", *argv]
+    environ = {**os.environ, **environ}
+    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False)
+
+
+def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
+    """Start a run in a folder, which prints to its launch.log."""
+    command = [python or warm.python(), "-P", "-m", "launch", "run", *words]
+    with (home / "launch.log").open("w") as log:
+        return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
+    """Return the exit code of a run and what it printed."""
+    code = start(home, *words, python=python).wait(timeout=500)
+    return code, (home / "launch.log").read_text()
+
+
+def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str) -> int:
+    """Start a run, send its launcher a signal once the condition holds, and return its exit code."""
+    running = start(home, *words)
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert running.poll() is None and time.monotonic() < deadline, (home / "launch.log").read_text()
+        time.sleep(0.01)
+    os.kill(running.pid, number)
+    return running.wait(timeout=60)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON Lines file; none if it is not there."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the runs of a module, with the demo's data and model."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")

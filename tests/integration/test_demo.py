@@ -6,16 +6,13 @@ The runs on one process are tracked by W&B, offline, through the trainer's own c
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration import warm
+from tests.integration.conftest import launch_in, records
 from tests.integration.reports import read_report
 
 STEPS = 3
@@ -42,23 +39,6 @@ pytestmark = pytest.mark.slow
 FIRST_LOSS: dict[str, dict[str, float]] = {}
 
 
-def launch(*words: str, cwd: Path, python: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of `launch`; `python`: the interpreter, that with warm ranks for None."""
-    return subprocess.run(
-        [python or warm.python(), "-m", "launch", *words],
-        cwd=cwd,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that every run of this module is started in: the demo's model and data are made once."""
@@ -75,13 +55,13 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
     name = f"{trainer}-{width}"
     tracked = trainer in TRACKED and width == "one" and find_spec("wandb") is not None
     words = [*words, *(["tracking=wandb_offline", "tracking_project=mine"] if tracked else [])]
-    ran = launch(
+    ran = launch_in(
+        home,
         "run",
         *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
-        cwd=home,
-        python=sys.executable if width == "one" else None,  # a rank that imports everything, and of several the rest
+        python=sys.executable if width == "one" else None,
         HF_TOKEN=TOKEN,
-        WANDB_MODE="disabled",  # the key wins
+        WANDB_MODE="disabled",
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     folder = home / "runs" / stage / name
@@ -137,10 +117,10 @@ def test_a_finished_run_says_so_and_starts_nothing(home: Path) -> None:
         pytest.skip("the run above did not run")
     before = (folder / "metrics.jsonl").stat().st_mtime_ns
     words = ["run", "stage=demo_dpo", "trainer=trl_dpo", "name=trl_dpo-one", f"recipe.max_steps={STEPS}", "processes=1"]
-    again = launch(*words, cwd=home)
+    again = launch_in(home, *words)
     assert again.returncode == 0
     assert "already done" in again.stdout
     assert (folder / "metrics.jsonl").stat().st_mtime_ns == before
-    other = launch(*words, "recipe.seed=5", cwd=home)
+    other = launch_in(home, *words, "recipe.seed=5")
     assert other.returncode == 2
     assert "holds a run of plan" in other.stderr and "[name_taken]" in other.stderr

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration import warm
+from tests.integration.conftest import launch_in, records
 from tests.integration.demo_kit import give_demo
-from tests.integration.test_demo import launch, records
 from tests.integration.test_worker_training import HOLDS, LAUNCH, PATCHES, TRL_HOLDS, train, trainer_arguments
 from tests.integration.tiny_stage import TinyStage
 from tests.paths import ROOT
@@ -101,7 +101,7 @@ def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_facto
     give_demo(tmp_path_factory, tmp_path)
     words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
     own_files = str(tmp_path / "own")
-    ran = launch("run", *words, cwd=tmp_path, python=sys.executable, LAUNCH_CONFIG_DIR=own_files)  # it ends in time
+    ran = launch_in(tmp_path, "run", *words, python=sys.executable, LAUNCH_CONFIG_DIR=own_files)  # it ends in time
     assert ran.returncode == 3, ran.stdout + ran.stderr
     run = tmp_path / "runs" / "demo_dpo" / "unmet"
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import launch_in
 from tests.integration.faults import check, rows
 from tests.integration.reports import read_report
 from tests.paths import ROOT
@@ -21,25 +20,10 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the real runs start: the demo's model and data are made once."""
-    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("faults"))
-
-
 def launch(home: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
     began = time.monotonic()
-    command = [sys.executable, "-m", "launch", "run", "stage=demo", "trainer=trl_sft", "processes=1", *words]
-    done = subprocess.run(
-        command,
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    line = ("run", "stage=demo", "trainer=trl_sft", "processes=1", *words)
+    done = launch_in(home, *line, python=sys.executable)
     return done, time.monotonic() - began
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.execution.record.reader import RunRecord
-from tests.integration.conftest import launch_in
-from tests.integration.test_demo import records
+from tests.integration.conftest import launch_in, records
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,6 @@ import pytest
 from launch import resources
 from launch.__main__ import main
 from tests.execution.supervise.fake import wait_for
-from tests.integration.demo_kit import give_demo
 from tests.integration.faults import PRELUDE
 from tests.paths import ROOT
 
@@ -43,15 +42,8 @@ while Path("wait").exists():
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the demo's model and data are made once."""
-    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("home")) / "runs" / ".cache"
-
-
 @pytest.fixture
-def start(tmp_path: Path, cache: Path) -> Start:
+def start(tmp_path: Path, home: Path) -> Start:
     """Start `launch run` in `tmp_path` with `body` as its trainer."""
 
     def start(
@@ -66,7 +58,7 @@ def start(tmp_path: Path, cache: Path) -> Start:
         )
         python.chmod(0o755)
         command = [sys.executable, "-m", "launch", "run", "stage=demo", "trainer=trl_sft", "processes=1", "name=r"]
-        command += [f"python={python}", f"cache={cache}", *overrides]
+        command += [f"python={python}", f"cache={home}/runs/.cache", *overrides]
         if shell:
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -236,9 +228,9 @@ UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"  
 
 
 def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
-    start: Start, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = TRAIN + LEAVES_MODEL.replace("{CACHE}", str(cache))
+    body = TRAIN + LEAVES_MODEL.replace("{CACHE}", f"{home}/runs/.cache")
     done = tmp_path / "runs" / "demo" / "r" / "DONE"
     end(start(body, "recipe.max_steps=3", UNSEEN, shell=">/dev/full 2>&1"), 0)
     assert json.loads(done.read_text())["steps"] == 3

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import launch_in
-from tests.integration.demo_kit import give_demo
 
 pytestmark = pytest.mark.slow
 
@@ -40,12 +39,6 @@ def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None
     assert evidence["lora"][1] == "rank 8 on 14 layers"
     assert (run / "model" / "adapter_model.safetensors").is_file()
     assert not (run / "model" / "model.safetensors").exists()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the runs below are started in: the demo's data are tokenised once for each trainer."""
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("lora"))
 
 
 @pytest.mark.parametrize(("trainer", "mode"), CASES)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration import warm
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import finish, launch_in, records, stop_once
 
 pytestmark = pytest.mark.slow
 
@@ -32,38 +27,8 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("pipelines"))
-
-
-def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
-    log = (home / "launch.log").open("w")
-    command = [python or warm.python(), "-P", "-m", "launch", "run", *words]
-    return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(home: Path, *words: str) -> tuple[int, str]:
-    """The exit code of a pipeline and what it printed."""
-    code = start(home, *words).wait(timeout=500)
-    return code, (home / "launch.log").read_text()
-
-
 def losses(run: Path) -> list[tuple[int, float]]:
-    rows: list[dict[str, Any]] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(row["step"], row["loss"]) for row in rows]
-
-
-def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str) -> int:
-    """Start a pipeline, send its launcher a signal once the condition holds, and return its exit code."""
-    running = start(home, *words)
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert running.poll() is None, (home / "launch.log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(running.pid, number)
-    return running.wait(timeout=60)
+    return [(row["step"], row["loss"]) for row in records(run / "metrics.jsonl")]
 
 
 def has_checkpoint(run: Path) -> Callable[[], bool]:
@@ -104,14 +69,10 @@ def test_a_pipeline_that_is_done(home: Path) -> None:
     code, output = finish(home, *words)
     assert code == 0, output
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "launch", *words], cwd=home, capture_output=True, text=True, check=True
-    )
+    done = launch_in(home, *words)
     assert time.monotonic() - began < 15 and done.stdout.count("already done") == 2
 
-    status = subprocess.run(
-        [sys.executable, "-P", "-m", "launch", "status", "done"], cwd=home, capture_output=True, text=True, check=True
-    )
+    status = launch_in(home, "status", "done")
     assert status.stdout.splitlines()[-1] == "pipeline done: demo done, demo_dpo done"
     folder = home / "runs" / "pipelines" / "done"
     runs = [home / "runs" / stage / "done" for stage in ("demo", "demo_dpo")]
@@ -122,13 +83,7 @@ def test_a_pipeline_that_is_done(home: Path) -> None:
     assert next(iter(answers[0])).split("`")[1] in page
 
     # the first stage is trained anew: the second is stale
-    again = subprocess.run(
-        [sys.executable, "-P", "-m", "launch", *words, "demo:restart=true"],
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    again = launch_in(home, *words, "demo:restart=true")
     assert again.returncode == 2 and "demo_dpo/done is stale" in again.stderr and "[stale_stage]" in again.stderr
 
 

@@ -18,8 +18,8 @@ from launch.execution.preview import DataSet, preview_command, preview_environme
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
+from tests.integration.conftest import launch_in
 from tests.integration.jobs import run_jobs, training_job
-from tests.integration.test_demo import launch
 from tests.integration.tiny_stage import CHAT_TEMPLATE, TinyStage
 
 pytestmark = pytest.mark.slow
@@ -276,7 +276,7 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
         "recipe.max_seq_length=256",
     )
     validation = ("data.validation=0.2", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=2")
-    shown = launch("preview", *words, *validation, "device=cpu", "n=2", "--json", cwd=tmp_path)
+    shown = launch_in(tmp_path, "preview", *words, *validation, "device=cpu", "n=2", "--json")
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr.startswith("launch: starting trl_sft to tokenize the samples\n")
     content = json.loads(shown.stdout)
@@ -298,7 +298,7 @@ def test_data_that_the_run_would_stream_is_shown(tiny: TinyStage, tmp_path: Path
         "recipe.max_seq_length=256",
     )
     streamed = ("flags.dataset_streaming=true", "recipe.max_steps=2")
-    shown = launch("preview", *words, *streamed, "device=cpu", "n=2", "--json", cwd=tmp_path)
+    shown = launch_in(tmp_path, "preview", *words, *streamed, "device=cpu", "n=2", "--json")
     assert shown.returncode == 0, shown.stderr
     assert len(json.loads(shown.stdout)["samples"]) == 2
 
@@ -310,7 +310,7 @@ def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     data.write_text("\n".join([*lines, lines[1], json.dumps(long), ""]), encoding="utf-8")
     words = ["stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]", "device=cpu"]
     words += ["recipe.global_batch_size=2", "recipe.max_seq_length=128", "recipe.gradient_checkpointing=false"]
-    checked = launch("check", *words, "--json", cwd=tmp_path)
+    checked = launch_in(tmp_path, "check", *words, "--json")
     findings = {finding["id"]: finding for finding in json.loads(checked.stdout)["findings"]}
     facts = findings["data_tokens"]["facts"]
     assert facts.startswith("mine.jsonl: 6 rows of "), checked.stderr

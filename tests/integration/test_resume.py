@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration import warm
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import finish, launch_in, records, stop_once
 from tests.integration.reports import read_report
 
 pytestmark = pytest.mark.slow
@@ -34,41 +29,8 @@ LAST = 21  # three epochs of 7 steps
 KILLED_AFTER = 10
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("resume"))
-
-
-def start(home: Path, *words: str) -> subprocess.Popen[str]:
-    log = (home / "launch.log").open("w")
-    command = [warm.python(), "-m", "launch", "run", *words]
-    return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(home: Path, *words: str) -> tuple[int, str]:
-    """The exit code of a run and what it printed."""
-    code = start(home, *words).wait(timeout=300)
-    return code, (home / "launch.log").read_text()
-
-
 def steps(folder: Path) -> list[dict[str, Any]]:
-    metrics = folder / "metrics.jsonl"
-    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.is_file() else []
-
-
-def kill_after(home: Path, folder: Path, checkpoint: str, *words: str) -> None:
-    """Start a run and kill its launcher once a step after `checkpoint` was logged."""
-    running = start(home, *words)
-    deadline = time.monotonic() + 240
-    wanted = int("".join(filter(str.isdigit, checkpoint)))
-    while not (folder / "model" / checkpoint).is_dir() or steps(folder)[-1]["step"] <= wanted:
-        assert running.poll() is None, (home / "launch.log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(running.pid, signal.SIGKILL)
-    running.wait()
-    assert not (folder / "DONE").exists()
-    assert not (folder / "FAILED").exists()
+    return records(folder / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("trainer", STAGES)
@@ -83,9 +45,14 @@ def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureR
     assert code == 0, told
 
     prefix = "checkpoint-" if trainer == "trl_sft" else "step_"
-    kill_after(home, cut, f"{prefix}{KILLED_AFTER}", *words, f"name={cut.name}")
-    command = [sys.executable, "-m", "launch", "report", str(cut)]
-    subprocess.run(command, cwd=home, check=True, capture_output=True, timeout=60)
+    checkpoint = cut / "model" / f"{prefix}{KILLED_AFTER}"
+
+    def is_past_it() -> bool:
+        return checkpoint.is_dir() and steps(cut)[-1]["step"] > KILLED_AFTER
+
+    stop_once(home, is_past_it, signal.SIGKILL, *words, f"name={cut.name}")
+    assert not (cut / "DONE").exists() and not (cut / "FAILED").exists()
+    assert launch_in(home, "report", str(cut)).returncode == 0
     assert "its launcher ended without recording an outcome" in read_report(cut).text
     # what a checkpoint's own mark is worth: upstream would take this one
     bogus = cut / "model" / f"{prefix}{LAST - 2}"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,7 @@ import psutil
 import pytest
 
 from launch.errors import EXIT_REFUSED, EXIT_STOPPED
-from tests.integration import warm
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import finish, launch_in, records, stop_once
 
 pytestmark = pytest.mark.slow
 
@@ -37,26 +33,17 @@ BATCHED = (
 )
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("rlvr"))
-
-
-def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
+def small(*words: str) -> tuple[str, ...]:
+    """Return a small run's overrides, of which `words` replace some."""
     keys = {word.partition("=")[0] for word in words}
-    small = (word for word in SMALL if word.partition("=")[0] not in keys)
-    command = [python or warm.python(), "-m", "launch", "run", *small, *words]
-    log = (home / "launch.log").open("w")
-    return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
+    return (*(word for word in SMALL if word.partition("=")[0] not in keys), *words)
 
 
-def finish(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
-    code = start(home, *words, python=python).wait(timeout=500)
-    return code, (home / "launch.log").read_text()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def train(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
+    """Return the exit code of a small run and what it printed."""
+    if any(word.startswith("recipe.verifier=") for word in words):  # its proof starts an interpreter of its own
+        python = sys.executable
+    return finish(home, *small(*words), python=python)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +57,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) -> None:
-    code, output = finish(home, f"name={name}", *words)
+    code, output = train(home, f"name={name}", *words)
     assert code == 0, output
     folder = home / "runs" / "demo_rlvr" / name
-    steps = lines(folder / "metrics.jsonl")
+    steps = records(folder / "metrics.jsonl")
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     recorded = {
         "reward",
@@ -86,7 +73,7 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     recorded |= {"completions/mean_length", "completions/clipped_ratio", "generation_seconds", "verifier_seconds"}
     assert recorded <= steps[0].keys()
     assert ("kl" in steps[0]) == ("recipe.kl_beta=0.05" in words)
-    events = lines(folder / "events.jsonl")
+    events = records(folder / "events.jsonl")
     completions = [event for event in events if event["kind"] == "completion"]
     assert sorted({event["step"] for event in completions}) == [0, 2, 4]
     evidence = {event["what"]: event for event in events if event["kind"] == "evidence"}
@@ -101,19 +88,15 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
 
 def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     words = ("recipe.checkpoint_steps=2",)
-    code, output = finish(home, "name=whole", *words)
+    code, output = train(home, "name=whole", *words)
     assert code == 0, output
     folder = home / "runs" / "demo_rlvr" / "killed"
-    process, end = start(home, "name=killed", *words), time.monotonic() + 300
-    while len(lines(folder / "metrics.jsonl")) < 3:
-        assert process.poll() is None and time.monotonic() < end, (home / "launch.log").read_text()
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    code, output = finish(home, "name=killed", *words)
+    metrics = folder / "metrics.jsonl"
+    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words))
+    code, output = train(home, "name=killed", *words)
     assert code == 0, output
     same = ("reward", "completions/mean_length", "entropy", "grad_norm")
-    whole, resumed = (lines(folder.with_name(name) / "metrics.jsonl")[-1] for name in ("whole", "killed"))
+    whole, resumed = (records(folder.with_name(name) / "metrics.jsonl")[-1] for name in ("whole", "killed"))
     assert {name: whole[name] for name in same} == pytest.approx({name: resumed[name] for name in same}, rel=1e-6)
 
 
@@ -121,11 +104,10 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     """Three stages as one command, the last two with fewer steps; `eval` shows the gain, and answers that end."""
     words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
     words += ("demo_dpo:recipe.max_steps=10", "demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
-    command = [warm.python(), "-m", "launch", "run", *words]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=900, check=False)
+    done = launch_in(home, "run", *words)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
-    rewards = [step["reward"] for step in lines(folder / "metrics.jsonl")]
+    rewards = [step["reward"] for step in records(folder / "metrics.jsonl")]
     assert statistics.fmean(rewards[-4:]) >= statistics.fmean(rewards[:4]) + 0.15
     shown = done.stdout + done.stderr
     (verdict,) = [line for line in shown.splitlines() if "verdict:" in line]
@@ -164,7 +146,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     elif isinstance(given, list):
         (home / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
         words = ("recipe.verifier=rows", "data.build=null", "data.mix=[{name: rows.jsonl}]")
-    ended, output = finish(home, "name=bad", *words)
+    ended, output = train(home, "name=bad", *words)
     assert ended == EXIT_REFUSED, output
     (problem,) = [line for line in output.splitlines() if line.endswith("]") and "launch: " in line]
     assert message in problem and problem.endswith(f"[{id}]")
@@ -179,13 +161,13 @@ def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
     for name, rows in zip("ab", parts, strict=True):
         (home / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     words = ("name=mixed", "data.mix=[{name: a.jsonl}, {name: b.jsonl, share: 0.5}]", "recipe.max_steps=2")
-    code, output = finish(home, *words)
+    code, output = train(home, *words)
     assert code == 0, output
     log = (home / "runs" / "demo_rlvr" / "mixed" / "logs" / "rank-0.log").read_text()
     assert "4 -> 4 rows (subset 1.0)" in log and "8 -> 4 rows (subset 0.5)" in log
     with (home / "b.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(LONG_ROW) + "\n")
-    code, output = finish(home, "name=long", *words[1:])
+    code, output = train(home, "name=long", *words[1:])
     assert code == EXIT_REFUSED and "1 prompt longer than the 240 tokens" in output and "row 13 has" in output
 
 
@@ -195,10 +177,10 @@ def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     own.write_text(
         "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == ground_truth[0])]\n"
     )
-    ended, output = finish(home, "name=never", f"recipe.verifier={own}:f")
+    ended, output = train(home, "name=never", f"recipe.verifier={own}:f")
     assert ended == EXIT_STOPPED, output
     assert "[refuted_reward_variance]" in output
-    assert not lines(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")
+    assert not records(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")
 
 
 STALE = """
@@ -229,15 +211,14 @@ def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch
     (home / "stale").mkdir()
     (home / "stale" / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
-    code, output = finish(home, "name=stale", python=sys.executable)
+    code, output = train(home, "name=stale", python=sys.executable)
     assert code == EXIT_STOPPED, output
     assert "[refuted_sampler_weights]" in output
 
 
 def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
     words = ("stage=demo_rlvr", "device=cpu", "processes=1,2", "recipe.per_device_batch_size=16", "steps=3", "name=two")
-    command = [warm.python(), "-m", "launch", "rollout", *words]
-    done = subprocess.run(command, check=False, cwd=home, capture_output=True, text=True, timeout=500)
+    done = launch_in(home, "rollout", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((home / "runs" / "demo_rlvr" / "rollout-two" / "rollout.json").read_text())
     gates = [{gate["id"]: gate["message"] for gate in width["gates"]} for width in record["runs"]]
@@ -295,7 +276,7 @@ def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     allowed = "allow=[refuted_complete_answers,reward_proof]"
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
     own += ("recipe.per_device_batch_size=16",)
-    ended, output = finish(home, f"name={guard}", *own, *words)
+    ended, output = train(home, f"name={guard}", *own, *words)
     assert ended == EXIT_STOPPED, output
     failed = json.loads((home / "runs" / "demo_rlvr" / guard / "FAILED").read_text(encoding="utf-8"))
     assert failed["cause_id"] == guard

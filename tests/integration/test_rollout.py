@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.integration import warm
-from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.records import check
 
@@ -52,13 +51,6 @@ def red(width: dict[str, Any]) -> list[str]:
 def losses(width: dict[str, Any]) -> list[float]:
     lines = (Path(width["folder"]) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["loss"] for line in lines]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where every rollout of this module runs: the demo's model and data are made once."""
-    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("rollout"))
 
 
 @pytest.fixture(scope="module")

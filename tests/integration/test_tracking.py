@@ -14,15 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.demo_kit import give_demo
-from tests.integration.test_demo import launch
+from tests.integration.conftest import launch_in
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("tracked"))
 
 
 def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home: Path) -> None:
@@ -41,11 +35,11 @@ def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home:
     said = _all(terminal)
     assert run.wait(timeout=120) == 0, said
     assert "logs demo/away --follow" in said and "stop demo/away" in said
-    (told,) = json.loads(launch("status", "away", "--json", cwd=home).stdout)
+    (told,) = json.loads(launch_in(home, "status", "away", "--json").stdout)
     assert told["state"] == "running"
     os.close(terminal)
     os.kill(told["pid"], signal.SIGHUP)  # what a terminal's end sends
-    followed = launch("logs", "demo/away", "--follow", cwd=home)
+    followed = launch_in(home, "logs", "demo/away", "--follow")
     lines = followed.stdout.splitlines()
     assert lines[0] == "importing the trainer" and "training" in lines, followed.stdout + followed.stderr
     assert lines[-1].startswith("done: 4 steps in")
@@ -54,25 +48,25 @@ def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home:
     assert "demo with trl_sft" in log and "done: 4 steps" in log
     assert json.loads((folder / "DONE").read_text())["steps"] == 4
     assert len(list((folder / "tensorboard").glob("events.out.tfevents.*"))) == 1
-    (told,) = json.loads(launch("status", "away", "--json", cwd=home).stdout)
+    (told,) = json.loads(launch_in(home, "status", "away", "--json").stdout)
     assert (told["state"], told["step"]) == ("done", 4)
 
 
 def test_a_detached_run_that_is_refused_says_so_with_its_exit_code(tmp_path: Path) -> None:
-    refused = launch("run", "stage=sft", "gpus=64", "detach=true", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    refused = launch_in(tmp_path, "run", "stage=sft", "gpus=64", "detach=true", CUDA_VISIBLE_DEVICES="")
     assert refused.returncode == 2
     assert "[too_few_gpus]" in refused.stderr and "started" not in refused.stdout
-    several = launch("run", "stage=demo", "recipe.seed=1,2", "detach=true", "--multirun", cwd=tmp_path)
+    several = launch_in(tmp_path, "run", "stage=demo", "recipe.seed=1,2", "detach=true", "--multirun")
     assert several.returncode == 2 and "[detach_one]" in several.stderr
 
 
 def test_stop_ends_a_detached_run_and_every_process_of_it(home: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     words = ["run", "stage=demo", "trainer=trl_sft", "name=long", "recipe.max_steps=5000", "recipe.epochs=1000"]
-    assert launch(*words, "detach=true", cwd=home).returncode == 0
+    assert launch_in(home, *words, "detach=true").returncode == 0
     time.sleep(3.0)
     began = time.monotonic()
-    stopped = launch("stop", "long", cwd=home)
+    stopped = launch_in(home, "stop", "long")
     assert stopped.returncode == 0, stopped.stdout
     assert time.monotonic() - began < 20
     failed = json.loads((home / "runs" / "demo" / "long" / "FAILED").read_text())
@@ -90,16 +84,16 @@ def _words(process: psutil.Process) -> list[str]:
 
 def test_check_of_this_machine(home: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    done = launch("check", "stage=demo", "trainer=trl_sft", "processes=2", "--json", cwd=home)
+    done = launch_in(home, "check", "stage=demo", "trainer=trl_sft", "processes=2", "--json")
     told = json.loads(done.stdout)
     verdicts = {finding["id"]: finding["verdict"] for finding in told["findings"]}
-    ready = launch("check", "stage=demo", "trainer=trl_sft", "processes=2", cwd=home).stdout.splitlines()[-1]
+    ready = launch_in(home, "check", "stage=demo", "trainer=trl_sft", "processes=2").stdout.splitlines()[-1]
     assert ready == "ready: launch run stage=demo trainer=trl_sft processes=2"
     assert done.returncode == 0 and told["ok"], done.stdout
     assert verdicts["parser_refuses"] == verdicts["no_collective"] == "pass"
-    refused = launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", "allow=[too_few_gpus]", cwd=home)
+    refused = launch_in(home, "check", "stage=sft", "gpus=64", "trainer=trl_sft", "allow=[too_few_gpus]")
     assert "too_few_gpus" in refused.stdout and "1 allowed" in refused.stdout
-    assert launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", cwd=home).returncode == 2
+    assert launch_in(home, "check", "stage=sft", "gpus=64", "trainer=trl_sft").returncode == 2
 
 
 def _all(terminal: int) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration import warm
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import launch_in
 from tests.integration.reports import read_report
 from tests.trials.records import check
 
@@ -29,23 +27,13 @@ LIMITS = ("probes=2", "steps=3", "minutes=5", "name=small")
 
 
 def launch(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if name != "LAUNCH_CONFIG_DIR"}
-    environ["XDG_CONFIG_HOME"] = str(home / "config")
-    command = [warm.python(), "-m", "launch", *words]
-    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False)
+    return launch_in(home, *words, XDG_CONFIG_HOME=str(home / "config"))
 
 
 def record(home: Path, name: str = "small") -> dict[str, Any]:
     found: dict[str, Any] = json.loads((home / f"runs/demo/tune-{name}/tune.json").read_text(encoding="utf-8"))
     check(found)
     return found
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the searches of this module run: the demo's model and data are made and tokenised once."""
-    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("tune"))
 
 
 def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Path) -> None:

@@ -15,9 +15,9 @@ from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed
+from tests.integration.conftest import launch_in, records
 from tests.integration.jobs import run_jobs, training_job
 from tests.integration.reports import read_report
-from tests.integration.test_demo import launch, records
 from tests.integration.tiny_stage import TinyStage
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> tuple[
     words = [*stage_words("demo", "trl_sft", tiny), "recipe.chat_template=tulu", "recipe.learning_rate=0.01", "name=x"]
     words += [f"recipe.max_steps={LAST}", "data.validation=held_out.jsonl", "recipe.early_stop=2"]
     words += [f"recipe.eval_steps={BEST}", f"recipe.checkpoint_steps={BEST}"]
-    done = launch("run", *words, cwd=home)
+    done = launch_in(home, "run", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return home, words, done.stdout
 
@@ -79,7 +79,7 @@ def test_the_run_stops_early_and_every_record_shows_it(stopped: tuple[Path, list
     assert f"evaluation at step 4: eval_loss {losses[4]:.4f}" in printed
     assert reason in printed
     assert f"best {losses[2]:.4f} at step 2 (checkpoint-2, which is the model)" in printed
-    status = launch("status", cwd=home).stdout
+    status = launch_in(home, "status").stdout
     assert f"{losses[6]:.4f} (best {losses[2]:.4f} at 2)" in status
     assert f"  {reason}" in status.splitlines()
     assert "validation loss at step 6" in read_report(folder).text
@@ -126,7 +126,7 @@ def test_a_run_killed_while_it_saves_ends_as_it_would_have(stopped: tuple[Path, 
     before = json.loads((folder / "DONE").read_text())
     for lost in (folder / "DONE", folder / "model" / "model.safetensors", folder / "model" / "config.json"):
         lost.unlink()
-    resumed = launch("run", *words, cwd=home)
+    resumed = launch_in(home, "run", *words)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "resumes from checkpoint-6" in resumed.stdout
     after = json.loads((folder / "DONE").read_text())

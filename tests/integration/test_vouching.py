@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import launch_in
-from tests.integration.demo_kit import give_demo
 
 pytestmark = pytest.mark.slow
 SFT = ("stage=demo", "trainer=trl_sft", "report=false")
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("vouching"))
 
 
 def write_chats(file: Path, texts: list[str]) -> str:
