@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from launch.__main__ import main
 from launch.errors import UserError
 from launch.execution.caches import find_tokenized_data, plan_cache_pass
 from launch.execution.record.lock import run_lock
@@ -24,7 +23,7 @@ from launch.slurm.queue import QueuedJob, parse_job_record
 from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment, report_json, report_lines
-from tests.conftest import composed, fixed_machine, planned
+from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.execution.test_caches import data_set
 from tests.slurm.test_script import shellcheck
 
@@ -52,15 +51,10 @@ def test_a_chain_tokenises_ahead_of_each_of_its_runs(tmp_path: Path) -> None:
     assert order(as_chain([sft, dpo], TokenizeFirst.never)) == [(["sft/a"], ()), (["dpo/b"], (0,))]
 
 
-def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(tmp_path: Path, launch: Launch) -> None:
     def runs(*overrides: str) -> list[str]:
         line = ["submit", "pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", *overrides]
-        assert main([*line, "dry_run=true", "--json"]) == 0
-        return [run["run"] for run in json.loads(capsys.readouterr().out)]
+        return [run["run"] for run in json.loads(launch(*line, "dry_run=true", "--json").stdout)]
 
     before = runs()
     model = tmp_path / "runs" / before[0] / "model"
@@ -71,57 +65,45 @@ def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
     assert other[0] != before[0] and other[1] != before[1]
 
 
-def test_a_dry_run_prints_commands_that_keep_the_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_dry_run_prints_commands_that_keep_the_order(launch: Launch) -> None:
     stages = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "tokenize_first=false")
-    assert main(["submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = launch("submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true").stdout.splitlines()
     name = first.partition(":")[0]
     assert f" --dependency=afterok:<job of {name}> " in second and "--dependency" not in first
     swept = ["submit", "stage=demo", "trainer=trl_sft", "sweep=true", "recipe.seed=1,2", "dry_run=true"]
-    assert main(swept) == 0
-    [line] = capsys.readouterr().out.splitlines()
+    [line] = launch(*swept).stdout.splitlines()
     assert line.endswith("array.sbatch") and line.count("demo/") == 2
 
 
-def test_a_dry_run_leaves_what_a_living_run_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_dry_run_leaves_what_a_living_run_reads(tmp_path: Path, launch: Launch) -> None:
     argv = ["submit", "stage=demo", "trainer=trl_sft", "name=x", "dry_run=true"]
     script = tmp_path / "runs" / ".jobs" / "demo" / "x" / "job.sbatch"
-    assert main(argv) == 0
+    assert launch(*argv).returncode == 0
     written = script.read_text()
     with run_lock(tmp_path / "runs" / "demo" / "x", print):
-        assert main([*argv, "cluster.setup=['echo another']"]) == 2
-    assert "[run_is_locked]" in capsys.readouterr().err and script.read_text() == written
-    assert main([*argv, "cluster.setup=['echo another']"]) == 0
+        refused = launch(*argv, "cluster.setup=['echo another']")
+    assert "[run_is_locked]" in refused.stderr and script.read_text() == written
+    assert launch(*argv, "cluster.setup=['echo another']").returncode == 0
     assert "echo another" in script.read_text()
 
 
-def test_a_folder_is_of_one_run_of_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_is_of_one_run_of_a_line(tmp_path: Path, launch: Launch) -> None:
     argv = ["submit", "--multirun", "stage=demo", "trainer=trl_sft", "dry_run=true", "--json"]
 
     rates = "recipe.learning_rate=1e-5,0.00001,2e-5"
-    assert main([*argv, rates]) == 0
-    shown = capsys.readouterr()
-    assert len({run["run"] for run in json.loads(shown.out)}) == len(json.loads(shown.out)) == 2
-    assert shown.err == f"launch: {json.loads(shown.out)[0]['run']} is requested twice and submitted once\n"
+    shown = launch(*argv, rates)
+    runs = [run["run"] for run in json.loads(shown.stdout)]
+    assert len(set(runs)) == len(runs) == 2
+    assert shown.stderr == f"launch: {runs[0]} is requested twice and submitted once\n"
 
     for more in ([rates, "name=x"], ["cluster.partition=a,b"]):  # one name, and one run on two partitions
         before = sorted(tmp_path.rglob("*"))
-        assert main([*argv, *more]) == 2
-        error = capsys.readouterr().err
+        error = launch(*argv, *more).stderr
         values = ("recipe.learning_rate=1e-05", "recipe.learning_rate=2e-05") if more[0] == rates else ("=a", "=b")
         assert "[name_taken]" in error and all(value in error for value in values), error
         assert sorted(tmp_path.rglob("*")) == before
-    assert main(["submit", "pipeline=demo,demo", "demo:trainer=trl_sft", "name=x", "dry_run=true"]) == 2
-    assert "[duplicate_stage]" in capsys.readouterr().err
+    twice = launch("submit", "pipeline=demo,demo", "demo:trainer=trl_sft", "name=x", "dry_run=true")
+    assert "[duplicate_stage]" in twice.stderr
 
 
 def test_who_tokenises_ahead(tmp_path: Path) -> None:
