@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launch.__main__ import main
 from launch.evaluation.comparison import Noise, compare_runs, read_noise
 from launch.evaluation.run_facts import read_run_facts
+from tests.conftest import Launch
 
 
 def write_run(folder: Path, losses: Sequence[float | None], tokens: float | None = 100, **config: Any) -> Path:
@@ -100,26 +100,23 @@ def test_a_bench_of_one_setting_against_itself_is_noise_alone(tmp_path: Path) ->
     assert read_noise(tmp_path, ["sft"]) == Noise(pytest.approx(0.05), 0.0, 2)
 
 
-def test_a_checkpoint_is_the_run_until_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_is_the_run_until_its_step(tmp_path: Path, launch: Launch) -> None:
+    runs = f"runs={tmp_path}"
     write_run(tmp_path / "sft" / "a", [4.0, 3.0, 2.0])
-    assert main(["compare", "sft/a/step_2", "sft/a", f"runs={tmp_path}", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(launch("compare", "sft/a/step_2", "sft/a", runs, "--json").stdout)
     assert [run["run"] for run in content["runs"]] == ["sft/a/step_2", "sft/a"]
     assert [run["steps"] for run in content["runs"]] == [2, 3]
-    assert main(["compare", "sft/a/step_4", "sft/a", f"runs={tmp_path}"]) == 2
-    assert "sft/a has no step_4: its last step is 3" in capsys.readouterr().err
+    assert "sft/a has no step_4: its last step is 3" in launch("compare", "sft/a/step_4", "sft/a", runs).stderr
 
 
-def test_the_verb_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_prints_a_table_and_json(tmp_path: Path, launch: Launch) -> None:
+    runs = f"runs={tmp_path}"
     write_run(tmp_path / "sft" / "a", [3.0, 2.0])
     write_run(tmp_path / "sft" / "b", [3.0, 1.0], recipe={"learning_rate": 2e-3})
     write_bench(tmp_path, losses=[2.0, 9.0, 2.02, 9.0], speeds=[100, 500, 110, 500])
-    assert main(["compare", "sft/a", "sft/b", f"runs={tmp_path}"]) == 0
-    table = capsys.readouterr().out
+    table = launch("compare", "sft/a", "sft/b", runs).stdout
     assert "recipe.learning_rate" in table and "data: the same" in table and "lower" in table
-    assert main(["compare", "sft/a", "sft/b", f"runs={tmp_path}", "--json"]) == 0
-    content = json.loads(capsys.readouterr().out)
+    content = json.loads(launch("compare", "sft/a", "sft/b", runs, "--json").stdout)
     assert [run["loss_verdict"] for run in content["runs"]] == [None, "lower"]
     assert content["differs"] == [{"section": "settings", "key": "recipe.learning_rate", "values": [0.001, 0.002]}]
-    assert main(["compare", "sft/a", f"runs={tmp_path}"]) == 2
-    assert main(["compare", "sft/a", "nothing", f"runs={tmp_path}"]) == 2
+    assert launch("compare", "sft/a", runs).returncode == launch("compare", "sft/a", "nothing", runs).returncode == 2
