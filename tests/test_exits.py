@@ -45,7 +45,7 @@ EXACT = {
     "demo/ensure.py": "rows of training data",
     "demo/folders.py": "digests and sizes, which are compared",
     "demo/make_model.py": "a child's answer to its parent",
-    "evaluation/demo_suite.py": "tasks of the harness, whose texts are ours",
+    "evaluation/suites.py": "tasks of the harness, whose texts are ours",
     "evaluation/evaluate.py": "an empty probe",
     "host/interpreter.py": "a temporary file: the errors of a worker",
     "execution/detach.py": "a file that echo prints to",

@@ -84,8 +84,7 @@ def compare(first: str | Run, second: str | Run, *more: str | Run, folder: str |
 
     Raises UserError: unknown_run, ambiguous_run, no_checkpoint.
     """
-    from launch.evaluation.comparison import compare_runs, read_noise
-    from launch.evaluation.comparison_table import describe_noise, tabulate
+    from launch.evaluation.comparison import compare_runs, describe_noise, read_noise, tabulate
     from launch.evaluation.models import ModelSource, find_run_or_model
     from launch.evaluation.run_facts import read_base_facts, read_run_facts, split_checkpoint
     from launch.execution.report.page import announce_reading

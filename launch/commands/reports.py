@@ -9,7 +9,7 @@ from launch.api import tables
 from launch.api.running import Run
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, refusal
-from launch.evaluation.comparison_table import comparison_tables
+from launch.evaluation.comparison import comparison_tables
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,20 +11,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launch.errors import UserError, refusal
-from launch.evaluation.harness import MODULE, run_jobs
+from launch.errors import Problem, UserError, refusal
 from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
 from launch.execution.report.page import write_run_report
-from launch.host.interpreter import inventory
+from launch.host.interpreter import inventory, open_worker
 from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
-from launch.worker.evaluating import Job, TaskSpec
+from launch.worker.evaluating import Job, Request, TaskSpec
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
 
+_HARNESS = "lm_eval"
 _BATCH_SIZE = 8  # questions at once, where none is set
 _WIDTH = 34  # characters of a model's label
 
@@ -138,7 +139,7 @@ def evaluate_model(
     if any(spec.chat for spec in specs):
         require_chat_template(model)
     chain = find_chain(model)
-    require_modules(model, MODULE, "torch", "transformers")
+    require_modules(model, _HARNESS, "torch", "transformers")
     harness = f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
     files = ResultFiles(home, model.folder, harness)
     _require_room(files.folder)
@@ -147,7 +148,7 @@ def evaluate_model(
     missing = [job for job in jobs if read_scores(job.result) is None]
     if missing:
         notify(f"evaluating {', '.join(dict.fromkeys(job.label for job in missing))} with {harness}")
-        run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
+        _run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
     tasks = tuple(result for spec in specs for result in _collect([job for job in jobs if job.spec == spec]))
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
     if model.run:
@@ -216,3 +217,58 @@ def _require_room(folder: Path) -> None:
         message = f"{folder} cannot be written: {error.strerror}"
         cure = "free some space, or correct its permissions"
         raise refusal("not_writable", message, None, cure) from error
+
+
+def _run_jobs(
+    jobs: Sequence[Job],
+    python: str,
+    tokenizer: Path,
+    *,
+    limit: int | None,
+    batch_size: int,
+    notify: Callable[[str], None],
+) -> None:
+    """Do all jobs in one process of `python`; every prompt is tokenised by `tokenizer`.
+
+    Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files, context_too_short,
+    evaluation_failed, no_space.
+    """
+    request = Request(tuple(jobs), str(tokenizer), limit, batch_size)
+    with open_worker(python, "evaluating", request) as worker:
+        for line in worker.answers:
+            report = json.loads(line)
+            if "refused" in report:
+                raise UserError(_explain_refusal(report))
+            if "left_out" in report:
+                notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
+            else:
+                notify(f"evaluated {report['done']}")
+        if reason := worker.wait():
+            raise UserError(_explain_failure(reason, jobs[0].result.parent))
+
+
+def _explain_failure(reason: str, folder: Path) -> Problem:
+    if "No space left" in reason:
+        return Problem("no_space", f"the disk of {folder} is full", None, "free some space, and evaluate again")
+    return Problem("evaluation_failed", f"the harness failed: {reason}", None, "run it with limit=2 to see it sooner")
+
+
+def _explain_refusal(report: Mapping[str, Any]) -> Problem:
+    task = report.get("task")
+    if report["refused"] == "unknown_task":
+        near = " or ".join(f"'{name}'" for name in report["near"])
+        cure = f"did you mean {near}?" if near else "`lm_eval ls tasks` lists the harness's tasks"
+        return Problem("unknown_task", f"the harness has no task '{task}'", "override tasks", cure)
+    if report["refused"] == "task_needs_network":
+        message = f"the data of task '{task}' is not on this machine, and the hub cannot be reached"
+        return Problem(
+            "task_needs_network", message, "override tasks", "load it once with network access: HF_HOME caches it"
+        )
+    if report["refused"] == "no_tasks":
+        return Problem("no_task_files", f"{report['folder']} defines no task", "override tasks", "add a task: NAME")
+    if report["refused"] == "context_too_short":
+        tokens, room = report["tokens"], report["context"]
+        message = f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves {room:,} for it"
+        return Problem("context_too_short", message, "override tasks", "choose tasks with shorter prompts")
+    message = f"task '{task}' cannot be loaded: {report.get('reason')}"
+    return Problem("task_not_loadable", message, "override tasks")

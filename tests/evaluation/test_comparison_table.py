@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.commands.reports import report
-from launch.evaluation.comparison_table import comparison_tables
+from launch.evaluation.comparison import comparison_tables
 from tests.execution.report.folders import PLAN, write_run
 from tests.execution.report.test_page import STEPS, Page
 

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
-from launch.evaluation.suites import TULU3_SPECS, default_tasks, digest_spec, find_specs
+from launch.evaluation.suites import (
+    TULU3_SPECS,
+    default_tasks,
+    digest_spec,
+    ensure_demo_suite,
+    ensure_module_suite,
+    find_specs,
+)
 from launch.worker.held_out import ROWS
 
 

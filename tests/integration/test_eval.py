@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launch.__main__ import main
-from launch.evaluation.demo_suite import ensure_demo_suite
+from launch.evaluation.suites import ensure_demo_suite
 from launch.execution.record.reader import RunRecord
 from launch.worker.evaluating import Job, RefusalError, Request, TaskSpec, check_prompts, check_tasks, task_manager
 from launch.worker.held_out import LOSS, write_task
