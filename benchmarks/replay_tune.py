@@ -1,4 +1,4 @@
-"""Searches of `tune` over simulated cards: its error model against a plain rule, with the same number of probes.
+"""Searches of `tune` over simulated cards: correcting each prediction by the nearest probe, or all alike.
 
     PYTHONPATH=. python benchmarks/replay_tune.py [--draws 20] [--out benchmarks/replay_tune.json]
 
@@ -104,11 +104,12 @@ def search_modelled(record: TuneRecord, run: Callable[[Prediction], Probe]) -> t
 def replay_whole_searches(record: TuneRecord, order: Sequence[Prediction], draws: int) -> Iterator[dict[str, Any]]:
     for name, deviations in CARDS.items():
         cards = [Card(seed, *deviations) for seed in range(draws)]
-        for rule in ("error model", "median ratio"):
+        for rule in ("nearest probe", "median ratio"):
             ended = []
             for card in cards:
                 run = partial(_measure, card)
-                prediction, count = search_modelled(record, run) if rule == "error model" else search_plain(order, run)
+                searched = search_modelled(record, run) if rule == "nearest probe" else search_plain(order, run)
+                prediction, count = searched
                 ended.append((card.seconds(prediction) / min(map(card.seconds, order)) - 1, count))
             losses, counts = zip(*ended, strict=True)
             yield {"card": name, "rule": rule, "probes": round(statistics.fmean(counts), 1),
@@ -161,7 +162,7 @@ def main() -> None:
             for plain in (False, True):
                 chosen = [card.seconds(choose(record, card, probes, plain=plain)) for card in cards]
                 losses = [seconds / least - 1 for seconds, least in zip(chosen, best, strict=True)]
-                rows.append({"card": name, "rule": "median ratio" if plain else "error model", "probes": probes,
+                rows.append({"card": name, "rule": "median ratio" if plain else "nearest probe", "probes": probes,
                              "mean_loss": round(statistics.fmean(losses), 4), "largest_loss": round(max(losses), 4),
                              "within_3_percent": sum(loss <= 0.03 for loss in losses)})  # fmt: skip
                 print(rows[-1], flush=True)

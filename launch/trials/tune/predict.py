@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from statistics import NormalDist
 
 from launch.config.schema import Device, Packing
 from launch.errors import EXIT_DONE
@@ -17,7 +14,7 @@ from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
-from launch.trials.measurement import LEAST_NOISE, TIME_USED, Measurement, timed_steps
+from launch.trials.measurement import TIME_USED, Measurement, timed_steps
 from launch.trials.record import State, TrialRun
 from launch.trials.tune.space import Candidate
 
@@ -98,63 +95,13 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
     return min(dealt_as_they_come, math.ceil(max(even, tokens.longest + (size - 1) * shortest)))
 
 
-@dataclass(frozen=True)
-class Observation:
-    """The prediction error at one probed setting."""
+def nearest_error(candidate: Candidate, errors: Mapping[Candidate, float]) -> tuple[float, float]:
+    """Return the error of the most similar setting in `errors`, and how far that is, at most 1; (0, 1) without any.
 
-    candidate: Candidate
-    error: float  # logarithm of measured over predicted
-    noise: float = LEAST_NOISE  # standard error of `error`
-
-
-@dataclass(frozen=True)
-class ErrorModel:
-    """A Gaussian process over the prediction errors, conditioned on `observations`."""
-
-    bias: float  # prior standard deviation of the shared offset
-    spread: float  # prior standard deviation of the rest
-    observations: tuple[Observation, ...] = ()
-
-    def at(self, candidate: Candidate) -> NormalDist:
-        """The error to expect at a setting: the logarithm of measured over predicted.
-
-        Errors that are larger than the prior expects widen it: a prediction that is wrong where it was measured is less
-        certain elsewhere, too.
-        """
-        rows, errors = self._conditioned
-        weights = self._whiten(candidate, rows)
-        variance = max(self._covariance(candidate, candidate) - _dot(weights, weights), 0.0)
-        scale = max(1.0, _dot(errors, errors) / max(1, len(errors)))
-        return NormalDist(_dot(weights, errors), max(math.sqrt(scale * variance), LEAST_NOISE))
-
-    @cached_property
-    def _conditioned(self) -> tuple[list[list[float]], list[float]]:
-        """The rows of the Cholesky factor of the observations' covariances, noise included, and their whitened errors:
-        independent, each of variance 1 by the prior."""
-        rows: list[list[float]] = []
-        errors: list[float] = []
-        for observation in self.observations:
-            candidate = observation.candidate
-            row = self._whiten(candidate, rows)
-            variance = self._covariance(candidate, candidate) + observation.noise**2 - _dot(row, row)
-            errors.append((observation.error - _dot(row, errors)) / math.sqrt(variance))
-            rows.append([*row, math.sqrt(variance)])
-        return rows, errors
-
-    def _whiten(self, candidate: Candidate, rows: Sequence[Sequence[float]]) -> list[float]:
-        """The covariances of a setting with the whitened errors of the first observations, one for each row."""
-        white: list[float] = []
-        for row, observation in zip(rows, self.observations, strict=False):
-            white.append((self._covariance(candidate, observation.candidate) - _dot(row, white)) / row[-1])
-        return white
-
-    def _covariance(self, candidate: Candidate, other: Candidate) -> float:
-        return self.bias**2 + self.spread**2 * math.exp(-candidate.distance(other))
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    """The sum of the products, as far as both go."""
-    return math.fsum(map(operator.mul, left, right))
+    An error is the logarithm of measured over predicted.
+    """
+    nearest = min(errors, key=candidate.distance, default=None)
+    return (0.0, 1.0) if nearest is None else (errors[nearest], min(candidate.distance(nearest), 1.0))
 
 
 _WORTH_REPEATING = 1.25  # a run that was cut short is repeated if it gets so many times its seconds

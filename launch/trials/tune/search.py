@@ -14,7 +14,7 @@ from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
 from launch.trials.measurement import LEAST_NOISE
 from launch.trials.record import State, seconds_left
-from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, ErrorModel, Observation, Prediction, Probe, Workload
+from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, Prediction, Probe, Workload, nearest_error
 from launch.trials.tune.space import Candidate, Trait
 
 _SAME_FAILURES = 2  # probes with the same cause: the next one like them is expected to fail, too
@@ -54,7 +54,7 @@ def count_shared_traits(candidate: Candidate, probes: Sequence[Probe], space: It
     return len(shared_traits([candidate, *failed]) - shared_traits(space)) if failed else 0
 
 
-MEMORY_BIAS, MEMORY_SPREAD = 0.08, 0.08  # of the logarithm of measured over predicted memory
+_CAUTION = 2.0  # x the spread of the errors: how uncertain a setting is that is not like any probe
 _STARTUP = 60.0  # seconds before the first step of a run, until one was measured
 _LEAST_COUNTED = 2  # steps that a rate is taken from
 MARGIN = 0.02  # by which a prediction has to beat the best probe to be worth one
@@ -128,24 +128,28 @@ class Estimate:
 def correct_predictions(
     predictions: Sequence[Prediction], probes: Sequence[Probe], workload: Workload, limits: TuneConfig
 ) -> list[Estimate]:
-    """Correct every prediction by the probes; the fastest comes first."""
+    """Correct every prediction by the error of the probe most like it; the fastest comes first.
+
+    A setting is the less certain the less it is like a probe, and the more the errors of the probes differ: a model
+    that is wrong where it was measured is less certain elsewhere, too.
+    """
     rates = workload.card_rates.rates
-    time_errors = [
-        Observation(probe.candidate, error, probe.figures.noise)
-        for probe in probes
-        if probe.figures and (error := probe.time_error) is not None
-    ]
-    time_model = ErrorModel(rates.bias, rates.spread, tuple(time_errors))
-    memory_model = ErrorModel(MEMORY_BIAS, MEMORY_SPREAD, tuple(_observe_memory(probes, workload)))
-    own_errors = {probe.candidate: error for probe in probes if (error := probe.memory_error) is not None}
+    time_errors = {probe.candidate: error for probe in probes if (error := probe.time_error) is not None}
+    memory_errors = _observe_memory(probes, workload)
+    if time_errors:
+        spread = _CAUTION * max(rates.spread, statistics.pstdev(time_errors.values()))
+    else:
+        spread = math.hypot(rates.bias, rates.spread)
     failure_traits = find_failure_traits(probes, [prediction.candidate for prediction in predictions])
     estimates = []
     for prediction in predictions:
         candidate = prediction.candidate
-        expected = time_model.at(candidate)
-        errors = expected.mean, expected.mean - expected.stdev, expected.mean + expected.stdev
+        error, distance = nearest_error(candidate, time_errors)
+        deviation = max(spread * distance, LEAST_NOISE)
+        errors = error, error - deviation, error + deviation
         seconds, low, high = (prediction.seconds * math.exp(error) for error in errors)
-        memory_error = own_errors[candidate] if candidate in own_errors else memory_model.at(candidate).mean
+        memory_error, distance = nearest_error(candidate, memory_errors)
+        memory_error /= 1 + distance  # half of it is that of all settings
         memory_gib = None if prediction.memory_gib is None else prediction.memory_gib * math.exp(memory_error)
         if any(traits and traits <= candidate.traits for traits in failure_traits):
             feasibility = Feasibility.fails
@@ -259,13 +263,13 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
     return prediction.probe_gib is not None and prediction.probe_gib >= least
 
 
-def _observe_memory(probes: Sequence[Probe], workload: Workload) -> list[Observation]:
+def _observe_memory(probes: Sequence[Probe], workload: Workload) -> dict[Candidate, float]:
     """The errors of the memory predictions. A probe that ran out of memory needed at least the card's."""
-    observations = []
+    errors = {}
     for probe in probes:
         error = probe.memory_error
         if probe.cause_id == OUT_OF_MEMORY and workload.card_gib and probe.prediction.probe_gib:
             error = max(math.log(workload.card_gib / probe.prediction.probe_gib), 0.0)
         if error is not None:
-            observations.append(Observation(probe.candidate, error))
-    return observations
+            errors[probe.candidate] = error
+    return errors

@@ -1,56 +1,71 @@
-"""What is learnt of the models' errors."""
+"""What probes tell of the errors of predictions."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from launch.config.schema import Mode, Packing
 from launch.trials.measurement import LEAST_NOISE
-from launch.trials.tune.predict import ErrorModel, Observation
+from launch.trials.tune.predict import nearest_error
+from launch.trials.tune.record import TuneRecord
+from launch.trials.tune.search import Estimate
 from launch.trials.tune.space import Candidate
+from tests.trials.tune.searches import measured, record_in
 
 HERE = Candidate(8, Mode.zero2, Packing.flatten)
 NEAR = Candidate(4, Mode.zero2, Packing.flatten)
 FAR = Candidate(1, Mode.zero3, checkpointing=True)
 
 
-def test_without_observations_the_prior_uncertainty_remains() -> None:
-    error = ErrorModel(0.3, 0.4).at(HERE)
-    assert error.mean == 0 and error.stdev == pytest.approx(0.5)
+def test_without_a_probe_there_is_no_error_and_every_setting_is_far() -> None:
+    assert nearest_error(HERE, {}) == (0.0, 1.0)
 
 
-def test_observations_count_less_the_further_a_setting_is() -> None:
-    model = ErrorModel(0.1, 0.3, (Observation(HERE, 0.5),))
-    here, near, far = (model.at(candidate) for candidate in (HERE, NEAR, FAR))
-    assert here.mean == pytest.approx(0.5, abs=0.02) and here.stdev < 2 * LEAST_NOISE
-    assert here.mean > near.mean > far.mean > 0
-    assert here.stdev < near.stdev < far.stdev
+def test_the_error_is_that_of_the_most_similar_setting() -> None:
+    errors = {HERE: 0.4, FAR: -0.4}
+    assert nearest_error(HERE, errors) == (0.4, 0.0)
+    assert nearest_error(NEAR, errors) == (0.4, 0.5)  # half of the binary logarithm of the batches' ratio
+    assert nearest_error(FAR, {HERE: 1.0}) == (1.0, 1.0)  # at most
 
 
-def test_a_card_that_is_slower_as_a_whole_moves_every_setting() -> None:
-    """The offset is unknown at first: one probe determines it for all settings."""
-    seen = (Observation(HERE, 1.0),)
-    assert ErrorModel(1.0, 0.1, seen).at(FAR).mean > 0.95
-    assert ErrorModel(0.05, 0.3, seen).at(FAR).mean < 0.2
+@pytest.fixture
+def record(tmp_path: Path) -> TuneRecord:
+    return record_in(tmp_path)
 
 
-def test_a_surprise_makes_everything_less_certain() -> None:
-    expected, surprising = (ErrorModel(0.1, 0.1, (Observation(HERE, error),)).at(FAR) for error in (0.1, 1.0))
-    assert surprising.stdev > 5 * expected.stdev
+def deviation(estimate: Estimate) -> float:
+    return math.log(estimate.high / estimate.seconds)
 
 
-def test_contradicting_observations_hold_where_they_were_made() -> None:
-    model = ErrorModel(0.1, 0.3, (Observation(HERE, 0.4), Observation(FAR, -0.4)))
-    assert model.at(HERE).mean > 0.35 and model.at(FAR).mean < -0.35
+def test_before_any_probe_the_range_is_that_of_the_rates(record: TuneRecord) -> None:
+    rates = record.workload.card_rates.rates
+    expected = pytest.approx(math.hypot(rates.bias, rates.spread))
+    assert [deviation(estimate) for estimate in record.estimates] == [expected] * len(record.estimates)
 
 
-def test_two_observations_are_weighted_as_their_covariances_say() -> None:
-    """Without a shared offset, far settings are nearly independent: each observation's weight is p / (p + noise)."""
-    seen = tuple(Observation(candidate, 0.1, noise=0.3) for candidate in (HERE, FAR))
-    alone = [ErrorModel(0.0, 0.3, (observation,)).at(observation.candidate).mean for observation in seen]
-    assert alone == pytest.approx([0.05, 0.05])
-    shared = math.exp(-HERE.distance(FAR))  # the off-diagonal of [[2, shared], [shared, 2]] x 0.09
-    both = ErrorModel(0.0, 0.3, seen).at(HERE).mean
-    assert both == pytest.approx(0.1 * (1 + shared) / (2 + shared))
+def test_a_probe_moves_every_setting_and_is_sure_of_its_own(record: TuneRecord) -> None:
+    first = record.estimates[0].prediction
+    record.runs = [measured(first, 2 * first.seconds)]
+    for estimate in record.estimates:
+        assert estimate.seconds == pytest.approx(2 * estimate.prediction.seconds)
+        is_probed = estimate.candidate == first.candidate
+        assert (deviation(estimate) == pytest.approx(LEAST_NOISE)) == is_probed
+
+
+def test_errors_that_differ_make_everything_less_certain(record: TuneRecord) -> None:
+    first, last = record.estimates[0].prediction, record.estimates[-1].prediction
+    widest = []
+    for factor in (1.0, 3.0):
+        record.runs = [measured(first, first.seconds), measured(last, factor * last.seconds)]
+        widest.append(max(map(deviation, record.estimates)))
+    assert widest[1] > 2 * widest[0]
+
+
+def test_memory_takes_half_of_an_error_from_a_setting_that_is_not_alike(record: TuneRecord) -> None:
+    first = record.estimates[0].prediction
+    record.runs = [measured(first, first.seconds, gib=2 * (first.probe_gib or 0))]
+    factors = [(estimate.memory_gib or 0) / (estimate.prediction.memory_gib or 1) for estimate in record.estimates]
+    assert max(factors) == pytest.approx(2) and min(factors) == pytest.approx(math.sqrt(2))
