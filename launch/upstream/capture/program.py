@@ -259,7 +259,7 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         "choices": None if choices is None else [_to_plain(choice) for choice in choices],
         "default": None if "default" in unknown else default,
         "required": action.required,
-        "aliases": [text for text in action.option_strings if text.lstrip("-").replace("-", "_") != field.name],
+        "aliases": [text for text in action.option_strings if text.removeprefix("--").replace("-", "_") != field.name],
         "unsettable_because": "the dataclass sets it itself (init=False)" if is_own else unsettable,
         "none_words": accepts_none,
         "in_parser": not is_own,
