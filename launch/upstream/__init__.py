@@ -9,7 +9,7 @@ Import each name from its module; the package itself imports nothing, for a plan
     schema.fields["learning_rate"]   # Field: type, kind, nargs, choices, default, required, help, owner, file:line
     schema.unknown                   # what the parser accepts besides its fields: unknown, not absent
 
-    split_argv(schema, tokens)       # SplitArgv: each option with its values, as argparse gives them
+    split_argv(schema, tokens)       # SplitArgv: the real argparse, rebuilt, gives each option its values
     check_argv(schema, argv)         # ArgvReport: problems, values, refused, ok; ArgvToken for unknown arguments
     check_values(schema, values)     # problems of typed values (YAML, overrides)
     render_flag(field, value)        # the exact argv tokens

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launch.upstream.pin.lock import locked_schema
+from launch.upstream.rules import parser
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.parser import ArgvToken
@@ -199,4 +202,17 @@ def test_trl_takes_a_config_file(schema_of: Callable[[str], Schema]) -> None:
 def test_help_ends_the_parsing() -> None:
     assert check_argv(synthetic_schema(), ["--help"]).ok is True
     assert check_argv(synthetic_schema(), ["-h", "--stesp"]).ok is True
-    assert kinds(["--help=x"])[0] == ("bad_type", None, None)
+
+
+def test_a_line_in_parts_is_split_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, draw = locked_schema("finetune"), random.Random(3)
+    words = ["x", "-1", "-1e5", "-x", "a b", "true", "--nope", "--nope=3", "-", "--", "--help"]
+    for _ in range(300):
+        flags = [f"--{draw.choice(list(schema.fields))}" for _ in range(6)]
+        line = draw.choices([*flags, *words, f"{flags[0]}=1", flags[1][:6]], k=14)
+        tokens = [(at, parser.ArgvToken(word, draw.random() < 0.1, splits=True)) for at, word in enumerate(line)]
+        split = []
+        for size in (1, 3, len(line) + 1):
+            monkeypatch.setattr(parser, "_PART", size)
+            split.append(parser.split_argv(schema, tokens))
+        assert split[0] == split[1] == split[2], line

@@ -158,7 +158,7 @@ class _ArgvChecker(ArgvReport):
         name = option.field.name
         if index in split.completions:
             self._add_abbreviated(split, index, tokens[index])
-        if option.negates and given.values:
+        if index in split.negated_values:
             self._add(index, Problem("bad_type", f"--no_{name} takes no value", name, f"write --{name} false"))
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"

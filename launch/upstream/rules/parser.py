@@ -1,18 +1,24 @@
-"""Splits a command line into options and values, as argparse does in the parser that a schema describes.
+"""A trainer's own parser, rebuilt from its schema with the real argparse: it splits a command into options and values.
 
-Nothing is refused, so that every command line is split to its end: what the options are given is checked afterwards
-(`argv.py`).
+Its options refuse nothing, so that it comes to the end of every command line: what they are given is checked afterwards
+(`argv.py`). The rules are those of the Python that the launcher runs on.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from launch.upstream.schema import Field, Schema
 
+_NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}  # a missing value is no error of argparse's
 _NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)  # what argparse takes for a value
+_NO_OPTION = "--?"  # begins what stands for a flag that is none of the parser's
+_PART = 500  # words that argparse splits at a time
+_PARSERS: dict[int, tuple[Schema, _Parser]] = {}  # by the schema's id, which stays its own while it is kept
 
 
 @dataclass(frozen=True)
@@ -42,25 +48,21 @@ class GivenOption:
 
     option: Option
     index: int
-    values: list[tuple[int, ArgvToken]]
+    values: tuple[tuple[int, ArgvToken], ...]
     is_joined: bool  # `--x=value`
-
-    @property
-    def takes_more(self) -> bool:
-        if self.is_joined or self.option.negates:
-            return False
-        return self.option.nargs == "+" or not self.values
 
 
 @dataclass
 class SplitArgv:
-    """The options and values of a command line."""
+    """A command line, split by argparse."""
 
     options: list[GivenOption] = field(default_factory=list)
+    flags: list[int] = field(default_factory=list)  # the tokens of options that argparse has yet to come to
     others: list[int] = field(default_factory=list)  # the tokens that belong to none
     completions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of abbreviated flags
-    asks_help: bool = False  # which ends it
-    error: str | None = None  # which ends it too
+    negated_values: list[int] = field(default_factory=list)  # of `--no_x=value`
+    asks_help: bool = False
+    error: str | None = None  # another one of argparse, which ends it
 
 
 def list_options(schema: Schema) -> tuple[Option, ...]:
@@ -85,40 +87,88 @@ def is_flag(text: str) -> bool:
 
 
 def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> SplitArgv:
-    """Give each option the values that follow it; each token comes with its index.
+    """Have argparse split the tokens, each given with its index.
 
     An unknown token is a value where an option takes one, unless its known part begins with `--`.
     """
+    if id(schema) not in _PARSERS:
+        _PARSERS[id(schema)] = schema, _Parser(schema)
+    parser = _PARSERS[id(schema)][1]
     split = SplitArgv()
-    options: dict[str, Option | None] = {"-h": None, "--help": None}  # None: help
-    options |= {flag: option for option in list_options(schema) for flag in option.strings}
-    last: GivenOption | None = None  # which the next value may belong to
+    parts: list[list[str]] = [[]]  # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    rest: list[int] = []
     for position, (index, token) in enumerate(tokens):
         if token.text == "--" and not token.unknown:
-            split.others += [at for at, _ in tokens[position:]]
+            rest = [at for at, _ in tokens[position:]]
             break
-        name, equals, _ = token.text.partition("=")
-        is_value = token.unknown and not token.prefix.startswith("--")
-        matches: tuple[str, ...] = (name,) if name in options and not is_value else ()
-        if not is_value and not matches and schema.abbreviations and name.startswith("--"):
-            matches = tuple(flag for flag in options if flag.startswith(name))
-            split.completions |= {index: matches} if matches and matches != ("--help",) else {}
-        is_value = is_value or not (matches or is_flag(token.text))
-        if is_value and last and last.takes_more:
-            last.values.append((index, token))
-        elif len(matches) != 1:
-            last = None
-            split.others.append(index)
-        elif (option := options[matches[0]]) is None:
-            split.asks_help, split.error = not equals, f"{matches[0]} takes no value" if equals else None
-            split.others.clear()
-            break
-        else:
-            last = GivenOption(option, index, [(index, _after_equals(token))] if equals else [], bool(equals))
-            split.options.append(last)
+        word = parser.encode(index, token, split)
+        if len(parts[-1]) >= _PART and is_flag(word):
+            parts.append([])
+        parts[-1].append(word)
+    namespace = argparse.Namespace(split=split, tokens=dict(tokens))
+    try:
+        others = [word for part in parts for word in parser.parse_known_args(part, namespace)[1]]
+        split.others = [int(word.removeprefix(_NO_OPTION)) for word in others] + rest
+    except _EndError as end:
+        split.asks_help, split.error = not end.args, end.args[0] if end.args else None
     return split
+
+
+class _EndError(Exception):
+    """argparse stops: for `--help`, or with a message."""
+
+
+class _Keep(argparse.Action):
+    """Keeps what an option is given. The option is its `const`, which is the value where there is none; None: help."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        if self.const is None:
+            raise _EndError
+        index = namespace.split.flags.pop(0)
+        given = values if isinstance(values, list) else [values]
+        indices = [int(value) for value in given if value is not self.const]
+        is_joined = indices == [index]
+        tokens = tuple((at, namespace.tokens[at]) for at in indices)
+        if is_joined:
+            tokens = tuple((at, _after_equals(token)) for at, token in tokens)
+        namespace.split.options.append(GivenOption(self.const, index, tokens, is_joined))
 
 
 def _after_equals(token: ArgvToken) -> ArgvToken:
     text, prefix = token.text.partition("=")[2], token.prefix.partition("=")[2]
     return ArgvToken(text, token.unknown, prefix, token.splits)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its arguments have the indices of their tokens in place of the values."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.add_argument("-h", "--help", action=_Keep, nargs=0)
+        self.options: dict[str, Option | None] = {"-h": None, "--help": None}
+        for option in list_options(schema):
+            self.add_argument(*option.strings, action=_Keep, nargs=_NARGS[option.nargs], const=option)
+            self.options |= dict.fromkeys(option.strings, option)
+        self.completes = schema.abbreviations
+
+    def encode(self, index: int, token: ArgvToken, split: SplitArgv) -> str:
+        """Return a token's flag in full, `--x=INDEX` for `--x=value`, and the index of any other token."""
+        if token.unknown and not token.prefix.startswith("--"):
+            return str(index)
+        name, equals, _ = token.text.partition("=")
+        matches: tuple[str, ...] = (name,)
+        if name not in self.options:
+            may_complete = self.completes and name.startswith("--")
+            matches = tuple(text for text in self.options if may_complete and text.startswith(name))
+            split.completions |= {index: matches} if matches and matches != ("--help",) else {}
+        if len(matches) != 1:
+            return f"{_NO_OPTION}{index}" if matches or is_flag(token.text) else str(index)
+        split.flags.append(index)
+        option = self.options[matches[0]]
+        if equals and option and option.negates:
+            split.negated_values.append(index)
+            equals = ""
+        return f"{matches[0]}={index}" if equals else matches[0]
+
+    def error(self, message: str) -> NoReturn:
+        raise _EndError(message)
