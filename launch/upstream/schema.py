@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.worker.json_codec import to_json, versioned
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
 
 
@@ -62,19 +62,6 @@ class Field:
 
 
 @dataclass(frozen=True)
-class ParserClass:
-    """A dataclass of the parser call."""
-
-    name: str
-    file: str
-    line: int
-    fields: Sequence[str]
-    # `methods`: `__post_init__` and the methods that it calls ({owner, name, file, line, source}), in the order in
-    # which Python finds them, and functions, without owner; `names`: the constants that they refer to
-    post_init: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
 class Schema:
     """What a trainer's command line accepts."""
 
@@ -83,14 +70,15 @@ class Schema:
     yaml_file: bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
-    classes: Sequence[ParserClass]
+    # {class: what its `__post_init__` executes}. `methods`: it and the methods that it calls ({owner, name, file, line,
+    # source}), in the order in which Python finds them, and functions, without owner; `names`: the constants
+    post_init: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Field]
     unknown: Sequence[Unknown]  # empty where everything about the parser itself is known
     # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
     names: Mapping[str, Sequence[str]]
-    stand_ins: Sequence[str]  # the packages that were not installed when it was captured
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
-    packages: Mapping[str, str]  # {distribution: version} of the packages that were imported
+    packages: Mapping[str, str]  # {distribution: version} of those that were imported; '' of one that was missing
     is_locked: bool = False  # it is the committed lock's
     # of a lock that is used although files here differ from it: the words of these, and the flags whose line is gone
     source_words: frozenset[str] = frozenset()
@@ -110,6 +98,5 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
 def schema_from_json(data: Mapping[str, Any]) -> Schema:
     """Invert `schema_to_json`. Raises TypeError for the JSON of another version."""
     content = {name: value for name, value in data.items() if name != "schema_version"}
-    content["classes"] = [ParserClass(**record) for record in data["classes"]]
     content["fields"] = {name: Field(**record) for name, record in data["fields"].items()}
     return Schema(**{**content, "unknown": [Unknown(**record) for record in data["unknown"]]})

@@ -203,8 +203,7 @@ def test_a_function_of_upstream_that_refers_to_nothing_else_is_executed_too(tmp_
     HfArgumentParser(Args).parse_args_into_dataclasses()
     """
     schema = capture_script(tmp_path, script)
-    code = schema.classes[0].post_init
-    assert code is not None
+    code = schema.post_init["Args"]
     assert [method["name"] for method in code["methods"]] == ["__post_init__", "split_mixer"]
 
     def messages(**values: Any) -> list[tuple[str, str, bool | None]]:

@@ -58,7 +58,11 @@ class _StandInType(type):
     """
 
     def __getattr__(cls, name: str) -> Any:
-        return collections.defaultdict(types.SimpleNamespace) if name == "__dataclass_fields__" else _stand_in(name)
+        if name == "__dataclass_fields__":
+            return collections.defaultdict(types.SimpleNamespace)
+        if name.startswith("__"):  # Python's own are missing
+            raise AttributeError(name)
+        return _StandInType(name, (_StandIn,), {})
 
     def __getitem__(cls, _: object) -> type:
         return cls
@@ -69,13 +73,6 @@ class _StandInType(type):
 
 class _StandIn(metaclass=_StandInType):
     def __init_subclass__(cls, **_: object) -> None: ...
-
-
-def _stand_in(name: str) -> type:
-    """Return what a missing module, or anything of it, has as an attribute; Python's own ones are missing."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return _StandInType(name, (_StandIn,), {})
 
 
 class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -96,10 +93,8 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self.names.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None: ...
-
     def exec_module(self, module: types.ModuleType) -> None:
-        vars(module)["__getattr__"] = _stand_in
+        vars(module)["__getattr__"] = functools.partial(getattr, _StandIn)
 
 
 class _Capture:
@@ -144,9 +139,9 @@ class _Capture:
         self.parses = True
         if self.argv is None:
             given = inspect.signature(method).bind(*arguments, **options).arguments
-            keeps_unknown = bool(given.get("return_remaining_strings")) or method.__name__ == "parse_known_args"
+            keeps_unknown = given.get("return_remaining_strings") or method.__name__ == "parse_known_args"
             schema = _describe(parser, built_at, method.__name__, keeps_unknown, self.root)
-            self.finish({"schema_version": 3, "entry": self.entry, **schema, "names": _registered_names(parser)})
+            self.finish({"entry": self.entry, **schema, "names": _registered_names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
         try:
             method(*arguments, **options)
@@ -156,11 +151,11 @@ class _Capture:
 
     def finish(self, content: dict[str, Any]) -> NoReturn:
         """Write the result and end at once: no thread, exit handler or `except` of the script runs after it."""
-        missing = sorted(self.missing.names)
-        packages = _imported_packages() | dict.fromkeys(missing, "")
-        imported = {"stand_ins": missing, "files": self.files(), "packages": packages}
+        packages = _imported_packages() | dict.fromkeys(sorted(self.missing.names), "")
         if os.getpid() == self.pid:  # not a fork of the script, which goes on beside it
-            self.result.write_text(json.dumps({**content, **imported}), encoding="utf-8")
+            self.result.write_text(
+                json.dumps({**content, "files": self.files(), "packages": packages}), encoding="utf-8"
+            )
         os._exit(0)
 
     def files(self) -> dict[str, str]:
@@ -189,8 +184,8 @@ def _registered_names(parser: Any) -> dict[str, list[str]]:
     found = {}
     for flag, (module, name) in REGISTRIES.items():
         registry = getattr(sys.modules.get(module), name, None)
-        if isinstance(registry, dict) and all(isinstance(key, str) for key in registry):
-            found[flag] = list(registry)
+        if isinstance(registry, dict):
+            found[flag] = [str(key) for key in registry]
     if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
         defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
         with contextlib.suppress(Exception):
@@ -203,17 +198,11 @@ def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root
     actions = {action.dest: action for action in reversed(parser._actions) if action.option_strings}
     negated = {action.dest for action in parser._actions if isinstance(action, argparse._StoreFalseAction)}
     fields: dict[str, dict[str, Any]] = {}
-    classes = []
     for cls in parser.dataclass_types:
         declared = _declarations(cls)
         for field in dataclasses.fields(cls):
             described = _describe_field(field, actions.get(field.name), declared[field.name])
             fields[field.name] = {**described, "group": cls.__name__, "negatable": field.name in negated}
-        file, line, _ = _source(cls)
-        names = [field.name for field in dataclasses.fields(cls)]
-        classes.append(
-            {"name": cls.__name__, "file": file, "line": line, "fields": names, "post_init": _post_init(cls, root)}
-        )
     added = [a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in (*fields, "help")]
     reasons = [f"the script adds {', '.join(added)} to its parser"] if added else []
     reasons += ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
@@ -222,7 +211,7 @@ def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root
         "yaml_file": method == "parse",  # ArgumentParserPlus's
         "config_flag": method == "parse_args_and_config",
         "abbreviations": parser.allow_abbrev,
-        "classes": classes,
+        "post_init": {cls.__name__: code for cls in parser.dataclass_types if (code := _post_init(cls, root))},
         "fields": fields,
         "unknown": [{"what": "options", "reason": reason, "where": built_at} for reason in reasons],
     }
@@ -234,15 +223,15 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
     if is_own:
         declared = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         action = argparse.Action([], field.name, default=None if declared is dataclasses.MISSING else declared)
-    convert, choices = action.type, action.choices
+    convert, unknown = action.type, stated["unknown"]
     accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
     if accepts_none:
         convert = inspect.getclosurevars(convert).nonlocals["inner"]
-    kind, choices = ("unknown", None) if is_own else _kind(convert, choices)
-    unknown = stated["unknown"]
-    if isinstance(convert, _StandInType):
-        kind, choices = "unknown", None
+    is_missing = isinstance(convert, _StandInType)
+    if is_missing:
         unknown["type"] = unknown["choices"] = f"{convert.__name__} is of a package that is not installed"
+    kind = "unknown" if is_own or is_missing else _kind(convert)
+    choices = convert if kind == "enum" else action.choices
     try:
         default = _to_plain(action.default)
     except TypeError as error:
@@ -256,7 +245,7 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         "kind": kind,
         "nargs": action.nargs,
         "const": _to_plain(action.const),
-        "choices": None if choices is None else [_to_plain(choice) for choice in choices],
+        "choices": None if choices is None else _to_plain(list(choices)),
         "default": None if "default" in unknown else default,
         "required": action.required,
         "aliases": [text for text in action.option_strings if text.removeprefix("--").replace("-", "_") != field.name],
@@ -266,18 +255,16 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
     }
 
 
-def _kind(convert: Any, choices: Any) -> tuple[str, Any]:
-    """Return how argparse converts one text (`launch.upstream.schema.Field.kind`), and the allowed values."""
+def _kind(convert: Any) -> str:
+    """Return how argparse converts one text (`launch.upstream.schema.Field.kind`)."""
     name = getattr(convert, "__qualname__", "")
     if name == "string_to_bool":
-        return "bool", choices
+        return "bool"
     if name.startswith("make_choice_type_function."):
-        return "choice", choices
-    if isinstance(convert, type) and issubclass(convert, enum.Enum):
-        return "enum", [member.value for member in convert]
-    if isinstance(convert, type) and issubclass(convert, Path):
-        return "str", choices
-    return _KINDS.get(typing.get_origin(convert) or convert, "object"), choices
+        return "choice"
+    if isinstance(convert, type) and issubclass(convert, enum.Enum | Path):
+        return "str" if issubclass(convert, Path) else "enum"
+    return _KINDS.get(typing.get_origin(convert) or convert, "object")
 
 
 def _declarations(cls: type) -> dict[str, dict[str, Any]]:
@@ -290,7 +277,7 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
         for field in dataclasses.fields(cls)  # of a generated class
     }
     for base in reversed(cls.__mro__):
-        file, _, body = _source(base) if "__dataclass_fields__" in vars(base) else ("", 0, [])
+        file, body = _source(base) if "__dataclass_fields__" in vars(base) else ("", [])
         for after, statement in enumerate(body, 1):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 reasons = [
@@ -309,15 +296,15 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _source(cls: type) -> tuple[str, int, list[ast.stmt]]:
-    """Return a class's file, line and statements; none of a generated one."""
+def _source(cls: type) -> tuple[str, list[ast.stmt]]:
+    """Return a class's file and statements; none of a generated one."""
     try:
         lines, line = inspect.getsourcelines(cls)
         node = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, TypeError, SyntaxError):
-        return "", 0, []
+        return "", []
     ast.increment_lineno(node, line - 1)
-    return _relative(inspect.getsourcefile(cls) or ""), node.lineno, getattr(node, "body", [])
+    return _relative(inspect.getsourcefile(cls) or ""), getattr(node, "body", [])
 
 
 def _post_init(cls: type, root: Path | None) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class LibraryKeys:
     library: str
     version: str
     spec: KeySpec
-    installed: str | None  # the installed version
+    installed: str | None = None  # the installed version
 
     @property
     def release(self) -> str:
@@ -79,8 +79,7 @@ class LibraryKeys:
 
 def library_keys(library: str, site_packages: Iterable[Path]) -> LibraryKeys:
     """Return the keys of `library` for an interpreter whose packages are in `site_packages`."""
-    version, spec = _locked_keys(library)
-    return LibraryKeys(library, version, spec, installed_version(library, site_packages))
+    return replace(_locked_keys(library), installed=installed_version(library, site_packages))
 
 
 def library_keys_file(library: str) -> Path:
@@ -88,9 +87,8 @@ def library_keys_file(library: str) -> Path:
 
 
 @cache
-def _locked_keys(library: str) -> tuple[str, KeySpec]:
-    content = load_json(library_keys_file(library))
-    return content["version"], from_json(KeySpec, content["spec"])
+def _locked_keys(library: str) -> LibraryKeys:
+    return from_json(LibraryKeys, load_json(library_keys_file(library)))
 
 
 def installed_version(name: str, site_packages: Iterable[Path]) -> str | None:

@@ -30,7 +30,7 @@ from launch.upstream.trainers import ENTRIES, TRL
 from launch.worker.json_codec import versioned
 
 _DISTRIBUTION = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
-_NOT_LOCKED: Mapping[str, Any] = {"names": {}, "stand_ins": [], "files": {}, "packages": {}}  # the lock has them once
+_NOT_LOCKED: Mapping[str, Any] = {"names": {}, "files": {}, "packages": {}}  # the lock has them once
 _SECONDS = 120.0
 
 

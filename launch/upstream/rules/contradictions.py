@@ -27,10 +27,10 @@ def find_contradictions(schema: Schema, values: Mapping[str, Any], defaults_know
     values: {field name: converted value} of the given flags. defaults_known=False: the other fields are unknown too
     (they come from a file that has not been read).
     """
+    fields = schema.fields.values()
     executed = [
-        (cls.post_init, {name: _value(schema.fields[name], values, defaults_known) for name in cls.fields})
-        for cls in schema.classes
-        if cls.post_init is not None
+        (code, {field.name: _value(field, values, defaults_known) for field in fields if field.group == name})
+        for name, code in schema.post_init.items()
     ]
     if schema.is_locked:
         return [found for code, fields in executed for found in run_post_init(code, fields)]

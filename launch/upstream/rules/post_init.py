@@ -1,6 +1,6 @@
 """Executes a `__post_init__` of upstream on values of which some are unknown, and reports everything that it raises.
 
-The source is what the capture kept (`ParserClass.post_init`). Python executes it, statement by statement, and a `raise`
+The source is what the capture kept (`Schema.post_init`). Python executes it, statement by statement, and a `raise`
 is recorded before the next one runs. A statement that depends on an unknown value is executed once for each way through
 it: what only some of them raise is undecided, and what they assign differently is unknown from then on. The code sees
 the fields, constants, pure builtins and the functions of upstream that refer to nothing else: whatever else it names
