@@ -47,6 +47,9 @@ def main(arguments: Sequence[str]) -> int:
         else:
             pin = find_commit(options.checkout, load_lock().pin).id
             files = build_lock(pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python)
+            for library in LIBRARIES:
+                if library_keys_file(library) not in files:
+                    notify(f"{library} is not installed in {options.python}: its locked keys stay as they are")
     except UserError as error:
         notify(str(error))
         return EXIT_REFUSED
