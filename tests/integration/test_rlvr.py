@@ -8,7 +8,6 @@ import signal
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -119,37 +118,14 @@ GOOD_ROWS = [{"messages": ASKED, "ground_truth": str(truth), "dataset": "gsm8k"}
 LONG_ROW = {**GOOD_ROWS[0], "messages": [{"role": "user", "content": "word " * 500}]}
 
 
-@pytest.mark.parametrize(
-    ("given", "message", "id"),
-    [
-        ("def f(**_): return [0.0]", "earn the maximum of `f`", "reward_proof"),
-        ("def f(**_): raise KeyError('unit')", "`f` raised KeyError: 'unit' on", "reward_proof"),
-        ("def f(**_): __import__('time').sleep(600)", "`f` did not answer within 2 s on", "reward_proof"),
-        ("def f(**_): print('x'); return [1.0]", "`f` prints 'x' on", "reward_proof"),
-        ("def f(**_): return [float('nan')]", "`f` returned nan on", "reward_proof"),
-        ("def f(**_): return ['yes']", "`f` returned 'yes' on", "reward_proof"),
-        ([*GOOD_ROWS, {**GOOD_ROWS[0], "dataset": "code"}], "row 5 names the verifier 'code'", "reward_proof"),
-        ([*GOOD_ROWS, LONG_ROW], "1 prompt longer than the 240 tokens that", "reward_proof"),
-        ([*GOOD_ROWS, {"messages": ASKED}], "the row has no ground_truth", "no_ground_truth"),
-        (("recipe.samples_per_prompt=1",), "samples_per_prompt must be at least 2", "out_of_range"),
-        (("recipe.verifier=maths",), "there is no 'maths'", "unknown_verifier"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    home: Path, given: str | list[dict[str, Any]] | tuple[str, ...], message: str, id: str
-) -> None:
-    """`given`: an own verifier, rows, or overrides."""
-    words = given if isinstance(given, tuple) else ()
-    if isinstance(given, str):
-        (home / "own.py").write_text(f"{given}\n", encoding="utf-8")
-        words = (f"recipe.verifier={home / 'own.py'}:f", "guards.verifier.seconds=2")
-    elif isinstance(given, list):
-        (home / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
-        words = ("recipe.verifier=rows", "data.build=null", "data.mix=[{name: rows.jsonl}]")
-    ended, output = train(home, "name=bad", *words)
+def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home: Path) -> None:
+    """The proof's other sentences are in tests/worker/test_reward_proof.py."""
+    own = home / "own.py"
+    own.write_text("def f(**_): __import__('time').sleep(600)\n", encoding="utf-8")
+    ended, output = train(home, "name=bad", f"recipe.verifier={own}:f", "guards.verifier.seconds=2")
     assert ended == EXIT_REFUSED, output
     (problem,) = [line for line in output.splitlines() if line.endswith("]") and "launch: " in line]
-    assert message in problem and problem.endswith(f"[{id}]")
+    assert "`f` did not answer within 2 s on" in problem and problem.endswith("[reward_proof]")
     assert not (home / "runs" / "demo_rlvr" / "bad").exists()
     left = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)]
     assert not left
@@ -237,9 +213,6 @@ def length(completions, **_):
 
 def constant(completions, **columns):
     return length(completions) if next(_calls) < 160 else [0.0]  # the proof's 128 answers and two steps
-
-def falling(completions, **columns):
-    return [length(completions)[0] * (1.0 if next(_calls) < 160 else 0.1)]
 """
 
 
@@ -247,31 +220,13 @@ def falling(completions, **columns):
     ("function", "words", "guard"),
     [
         ("constant", ("recipe.max_steps=8", "guards.reward_variance.steps=2"), "reward_variance"),
-        (
-            "length",
-            (
-                *("recipe.max_steps=40", "recipe.learning_rate=0.03", "guards.entropy_collapse.steps=2"),
-                *("guards.reward_variance=null", "guards.reward_collapse=null"),
-            ),
-            "entropy_collapse",
-        ),
-        ("falling", ("recipe.max_steps=12", "guards.reward_collapse.window=2"), "reward_collapse"),
         ("length", ("guards.length_limit.steps=2",), "length_limit"),
-        (
-            "length",
-            (
-                *("recipe.max_steps=12", "recipe.learning_rate=0.03", "recipe.kl_beta=0.01", "guards.kl.steps=1"),
-                *("guards.kl.most=1", "guards.reward_variance=null", "guards.reward_collapse=null"),
-            ),
-            "kl",
-        ),
     ],
 )
 def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     home: Path, function: str, words: tuple[str, ...], guard: str
 ) -> None:
-    """A reward function that turns constant or falls, a learning rate with which the policy answers all the same or
-    leaves its start, and answers that never end."""
+    """A reward function that turns constant, and answers that never end; test_rewards.py has the other guards."""
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
     allowed = "allow=[refuted_complete_answers,reward_proof]"
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
