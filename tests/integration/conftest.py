@@ -37,9 +37,9 @@ def finish(home: Path, *words: str, python: str | None = None) -> tuple[int, str
     return code, (home / "launch.log").read_text()
 
 
-def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str) -> int:
+def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str, python: str | None = None) -> int:
     """Start a run, send its launcher a signal once the condition holds, and return its exit code."""
-    running = start(home, *words)
+    running = start(home, *words, python=python)
     deadline = time.monotonic() + 300
     while not condition():
         assert running.poll() is None and time.monotonic() < deadline, (home / "launch.log").read_text()

@@ -23,7 +23,7 @@ SMALL = (
     *("recipe.prompts_per_step=4", "recipe.samples_per_prompt=4", "recipe.per_device_batch_size=4"),
     *("recipe.response_length=16", "recipe.truncated_reward=null"),
 )
-
+COLD = sys.executable  # the proof of rewards starts its verifiers in it, which a warm one does not
 
 # on a CPU its cache takes most of the memory unless it has a size
 BATCHED = (
@@ -38,11 +38,9 @@ def small(*words: str) -> tuple[str, ...]:
     return (*(word for word in SMALL if word.partition("=")[0] not in keys), *words)
 
 
-def train(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
+def train(home: Path, *words: str) -> tuple[int, str]:
     """Return the exit code of a small run and what it printed."""
-    if any(word.startswith("recipe.verifier=") for word in words):  # its proof starts an interpreter of its own
-        python = sys.executable
-    return finish(home, *small(*words), python=python)
+    return finish(home, *small(*words), python=COLD)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     assert code == 0, output
     folder = home / "runs" / "demo_rlvr" / "killed"
     metrics = folder / "metrics.jsonl"
-    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words))
+    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words), python=COLD)
     code, output = train(home, "name=killed", *words)
     assert code == 0, output
     same = ("reward", "completions/mean_length", "entropy", "grad_norm")
@@ -103,7 +101,7 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     """Three stages as one command, the last two with fewer steps; `eval` shows the gain, and answers that end."""
     words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
     words += ("demo_dpo:recipe.max_steps=10", "demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
-    done = launch_in(home, "run", *words)
+    done = launch_in(home, "run", *words, python=COLD)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
     rewards = [step["reward"] for step in records(folder / "metrics.jsonl")]
@@ -187,14 +185,14 @@ def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch
     (home / "stale").mkdir()
     (home / "stale" / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
-    code, output = train(home, "name=stale", python=sys.executable)
+    code, output = train(home, "name=stale")
     assert code == EXIT_STOPPED, output
     assert "[refuted_sampler_weights]" in output
 
 
 def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
     words = ("stage=demo_rlvr", "device=cpu", "processes=1,2", "recipe.per_device_batch_size=16", "steps=3", "name=two")
-    done = launch_in(home, "rollout", *words)
+    done = launch_in(home, "rollout", *words, python=COLD)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((home / "runs" / "demo_rlvr" / "rollout-two" / "rollout.json").read_text())
     gates = [{gate["id"]: gate["message"] for gate in width["gates"]} for width in record["runs"]]
