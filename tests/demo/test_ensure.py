@@ -1,20 +1,174 @@
+""""""
+
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch.demo import DEMO_KEY, ensure
-from launch.demo.ensure import ensure_model, ensure_rows, prompt_rows
-from launch.demo.folders import BuiltFolder
+from launch.demo.ensure import ABANDONED_AFTER, MARKER, BuiltFolder, build_once, ensure_model, ensure_rows, prompt_rows
 from launch.demo.rewards import names_a_module
 from launch.errors import UserError
 from launch.redact import Redactor
+from tests.paths import ROOT
+
+
+def build(folder: Path) -> dict[str, Any]:
+    (folder / "content").write_text("made\n")
+    return {"rows": 1}
+
+
+def refuse(folder: Path) -> dict[str, Any]:
+    raise AssertionError(f"{folder} was built again")
+
+
+def test_built_once_and_then_reused(tmp_path: Path) -> None:
+    folder = tmp_path / "below" / "chats"
+    assert build_once(folder, "chats", "k1", build) == BuiltFolder({"rows": 1}, built=True)
+    assert build_once(folder, "chats", "k1", refuse) == BuiltFolder({"rows": 1}, built=False)
+    assert [path.name for path in folder.parent.iterdir()] == ["chats"]
+    marker = json.loads((folder / MARKER).read_text())
+    assert (marker["schema_version"], marker["kind"], marker["key"]) == (1, "chats", "k1")
+
+
+def test_another_key_replaces_the_whole_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "chats"
+    build_once(folder, "chats", "k1", build)
+    (folder / "left-over").touch()
+
+    def newer(folder: Path) -> dict[str, Any]:
+        (folder / "content").write_text("newer\n")
+        return {"rows": 2}
+
+    assert build_once(folder, "chats", "k2", newer) == BuiltFolder({"rows": 2}, built=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["content", MARKER]
+    assert (folder / "content").read_text() == "newer\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["chats"]
+
+
+@pytest.mark.parametrize("damage", ["remove", "truncate", "spoil the marker"])
+def test_a_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "chats"
+    build_once(folder, "chats", "k1", build)
+    if damage == "remove":
+        (folder / "content").unlink()
+    elif damage == "truncate":
+        (folder / "content").write_text("")
+    else:
+        (folder / MARKER).write_text('{"kind": "chats"')
+    assert build_once(folder, "chats", "k1", build).built
+    assert (folder / "content").read_text() == "made\n"
+
+
+def test_a_foreign_folder_is_never_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter-1").write_text("years of work")
+    with pytest.raises(UserError) as refused:
+        build_once(folder, "chats", "k1", refuse)
+    assert [problem.id for problem in refused.value.problems] == ["demo_folder_taken"]
+    with pytest.raises(UserError):
+        build_once(folder / "chapter-1", "chats", "k1", refuse)
+    assert (folder / "chapter-1").read_text() == "years of work"
+
+
+def test_a_place_that_no_folder_can_take_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "demo").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError):
+        build_once(tmp_path / "demo", "chats", "1", lambda folder: {})
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    def fail(folder: Path) -> dict[str, Any]:
+        (folder / "half").touch()
+        raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError):
+        build_once(tmp_path / "chats", "chats", "k1", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+# A builder that reports on stdout that it is half way, then waits for a line on stdin.
+SLOW = """
+import sys
+from pathlib import Path
+from launch.demo.ensure import build_once
+
+def build(folder):
+    (folder / "content").write_text("made\\n")
+    print("half way", flush=True)
+    sys.stdin.readline()
+    return {"rows": 1}
+
+print(build_once(Path(sys.argv[1]), "chats", "k1", build).built, flush=True)
+"""
+
+
+def start_slow(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "half way\n"
+    return process
+
+
+def test_killed_half_way_nothing_looks_finished(tmp_path: Path) -> None:
+    folder = tmp_path / "chats"
+    process = start_slow(folder)
+    process.kill()
+    process.communicate()
+    assert not folder.exists()
+    [leftover] = tmp_path.iterdir()
+    assert build_once(folder, "chats", "k1", build).built
+    assert leftover.exists()  # another builder may still be using it
+    long_ago = time.time() - ABANDONED_AFTER - 60
+    os.utime(leftover, (long_ago, long_ago))
+    build_once(folder, "chats", "k2", build)
+    assert [path.name for path in tmp_path.iterdir()] == ["chats"]
+
+
+def test_two_builders_at_once_the_second_keeps_the_firsts(tmp_path: Path) -> None:
+    folder = tmp_path / "chats"
+    builders = [start_slow(folder), start_slow(folder)]
+    outputs = []
+    for builder in builders:
+        out, _ = builder.communicate("go on\n", timeout=60)
+        outputs.append(out.strip())
+        assert builder.returncode == 0
+    assert outputs == ["True", "False"]
+    assert [path.name for path in tmp_path.iterdir()] == ["chats"]
+    assert build_once(folder, "chats", "k1", refuse).facts == {"rows": 1}
+
+
+def test_two_builders_at_once_replace_a_stale_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "chats"
+    build_once(folder, "chats", "k0", build)
+    builders = [start_slow(folder), start_slow(folder)]
+    for builder in builders:
+        assert builder.stdin is not None
+        builder.stdin.write("go on\n")
+        builder.stdin.flush()
+    outputs = sorted(builder.communicate(timeout=60)[0].strip() for builder in builders)
+    assert outputs in (["False", "True"], ["True", "True"])  # both, where each met the stale one
+    assert build_once(folder, "chats", "k1", refuse).facts == {"rows": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["chats"]
+
 
 FOLDER = Path(ensure.__file__).parent
 
