@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.linter import FileReport, check_argv, check_files
-from launch.check.lint.scan_result import LintFinding
+from launch.check.lint.files import FileReport, check_argv, check_files
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
-from launch.check.lint.trainers import TrainerScript
+from launch.check.lint.trainer_commands import LintFinding, TrainerScript
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, refusal
 from launch.resources import ROOT

@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.check.lint.scan_result import LintFinding, warning
-from launch.check.lint.trainers import TrainerScript
+from launch.check.lint.trainer_commands import LintFinding, TrainerScript, warning
 from launch.config.yaml_nodes import load_yaml
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import trainer_files

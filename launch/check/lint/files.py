@@ -1,20 +1,64 @@
-"""Read files, and find the commands and flag maps in them according to the kind of file."""
+"""Check files: read each by its kind, find its commands and maps of flags, return the verdicts."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launch.check.lint.checker import CommandChecker, LintVerdict
+from launch.check.lint.flag_files import FlagMap, find_flag_maps
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import dockerfile_as_shell, find_in_justfile, find_in_makefile, template_as_shell
-from launch.check.lint.markdown import find_code_blocks
-from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, not_followed, warning
-from launch.check.lint.shell import find_commands, line_lookup
-from launch.check.lint.trainers import starts_trainer
+from launch.check.lint.shell import find_commands, find_in_arguments, line_lookup
+from launch.check.lint.shell_syntax import literal_argument
+from launch.check.lint.trainer_commands import (
+    NO_COMMANDS,
+    LintFinding,
+    ScanResult,
+    TrainerScript,
+    error,
+    merge,
+    not_followed,
+    starts_trainer,
+    warning,
+)
 from launch.config.yaml_nodes import NotYamlError, read_yaml
+
+_PROMPT = re.compile(r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE)
+MAX_ADMONITIONS = 4  # levels of one inside another
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """A block of code."""
+
+    language: str  # "" if none is given
+    text: str
+    line: int  # 1-based line where the text starts
+    fenced: bool
+
+
+def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeBlock]:
+    """Yield the code blocks of a Markdown text that starts on `line`. A fence that is never closed extends to the end.
+
+    `depth`: of the indented blocks around the text; an admonition is one, and may contain fences.
+    """
+    from markdown_it import MarkdownIt  # slow to import, and most files are scripts
+
+    parser = MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
+    for token in parser.parse(text.replace("\r", " ")):
+        start = line + (token.map or [0])[0]
+        if token.type == "fence":
+            language = re.split(r"[\s,{:]", token.info.strip().lower() + " ")[0]
+            yield CodeBlock(language, _PROMPT.sub("", token.content), start + 1, True)
+        elif token.type == "code_block":
+            inner = find_code_blocks(token.content, start, depth + 1) if depth < MAX_ADMONITIONS else ()
+            fences = [block for block in inner if block.fenced]
+            yield from fences or [CodeBlock("", _PROMPT.sub("", token.content), start, False)]
+
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -160,3 +204,78 @@ _READERS: tuple[tuple[_Reader, str, str], ...] = (
 def _reader_of(path: Path) -> _Reader | None:
     """Return the reader of a file by its name; None if lint does not read such files."""
     return next((read for read, names, _ in _READERS if re.fullmatch(names, path.name.lower(), re.DOTALL)), None)
+
+
+# In the order of preference when a file of flags suits several.
+_NAMES = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo")
+TRAINERS = tuple(map(TrainerScript, _NAMES))
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """The result for one file."""
+
+    file: str
+    verdicts: tuple[LintVerdict, ...]  # in the order of their lines
+    notes: tuple[LintFinding, ...]  # about the file itself
+
+
+def check_files(
+    paths: Iterable[str], checker: CommandChecker, trainer: TrainerScript | None = None
+) -> Iterator[FileReport]:
+    """Check each file, and each file of each folder. Unreadable content in one file does not affect the others."""
+    for name in paths:
+        path = Path(name)
+        for file in list_files(path):
+            yield check_file(file, checker, trainer, explicit=file == path)
+
+
+def check_file(
+    path: Path, checker: CommandChecker, trainer: TrainerScript | None = None, explicit: bool = True
+) -> FileReport:
+    """Check one file's commands and maps of flags.
+
+    `trainer` is the one that YAML files of flags are checked against, None to detect it. `explicit` means that the
+    user named this file, rather than a folder that contains it.
+    """
+    return _check(str(path), scan_file(path, explicit), checker, trainer)
+
+
+def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
+    """Check one command as the shell has expanded it; one that starts no trainer that lint knows is undecided."""
+    arguments = [literal_argument(text, 1) for text in argv]
+    scan = find_in_arguments(arguments)
+    if not scan.commands and not scan.unfollowed:
+        scan = merge([scan, not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1)])
+    return _check("command line", scan, checker)
+
+
+def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: TrainerScript | None = None) -> FileReport:
+    verdicts = [checker.check_command(file, command) for command in scan.commands]
+    verdicts += [LintVerdict(file, entry.line, "", None, (entry,)) for entry in scan.unfollowed]
+    trainer = None if verdicts else trainer
+    for documents in scan.documents:
+        for flags in find_flag_maps(documents, trainer, TRAINERS, checker.schemas.fields):
+            if flags.trainer is not None:
+                verdicts.append(checker.check_flag_map(file, flags.trainer, flags))
+            else:
+                verdicts.append(_check_with_best_trainer(file, flags, checker))
+    verdicts.sort(key=lambda verdict: verdict.line)
+    return FileReport(file, tuple(verdicts), scan.notes)
+
+
+def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
+    """Check a map whose file names no trainer: against the first that accepts it, else the closest one."""
+    names = [key.text.replace("-", "_") for key, _ in flags.entries]
+    unknown = {it: sum(name not in checker.schemas.fields(it) for name in names) for it in TRAINERS}
+    candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [min(TRAINERS, key=unknown.__getitem__)]
+    verdicts = (checker.check_flag_map(file, trainer, flags) for trainer in candidates)
+    closest = min(verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems)))
+    if closest.ok is not False:
+        return closest
+    message = (
+        f"no trainer accepts this file; the problems listed are those of the closest one, {closest.script} "
+        "(use --trainer to choose another)"
+    )
+    note = warning("no_trainer_accepts", message, flags.line)
+    return replace(closest, findings=(note, *closest.findings))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launch.check.lint.job_yaml import yaml_argument
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainers import TrainerScript, parse_trainer
+from launch.check.lint.trainer_commands import TrainerScript, parse_trainer
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 FlagNames = Callable[[TrainerScript], Container[str]]

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from launch.check.lint.scan_result import ScanResult, merge
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainers import HINT
+from launch.check.lint.trainer_commands import HINT, ScanResult, merge
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 _COMMAND_KEYS = ("command", "entrypoint", "cmd", "program", "script")

@@ -7,9 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.shell_syntax import Argument
-from launch.check.lint.trainers import TrainerScript, trainer_from_module, trainer_from_path, trainer_from_trl_command
+from launch.check.lint.trainer_commands import (
+    TrainerCommand,
+    TrainerScript,
+    trainer_from_module,
+    trainer_from_path,
+    trainer_from_trl_command,
+)
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?(?:\.exe)?|(?:py|ipython)")
 _LAUNCHER_MODULES = frozenset(

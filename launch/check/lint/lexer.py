@@ -30,7 +30,7 @@ from launch.check.lint.shell_syntax import (
     parse_parameter,
     unquoted_pieces,
 )
-from launch.check.lint.trainers import MARKER
+from launch.check.lint.trainer_commands import MARKER
 
 MAX_NESTING = 30  # levels of substitutions inside substitutions
 MAX_WORDS = 100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments

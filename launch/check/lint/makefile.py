@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from launch.check.lint.scan_result import ScanResult, merge, not_followed
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import logical_lines
-from launch.check.lint.trainers import MARKER
+from launch.check.lint.trainer_commands import MARKER, ScanResult, merge, not_followed
 
 _ASSIGNMENT = re.compile(r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$")
 _OF_TARGET = re.compile(r"^[^\t#=:][^#=:]*:[ \t]*([A-Za-z_][\w.-]*)[ \t]*[?+:]*=")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.check.lint.trainers import TrainerScript
+from launch.check.lint.trainer_commands import TrainerScript
 from launch.errors import UserError, refusal
 from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import resolve_schema

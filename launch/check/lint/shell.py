@@ -19,7 +19,6 @@ from launch.check.lint.launchers import (
     with_supplied,
 )
 from launch.check.lint.lexer import lex
-from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, merge, not_followed, warning
 from launch.check.lint.shell_syntax import (
     Argument,
     Heredoc,
@@ -29,7 +28,16 @@ from launch.check.lint.shell_syntax import (
     UnbalancedError,
     logical_lines,
 )
-from launch.check.lint.trainers import HINT, MARKER
+from launch.check.lint.trainer_commands import (
+    HINT,
+    MARKER,
+    NO_COMMANDS,
+    LintFinding,
+    ScanResult,
+    merge,
+    not_followed,
+    warning,
+)
 from launch.check.lint.unfollowed import explain_unfollowed, find_unfollowed_declarations, is_python
 from launch.check.lint.variables import Variables, collect_variables
 

@@ -16,9 +16,8 @@ from launch.check.lint.launchers import (
     names_trainer_script,
     script_is_unknown,
 )
-from launch.check.lint.scan_result import ScanResult, not_followed
 from launch.check.lint.shell_syntax import Argument, ShellDocument, ShellWord, SimpleCommand
-from launch.check.lint.trainers import MARKER, starts_trainer, trainer_from_path
+from launch.check.lint.trainer_commands import MARKER, ScanResult, not_followed, starts_trainer, trainer_from_path
 from launch.check.lint.variables import (
     VARIABLE,
     Variables,

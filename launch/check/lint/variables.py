@@ -24,7 +24,7 @@ from launch.check.lint.shell_syntax import (
     SimpleCommand,
     literal_word,
 )
-from launch.check.lint.trainers import MARKER
+from launch.check.lint.trainer_commands import MARKER
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")

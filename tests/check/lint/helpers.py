@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.linter import check_file
-from launch.check.lint.scan_result import TrainerCommand
+from launch.check.lint.files import check_file
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell import find_commands, line_lookup
+from launch.check.lint.trainer_commands import TrainerCommand
 from launch.resources import ROOT
 from launch.upstream.pin.checkout import find_checkout
 from tests.upstream.checkouts import SITE_PACKAGES

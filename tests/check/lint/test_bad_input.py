@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launch.check.lint.checker import CommandChecker
-from launch.check.lint.linter import check_file, check_files
+from launch.check.lint.files import check_file, check_files
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from launch.check.lint.files import scan_file
-from launch.check.lint.scan_result import ScanResult
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import Argument
+from launch.check.lint.trainer_commands import ScanResult
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash to compare with")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launch.check.lint.cautions import GivenFlags, cautions, find_cautions
-from launch.check.lint.trainers import TrainerScript
+from launch.check.lint.trainer_commands import TrainerScript
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import OPEN_INSTRUCT
 from tests.check.lint.helpers import locked_checker

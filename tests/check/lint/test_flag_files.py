@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launch.check.lint.checker import LintVerdict
+from launch.check.lint.files import check_file
 from launch.check.lint.flag_files import flag_arguments
-from launch.check.lint.linter import check_file
-from launch.check.lint.trainers import parse_trainer
+from launch.check.lint.trainer_commands import parse_trainer
 from launch.config.yaml_nodes import Mapping, read_yaml
 from tests.check.lint.helpers import check_text, locked_checker
 
