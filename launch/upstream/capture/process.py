@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.external import logged_call
-from launch.files import load_json
+from launch.files import read_json_object
 from launch.secret_names import is_sensitive_name
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -51,31 +52,33 @@ def run_isolated(
         argv = [python, program, str(result), *arguments]
         with logged_call(argv) as call, errors.open("wb") as stderr:
             try:
-                done = subprocess.run(
+                process = subprocess.Popen(
                     argv,
-                    input=request.encode(),
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
                     cwd=home,
                     env=isolated_environment(environ, home, has_gpus=has_gpus),
                     start_new_session=True,
-                    timeout=seconds,
-                    check=False,
                 )
-                call.outcome = f"exit code {done.returncode}"
             except (OSError, ValueError) as error:
                 return {"error": f"{python} can't be started: {error}"}
+            try:
+                process.communicate(request.encode(), timeout=seconds)
+                call.outcome = f"exit code {process.returncode}"
             except subprocess.TimeoutExpired:
                 call.outcome = "no answer"
                 return {"error": f"it did not end within {seconds:.0f} s"}
             finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what it gave other variables
+                process.wait()
                 _end_processes(home)
-        try:
-            return dict(load_json(result))
-        except (OSError, ValueError):
-            lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last_line = f": {lines[-1].strip()}" if lines else ""
-            return {"error": f"it ended with {call.outcome}{last_line}"}
+        if content := read_json_object(result):
+            return content
+        lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last_line = f": {lines[-1].strip()}" if lines else ""
+        return {"error": f"it ended with {call.outcome}{last_line}"}
 
 
 def _end_processes(home: Path) -> None:

@@ -117,8 +117,9 @@ class _Script:
         """Return the result of the same content; None without one, and for a damaged file."""
         for file in sorted(_cache_folder().glob(f"{self._prefix(key)}-*.json")):
             content = read_json_object(file)
-            if content and self._holds(content):
-                return content
+            with contextlib.suppress(KeyError, TypeError, AttributeError):  # not what `save` wrote
+                if self._holds(content):
+                    return content
         return None
 
     def save(self, content: Mapping[str, Any], key: str = "") -> None:
