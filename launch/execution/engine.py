@@ -11,7 +11,7 @@ from dataclasses import replace
 from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, did_you_mean, refusal
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import (
     add_digests,
@@ -267,18 +267,27 @@ def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
 def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     """Record everything known before the start: the plan as planned, and the command as it is `started`."""
     folder.create()
+    changes = _describe_changes(started)
     folder.write_config(planned.resolved)
     folder.write_json("plan.json", planned)
     folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
-    folder.write_json("patches.json", _describe_changes(started))
+    folder.write_json("patches.json", changes)
     folder.write_versions(started.command[0])
     folder.write_git(resources.ROOT, started.upstream.checkout)
 
 
 def _describe_changes(plan: Plan) -> list[dict[str, object]]:
-    """Describe what differs from upstream's script: the patches, and the options of launch's own entry."""
-    changes = [(text, PATCHES[text.partition("=")[0]]) for text in plan.patches]
-    described = [(text, patch.reason, patch.upstream) for text, patch in changes]
+    """Describe what differs from upstream's script: the patches, and the options of launch's own entry.
+
+    Raises UserError: unknown_patch.
+    """
+    described: list[tuple[str, str, tuple[str, ...]]] = []
+    for text in plan.patches:
+        name = text.partition("=")[0]
+        if name not in PATCHES:
+            cure = did_you_mean(name, PATCHES)
+            raise refusal("unknown_patch", f"launch has no patch '{name}'", "trainer.patches", cure)
+        described.append((text, PATCHES[name].reason, PATCHES[name].upstream))
     described += [(text, OPTIONS[text.partition("=")[0]].meaning, ()) for text in plan.options]
     rows = [(*text.partition("="), reason, upstream) for text, reason, upstream in described]
     return [

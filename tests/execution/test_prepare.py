@@ -1,14 +1,18 @@
-"""What a run makes before it starts: each wait is announced, and what exists is kept."""
+"""What a run makes and looks up before it starts: waits are announced, what exists is kept, patches must exist."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
+from launch.errors import UserError
+from launch.execution.engine import _describe_changes
 from launch.execution.prepare import prepare_inputs
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
-from tests.conftest import composed
+from tests.conftest import composed, planned
 
 
 def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
@@ -24,3 +28,12 @@ def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
     assert "128 rows" in printed[1]
     prepare_inputs(plan, printed.append)
     assert len(printed) == 2
+
+
+def test_a_patch_that_does_not_exist() -> None:
+    plan = planned("stage=sft", "trainer.patches=[evidnce,evidence]")
+    with pytest.raises(UserError) as refusal:
+        _describe_changes(plan)
+    assert str(refusal.value) == (
+        "trainer.patches: launch has no patch 'evidnce'; did you mean 'evidence'? [unknown_patch]"
+    )
