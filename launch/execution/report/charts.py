@@ -1,7 +1,4 @@
-"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart shows.
-
-uPlot draws the charts in the page, from their JSON.
-"""
+"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart shows."""
 
 from __future__ import annotations
 
@@ -194,15 +191,13 @@ class Chart:
         return any(len(line.points) > 1 for line in self.lines)
 
     def as_json(self) -> dict[str, object]:
-        """Return what page.js reads: the points, a value that is not finite as text."""
+        """Return what charts.js reads: the points, a value that is not finite as text."""
         return {
             "steps": self.steps,
             "unit": self.unit,
             "lines": [
                 {
                     "label": line.label,
-                    "colour": line.colour,
-                    "dash": line.dash,
                     "steps": [step for step, _ in line.points],
                     "values": [round_value(value) for _, value in line.points],
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -15,6 +16,7 @@ from launch.execution.display import format_duration
 from launch.execution.record.reader import mapping, objects
 from launch.execution.report.charts import Metrics, build_charts, format_value
 from launch.execution.report.document import Document
+from launch.execution.report.drawing import DASHES, Drawing
 from launch.execution.report.run import ReportedRun, build_timelines
 from launch.execution.report.summary import (
     Figure,
@@ -38,9 +40,7 @@ from launch.terminal import printable
 
 FILE = "report.html"
 _FOLDER = Path(__file__).parent
-# uPlot 1.6.16, github.com/leeoniya/uPlot, as the package uplot-python 1.1.1 carries it; MIT, see uplot/LICENSE. Shipped
-# here because that package requires IPython.
-_UPLOT = {"script": "uPlot.iife.js", "style": "uPlot.min.css", "licence": "LICENSE"}
+_CHART_SCRIPTS = ("drawing.js", "charts.js")
 _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
@@ -73,20 +73,21 @@ def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
         metrics.thin(_MAX_POINTS // len(measured))
     charts = build_charts(measured)
     drawn = [chart for chart in charts if chart.is_drawn]
-    script, style = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    uplot = {name: (_FOLDER / "uplot" / file).read_text(encoding="utf-8") for name, file in _UPLOT.items()}
+    style = _read("page.css")
+    scripts = [_read(name) for name in ([*_CHART_SCRIPTS, "page.js"] if drawn else ["page.js"])]
     page = (
         _environment()
         .get_template("page.html.j2")
         .render(
             title=title,
-            uplot=uplot,
             style=style,
-            script=script,
-            policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src {_digest(script)} {_digest(uplot['script'])}",
+            colours=_light_colours(style),
+            dashes=DASHES,
+            scripts=scripts,
+            policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src {' '.join(map(_digest, scripts))}",
             written=time.time(),
-            charts=drawn,
+            drawings=[Drawing(chart) for chart in drawn],
             single=[figure for chart in charts if not chart.is_drawn for figure in single_values(chart)],
             data=[chart.as_json() for chart in drawn],
             **content,
@@ -113,6 +114,15 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
         "versions": version_figures(run.versions),
         "git": git_rows(run.git),
     }
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _light_colours(style: str) -> Mapping[str, str]:
+    """Return the colours by name: those of a drawing's attributes, which hold where the page's style does not."""
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]+)", style.partition("@media")[0]))
 
 
 def _digest(script: str) -> str:

@@ -66,39 +66,40 @@ def readout(chart: Any) -> tuple[int, dict[str, float]]:
 
 def scale(browser: Browser, chart: Any, name: str) -> list[float]:
     """The ends of a chart's axis: x or y."""
-    ends: list[float] = browser.run(
-        "const s = arguments[0].uPlot.scales[arguments[1]]; return [s.min, s.max]", chart, name
-    )
+    ends: list[float] = browser.run(f"return arguments[0].chart.{'steps' if name == 'x' else 'range'}", chart)
     return ends
 
 
-def count_pixels(browser: Browser, chart: Any, line: int) -> int:
-    """How many pixels of a chart have the colour of a curve."""
-    return int(browser.run(PIXELS, chart, line))
+def count_pixels(browser: Browser, chart: Any, line: int, picture: str | None = None) -> int:
+    """How many pixels of a chart, as it is on the screen, or of a picture have the colour of a curve."""
+    picture = picture or chart.find_element("css selector", ".plot").screenshot_as_base64
+    return int(browser.driver.execute_async_script(PIXELS, chart, line, f"data:image/png;base64,{picture}"))
 
 
-# the labels of the steps below a chart, with their places in pixels of the page
+# the labels of the steps below a chart, with their places in pixels of the chart
 TICKS = """
-const plot = arguments[0].uPlot, context = document.createElement("canvas").getContext("2d");
-context.font = plot.ctx.font.replace(/[\\d.]+px/, (size) => `${parseFloat(size) / devicePixelRatio}px`);
-return plot.axes[0]._values.map((text, at) => {
-  const centre = plot.bbox.left / devicePixelRatio + plot.valToPos(plot.axes[0]._splits[at], "x");
-  const half = context.measureText(text).width / 2;
-  return {text, left: centre - half, right: centre + half, width: plot.width};
+const {left, width} = arguments[0].querySelector(".plot").getBoundingClientRect();
+return [...arguments[0].querySelectorAll(".step-labels text")].map((text) => {
+  const box = text.getBoundingClientRect();
+  return {text: text.textContent, left: box.left - left, right: box.right - left, width};
 });
 """
 PIXELS = """
-const [chart, line] = arguments, drawn = chart.querySelector("canvas"), canvas = document.createElement("canvas");
-Object.assign(canvas, {width: drawn.width, height: drawn.height});
-const context = canvas.getContext("2d", {willReadFrequently: true});
-context.drawImage(drawn, 0, 0);
-const wanted = getComputedStyle(chart.querySelectorAll(".legend path")[line]).stroke.match(/\\d+/g).map(Number);
-const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
-let count = 0;
-for (let at = 0; at < pixels.length; at += 4) {
-  if (pixels[at + 3] > 200 && wanted.every((value, i) => Math.abs(pixels[at + i] - value) < 8)) count += 1;
-}
-return count;
+const [chart, line, picture, done] = arguments, image = new Image();
+image.src = picture;
+image.decode().then(() => {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, {width: image.width, height: image.height});
+  const context = canvas.getContext("2d", {willReadFrequently: true});
+  context.drawImage(image, 0, 0);
+  const wanted = getComputedStyle(chart.querySelectorAll(".legend path")[line]).stroke.match(/\\d+/g).map(Number);
+  const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  for (let at = 0; at < pixels.length; at += 4) {
+    if (wanted.every((value, i) => Math.abs(pixels[at + i] - value) < 8)) count += 1;
+  }
+  done(count);
+});
 """
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +75,30 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: home / f"{name}.html" for name in texts}
 
 
+def write_page(folder: Path, steps: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the page of a run with these steps."""
+    page = folder / "page.html"
+    page.write_text(render_runs([ReportedRun(write_run(folder / "demo" / "x", steps))]), encoding="utf-8")
+    return page
+
+
 def move_to(browser: Browser, chart: Any, share: float) -> None:
     """Point at a share of the drawing's width."""
-    area = chart.find_element("css selector", ".u-over")
+    area = chart.find_element("css selector", ".over")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", area)
     box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", area)
     point = {"x": box[0] + share * box[2], "y": box[1] + box[3] / 2}
     browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **point})
+
+
+@contextlib.contextmanager
+def without_scripts(browser: Browser) -> Iterator[None]:
+    """Open pages as a reader does whose browser runs no script."""
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        yield
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def recorded(page: Path, run: str) -> dict[int, dict[str, Any]]:
@@ -190,7 +209,7 @@ def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Brow
     browser.open(pages["dpo"])
     chart = browser.chart("Loss")
     before = scale(browser, chart, "y")
-    area = chart.find_element("css selector", ".u-over")
+    area = chart.find_element("css selector", ".over")
     width = area.size["width"]
     drag = ActionChains(browser.driver).move_to_element_with_offset(area, round(-0.4 * width), 0).click_and_hold()
     drag.move_by_offset(round(0.25 * width), 0).release().perform()
@@ -292,7 +311,7 @@ def test_a_finger_zooms_and_a_tap_reads(browser: Browser, pages: dict[str, Path]
     browser.show(PHONE)
     browser.open(pages["dpo"])
     chart = browser.chart("Loss")
-    over = chart.find_element("css selector", ".u-over")
+    over = chart.find_element("css selector", ".over")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", over)
     left, top, width = browser.run(
         "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width]", over
@@ -345,10 +364,7 @@ HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e
 
 @pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)
 def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    run = ReportedRun(write_run(tmp_path / "demo" / "x", [{"loss": value} for value in values]))
-    page.write_text(render_runs([run]), encoding="utf-8")
-    browser.open(page)
+    browser.open(write_page(tmp_path, [{"loss": value} for value in values]))
     chart = browser.chart("Loss")
     press(browser, chart, "END", "+", "HOME", "-", "ESCAPE", "END")
     assert readout(chart) == (len(values), {"training": values[-1]})
@@ -358,8 +374,151 @@ def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, t
 
 def test_a_value_between_gaps_is_a_dot(browser: Browser, tmp_path: Path) -> None:
     losses = [2.0 if step == 300 else float("nan") for step in range(600)]
-    page = tmp_path / "page.html"
-    run = ReportedRun(write_run(tmp_path / "demo" / "x", [{"loss": loss, "lr": 1.0} for loss in losses]))
-    page.write_text(render_runs([run]), encoding="utf-8")
-    browser.open(page)
+    browser.open(write_page(tmp_path, [{"loss": loss, "lr": 1.0} for loss in losses]))
     assert count_pixels(browser, browser.chart("Loss"), 0) > 5
+
+
+RANGES = [
+    *[(0, 1), (-1, 1), (-2.6, 4.1), (1e6, 1e6 + 1), (0, 1.8e-5), (3e-7, 4e-7), (0, 3.1e7), (-5e12, 9e11), (99.1, 99.2)],
+    *[(0.00123, 0.00124), (-1e308, 1e308), (1e-300, 3e-300), (0, 0), (7, 7), (-3, -3), (12345, 98765), (1e-320, 0)],
+    *[(2e-4, 5e-4), (0, 9e-4), (5e-4, 2e-3), (9.3e6, 9.6e6), (9.3e6, 1.2e7)],
+]
+
+
+def test_the_script_labels_the_axis_as_the_page_is_written(browser: Browser, tmp_path: Path) -> None:
+    steps = [{f"m{index:02}": ends[at % 2] for index, ends in enumerate(RANGES)} for at in range(40)]
+    page = write_page(tmp_path, steps)
+    read = """
+    const read = (text) => [text.textContent, Number(text.getAttribute("y"))];
+    return [...document.querySelectorAll(".chart")].map((chart) => (
+      [...chart.querySelectorAll("strong, .value-labels text")].map(read)
+    ));
+    """
+    with without_scripts(browser):
+        browser.open(page)
+        written_labels = browser.run(read)
+    browser.open(page)
+    assert browser.run(read) == [[[text, pytest.approx(y, abs=0.11)] for text, y in chart] for chart in written_labels]
+    assert len(written_labels) >= len(RANGES)
+
+
+@pytest.mark.parametrize("width", [WIDTH, PHONE])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_without_a_script_the_curves_are_there(
+    browser: Browser, pages: dict[str, Path], width: int, dark: bool
+) -> None:
+    browser.show(width, dark=dark)
+    with without_scripts(browser):
+        browser.open(pages["dpo"])
+        chart = browser.chart("Rewards")
+        plot = chart.find_element("css selector", ".plot").rect
+        area = chart.find_element("css selector", ".grid line").rect
+        assert 0.84 * plot["width"] < area["width"]
+        assert area["x"] + area["width"] < plot["x"] + plot["width"]
+        texts = [text for text in chart.find_elements("css selector", ".plot text") if text.is_displayed()]
+        assert {"-1.0", "0", "1.0", "20", "120"} <= {text.text for text in texts}
+        for text in texts:
+            assert text.value_of_css_property("font-size") == "11px"
+            assert plot["x"] <= text.rect["x"] and text.rect["x"] + text.rect["width"] <= plot["x"] + plot["width"]
+        labels = browser.run(TICKS, chart)
+        assert all(before["right"] < after["left"] for before, after in itertools.pairwise(labels))
+        assert "1.2" in chart.find_element("css selector", ".legend").text
+        assert not chart.find_element("css selector", ".log").is_displayed()
+        picture = chart.find_element("css selector", ".plot").screenshot_as_base64
+    assert min(count_pixels(browser, chart, line, picture) for line in (0, 1)) > 100
+
+
+def test_a_chart_copied_out_of_the_page_is_a_picture(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+    text = pages["dpo"].read_text(encoding="utf-8")
+    svg = next(part for part in text.split("<svg xmlns")[1:] if ">Rewards, by step<" in part).partition("\n</svg>\n")[0]
+    (tmp_path / "chart.svg").write_text(f"<svg xmlns{svg}\n</svg>\n", encoding="utf-8")
+    slide = tmp_path / "slide.html"
+    slide.write_text('<body style="background: #222"><img src="chart.svg" width="700">', encoding="utf-8")
+    browser.show(WIDTH, dark=True)
+    browser.driver.get(slide.as_uri())
+    picture = browser.find("img").screenshot_as_base64
+    assert browser.find("img").rect["width"] == 700
+    browser.show(WIDTH)
+    browser.open(pages["dpo"])
+    assert min(count_pixels(browser, browser.chart("Rewards"), line, picture) for line in (0, 1)) > 100
+
+
+def test_the_pointer_moves_in_all_charts(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["dpo"])
+    move_to(browser, browser.chart("Rewards"), 0.5)
+    assert {readout(chart)[0] for chart in browser.find_all(".chart")} in ({60}, {61})
+    for chart in browser.find_all(".chart"):
+        cursor, area = (chart.find_element("css selector", name).rect for name in (".cursor", ".over"))
+        assert cursor["x"] - area["x"] == pytest.approx(area["width"] / 2, abs=2)
+        points = [point.rect for point in chart.find_elements("css selector", ".point") if point.is_displayed()]
+        assert len(points) == len(chart.find_elements("css selector", ".legend li"))
+    browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
+    wait_for(lambda: not browser.find(".cursor").is_displayed())
+    assert readout(browser.chart("Loss"))[0] in (60, 61)
+
+
+def test_a_logarithmic_axis(browser: Browser, tmp_path: Path) -> None:
+    steps = [{"loss": 10.0 ** (-step / 10), "lr": float(step - 30), "grad_norm": -1.0 - step} for step in range(61)]
+    browser.open(write_page(tmp_path, steps))
+    loss, rate, norm = (browser.chart(title) for title in ("Loss", "Learning rate", "Gradient norm"))
+
+    def curve(chart: Any) -> list[float]:
+        text = chart.find_element("css selector", ".curves path").get_attribute("d").removeprefix("M")
+        return [float(number) for number in text.replace("M", " ").split()]
+
+    press(browser, loss, "l")
+    button = loss.find_element("css selector", ".log")
+    assert (button.get_attribute("aria-pressed"), button.text) == ("true", "log scale")
+    labels = [text.text for text in loss.find_elements("css selector", ".value-labels text")]
+    assert labels == ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]
+    tops = curve(loss)[1::2]
+    steps_down = [after - before for before, after in itertools.pairwise(tops)]
+    assert steps_down == [pytest.approx(steps_down[0], abs=0.21)] * 60  # an exponential is a straight line
+    press(browser, loss, "END")
+    assert readout(loss) == (61, {"training": 1e-6})
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert "0.2" in [text.text for text in loss.find_elements("css selector", ".value-labels text")]
+
+    rate.find_element("css selector", ".log").click()
+    assert rate.find_element("css selector", ".log").text == "log scale, without values at or below 0"
+    assert len(curve(rate)) == 2 * 30
+    press(browser, rate, "HOME")
+    assert readout(rate) == (1, {"learning rate": -30})
+    assert not norm.find_element("css selector", ".log").is_enabled()
+    before = scale(browser, norm, "y")
+    press(browser, norm, "l")
+    assert scale(browser, norm, "y") == before
+    browser.check_silent()
+
+
+def test_a_zoom_between_two_values_shows_the_line_between_them(browser: Browser, tmp_path: Path) -> None:
+    steps = [{"loss": 1.0, **({"eval_loss": 3.0 + step / 100} if step % 50 == 0 else {})} for step in range(201)]
+    browser.open(write_page(tmp_path, steps))
+    chart = browser.chart("Loss")
+    press(browser, chart, "HOME", *["ARROW_RIGHT"] * 75, "+", "+", "+", "+")
+    first, last = scale(browser, chart, "x")
+    assert 51 < first < last < 101
+    assert count_pixels(browser, chart, 1) > 200
+    hide = chart.find_elements("css selector", ".legend button")[0]
+    hide.click()
+    low, high = scale(browser, chart, "y")
+    assert low < 3 + (first - 1) / 100 < 3 + (last - 1) / 100 < high
+    assert high - low < 0.3
+    assert readout(chart)[0] in (51, 101)
+    press(browser, chart, "END")  # no step is in view
+    assert readout(chart)[0] in (51, 101)
+    press(browser, chart, "ESCAPE")
+    assert scale(browser, chart, "x") == [1, 201]
+
+
+def test_a_window_that_changes_its_width_is_filled(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["dpo"])
+    chart = browser.chart("Loss")
+    browser.show(PHONE)
+    plot = chart.find_element("css selector", ".plot")
+    wait_for(lambda: browser.run("return arguments[0].chart.width", chart) == plot.size["width"])
+    assert plot.size["width"] < PHONE
+    over, line = (chart.find_element("css selector", name).rect for name in (".over", ".grid line"))
+    assert over["x"] == pytest.approx(line["x"], abs=1)
+    assert over["width"] == pytest.approx(line["width"], abs=1)
