@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.worker.json_codec import to_json, versioned
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
 
 
@@ -40,7 +40,8 @@ class Field:
     choices: Sequence[Any] | None  # the allowed values after conversion; None: no restriction
     default: Any  # the trainer's value without the flag, including `set_defaults` and HfArgumentParser's quirks
     required: bool  # the parser refuses a command line without it
-    help: str | None  # the metadata's help text, or the docstring after the field
+    # of its help text, the metadata's or the docstring after the field (`launch.upstream.help_text`); None: it has none
+    help_digest: str | None
     owner: str  # the class that defines the field
     group: str  # the class of the parser call that includes it
     file: str  # relative to the source tree, or to the package folder

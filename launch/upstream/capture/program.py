@@ -237,11 +237,12 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
     except TypeError as error:
         unknown["default"] = str(error)
     unsettable = _UNSETTABLE.get(kind) if action.nargs != "?" else None
-    text = field.metadata.get("help") or stated["help"]
+    docstring = stated.pop("docstring")
+    text = clean_help(str(field.metadata.get("help") or docstring or ""))
     return {
         **stated,
         "name": field.name,
-        "help": inspect.cleandoc(str(text)).strip() or None if text else None,
+        "help_digest": digest_help(text) if text else None,
         "kind": kind,
         "nargs": action.nargs,
         "const": _to_plain(action.const),
@@ -273,7 +274,14 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
     The default is unknown if it depends on the environment.
     """
     found: dict[str, dict[str, Any]] = {
-        field.name: {"owner": cls.__name__, "type": str(field.type), "file": "", "line": 0, "help": None, "unknown": {}}
+        field.name: {
+            "owner": cls.__name__,
+            "type": str(field.type),
+            "file": "",
+            "line": 0,
+            "docstring": None,
+            "unknown": {},
+        }
         for field in dataclasses.fields(cls)  # of a generated class
     }
     for base in reversed(cls.__mro__):
@@ -290,7 +298,7 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
                     "type": ast.unparse(statement.annotation).strip("'\""),  # without the quotes of a postponed one
                     "file": file,
                     "line": statement.lineno,
-                    "help": ast.get_docstring(ast.Module(body[after:], [])),
+                    "docstring": ast.get_docstring(ast.Module(body[after:], [])),
                     "unknown": {"default": reasons[0]} if reasons else {},
                 }
     return found
@@ -377,6 +385,15 @@ def _simplify(value: Any) -> Any:
 
 def _last_line(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()
+
+
+def clean_help(text: str) -> str:
+    return inspect.cleandoc(text).strip()
+
+
+def digest_help(text: str) -> str:
+    """Return a digest of a help text that has been cleaned; the lock has it in place of the text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _blob_id(content: bytes) -> str:
