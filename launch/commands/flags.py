@@ -8,15 +8,19 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from launch.commands.tool_parsers import build_flags_parser
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
-from launch.host.interpreter import package_folders
-from launch.resources import ROOT
+from launch.host.interpreter import check_interpreter, find_package_folders, package_folders, trainer_python
+from launch.resources import ROOT, requirement
 from launch.terminal import echo, notify, print_json
-from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
+from launch.upstream.help_text import HelpTexts, read_help
+from launch.upstream.libraries.library_keys import installed_version
+from launch.upstream.pin.checkout import SUBMODULE, Checkout, fetch_command, find_checkout
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
@@ -31,7 +35,6 @@ _ATTRIBUTES = (  # of a field, in JSON
     "choices",
     "default",
     "required",
-    "help",
     "owner",
     "group",
     "file",
@@ -42,6 +45,16 @@ _ATTRIBUTES = (  # of a field, in JSON
     "unsettable_because",
     "unknown",
 )
+_MAX_REASONS = 3  # in the sentence about unread help
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """Why the help of some flags is unknown, and what brings it: an item of `unknown` in the JSON."""
+
+    what: str = "help"
+    reason: str
+    cure: str | None = None  # None: nothing does, as for a text that the trainer computes
 
 
 def flags(args: list[str]) -> int:
@@ -50,48 +63,90 @@ def flags(args: list[str]) -> int:
     trainer = parse_trainer(options.trainer)
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
-    packages = package_folders(sys.executable)
-    resolved = resolve_schema(
-        trainer, checkout, packages, sys.executable, may_capture=is_named and not options.from_lock
-    )
+    python = trainer_python(options.python)
+    packages = _find_packages(options.python, python, may_start=not options.from_lock)
+    resolved = resolve_schema(trainer, checkout, packages, python, may_capture=is_named and not options.from_lock)
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)
     fields = [schema.fields[name] for name in _match_pattern(schema.fields, options.pattern)]
     former = [former_flags[name] for name in _match_pattern(former_flags, options.pattern)]
     if options.pattern and not fields and not former:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
+    help_texts = read_help(fields, [*([checkout.root] if checkout else []), *packages])
+    unread = _explain_unread(help_texts, trainer, checkout, packages, python)
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
         advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
+        unread = unread and replace(unread, cure=advice)
         source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
         content = versioned(
             {
                 "trainer": trainer,
                 "source": source,
-                "flags": {field.name: flag_json(trainer, field) for field in fields},
+                "flags": {field.name: flag_json(trainer, field, help_texts) for field in fields},
                 "renames": {entry.flag: entry for entry in former},
-                "unknown": schema.unknown,
+                "unknown": [*schema.unknown, *([unread] if unread else [])],
             }
         )
         print_json(content, indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
-    echo("\n".join(render_table(fields, former, width, bool(options.pattern))))
+    echo("\n".join(render_table(fields, former, width, help_texts.texts, full_help=bool(options.pattern))))
     count = f"{len(fields)} of {len(schema.fields)}" if options.pattern else str(len(fields))
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
+    if unread:
+        count = f"{len(help_texts.unread)} of {len(fields)} flag{'s' if len(fields) > 1 else ''}"
+        notify(f"the help of {count} is unread: {unread.reason}" + (f"; {unread.cure}" if unread.cure else ""))
     return EXIT_DONE
 
 
-def flag_json(trainer: str, field: Field) -> dict[str, Any]:
-    """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest first."""
+def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
+    """Return the folders of the packages of --python. Raises UserError: no_interpreter."""
+    if problem := check_interpreter(configured, python, may_start=may_start, named="--python "):
+        raise UserError(problem)
+    return package_folders(python) if may_start or configured is None else find_package_folders(python)
+
+
+def flag_json(trainer: str, field: Field, help_texts: HelpTexts) -> dict[str, Any]:
+    """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest first.
+
+    A `help` of null is unknown if `unknown` has it, else the flag has none.
+    """
     content = {name: getattr(field, name) for name in _ATTRIBUTES}
-    return {**content, "renamed_from": _earlier_names(trainer, field.name)}
+    reason = help_texts.unread.get(field.name)
+    unknown = {**field.unknown, **({"help": reason} if reason else {})}
+    shown = {"help": help_texts.texts.get(field.name), "renamed_from": _earlier_names(trainer, field.name)}
+    return {**content, "unknown": unknown, **shown}
 
 
-def render_table(fields: Sequence[Field], former: Sequence[LedgerEntry], width: int, full_help: bool) -> list[str]:
+def _explain_unread(
+    help_texts: HelpTexts, trainer: str, checkout: Checkout | None, packages: Sequence[Path], python: str
+) -> Unread | None:
+    """Return why help is unread and what brings it; None if all of it is read."""
+    reasons = list(dict.fromkeys(help_texts.unread.values()))
+    if not reasons:
+        return None
+    if trainer in TRL and not installed_version("trl", packages):
+        cure = f"`{python} -m pip install {requirement('train')}` installs it, --python PYTHON names where it is"
+        return Unread(reason=f"TRL is not installed for {python}", cure=cure)
+    if trainer not in TRL and checkout is None:
+        cure = f"`{fetch_command()}` fetches one, --upstream DIR names one that is elsewhere"
+        return Unread(reason="no open-instruct checkout found", cure=cure)
+    more = [f"{len(reasons) - _MAX_REASONS} more files"] if len(reasons) > _MAX_REASONS else []
+    return Unread(reason="; ".join([*reasons[:_MAX_REASONS], *more]))
+
+
+def render_table(
+    fields: Sequence[Field],
+    former: Sequence[LedgerEntry],
+    width: int,
+    help_texts: Mapping[str, str],
+    *,
+    full_help: bool,
+) -> list[str]:
     """Render each flag as a line (name, type, default, source line) and its help, in full or cut to `width` columns."""
     names = [*(field.name for field in fields), *(entry.flag for entry in former)]
     name_width = max(map(len, names), default=0) + 3
@@ -101,9 +156,8 @@ def render_table(fields: Sequence[Field], former: Sequence[LedgerEntry], width: 
         required = "*" if field.required else " "
         properties = [field.type, *_describe_properties(field)]
         lines.append(f"{required} {field.name:<{name_width}}{'  '.join(properties)}  ({field.where})")
-        help_text = " ".join((field.help or "").split())
         lines += textwrap.wrap(
-            help_text,
+            " ".join(help_texts.get(field.name, "").split()),
             max(46, width),
             initial_indent=indent,
             subsequent_indent=indent,

@@ -146,7 +146,7 @@ read; otherwise 0"""
 def build_flags_parser() -> VerbParser:
     from launch.upstream.trainers import ENTRIES
 
-    parser = VerbParser("""launch flags TRAINER [PATTERN] [--upstream DIR] [--from-lock] [--json]
+    parser = VerbParser("""launch flags TRAINER [PATTERN] [--upstream DIR] [--python PYTHON] [--from-lock] [--json]
 
 examples:
   launch flags finetune
@@ -154,7 +154,8 @@ examples:
   launch flags trl_sft --json | jq '.flags.max_length.default'
   launch flags dpo --upstream ~/src/open-instruct
 
-List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags.
+List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags. The help is read from
+the trainer's source, the checkout or the installed TRL: without that it is unknown, and what brings it is printed.
 
 arguments:
 PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch flags dpo '*_ratio'`.
@@ -162,6 +163,7 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
     parser.add("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
     parser.add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
     parser.add("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
+    parser.add("--python", metavar="PYTHON", help="the interpreter that has the trainer's packages (default: this one)")
     content = "print one object: schema_version, trainer, source, flags, renames, unknown"
     parser.add("--from-lock", action="store_true", help=_FROM_LOCK)
     parser.add("--json", action="store_true", help=content)

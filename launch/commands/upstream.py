@@ -92,12 +92,14 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
 
 
 def impact_json(impact: Impact) -> dict[str, Any]:
-    """Return the comparison as JSON: `changes` by trainer, and in `unreadable` why a trainer has none."""
+    """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none, and in `unread_help`
+    its new and removed flags that may be a rename, because their help can't be read."""
     return versioned(
         {
             "pin": load_lock().pin,
             "commit": impact.commit,
             "changes": {trainer.trainer: trainer.changes for trainer in impact.trainers if trainer.schema},
+            "unread_help": {trainer.trainer: trainer.unread for trainer in impact.trainers if trainer.unread},
             "unreadable": {trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem},
             "breaks": impact.breaks,
         }
@@ -125,7 +127,10 @@ def describe(impact: Impact) -> list[str]:
 def _change_lines(trainer: TrainerImpact) -> list[str]:
     if trainer.problem:
         return [f"! {trainer.problem.message} [{trainer.problem.id}]"]
-    return [_change_line(change) for change in trainer.changes]
+    lines = [_change_line(change) for change in trainer.changes]
+    if trainer.unread:
+        lines.append(f"? the help of {', '.join(trainer.unread)} can't be read here: one may be a rename of another")
+    return lines
 
 
 def _change_line(change: FlagChange) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from launch.commands.flags import flags, render_table
 from launch.errors import UserError
-from launch.upstream.pin.checkout import DIR_VARIABLE
+from launch.upstream.libraries.library_keys import installed_version
+from launch.upstream.pin.checkout import DIR_VARIABLE, fetch_command
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.trainers import ENTRIES
-from tests.upstream.checkouts import checkout
+from tests.upstream.checkouts import SITE_PACKAGES, checkout
 
 CHECKOUT = checkout()  # before the fixture hides it
 
@@ -108,9 +110,86 @@ def test_an_unknown_trainer_and_a_wrong_folder(tmp_path: Path) -> None:
 
 def test_help_is_cut_to_the_width() -> None:
     fields = list(locked_schema("finetune").fields.values())
-    lines = render_table(fields, [], 80, full_help=False)
-    assert all(len(line) <= 80 for line in lines if line.startswith("      "))
-    assert len([line for line in lines if not line.startswith("      ")]) == len(fields)
+    helps = {field.name: f"the long {field.name} " * 20 for field in fields[1:]}
+    lines = render_table(fields, [], 80, helps, full_help=False)
+    shown = [line for line in lines if line.startswith("      ")]
+    assert len(shown) == len(fields) - 1 and all(50 < len(line) <= 80 for line in shown)
+    assert all(line.endswith(" ...") for line in shown)
+    assert len(render_table(fields, [], 80, helps, full_help=True)) > 3 * len(lines)
+
+
+def test_help_that_is_not_here_is_unknown_and_its_cure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.commands.flags.package_folders", lambda python: [tmp_path])
+    for trainer, reason, cure in (
+        ("finetune", "no open-instruct checkout found", fetch_command()),
+        ("trl_dpo", f"TRL is not installed for {sys.executable}", f"{sys.executable} -m pip install"),
+    ):
+        content = as_json(capsys, trainer)
+        (unknown,) = content["unknown"]
+        assert (unknown["what"], unknown["reason"]) == ("help", reason)
+        assert cure in unknown["cure"]
+        stated = {name for name, field in locked_schema(trainer).fields.items() if field.help_digest}
+        assert {name for name, flag in content["flags"].items() if "help" in flag["unknown"]} == stated
+        assert not any(flag["help"] for flag in content["flags"].values())
+        assert flags([trainer, "learning_rate"]) == 0
+        shown = capsys.readouterr()
+        assert len(shown.out.splitlines()) == 1
+        (line,) = (line for line in shown.err.splitlines() if "unread" in line)
+        assert f"the help of 1 of 1 flag is unread: {reason}; `" in line and cure in line
+
+
+def test_help_of_a_flag_that_has_none_is_known_without_a_source(capsys: pytest.CaptureFixture[str]) -> None:
+    (name,) = [name for name, field in locked_schema("grpo").fields.items() if not field.help_digest][:1]
+    content = as_json(capsys, "grpo", name)
+    assert content["flags"][name]["unknown"] == {} and content["unknown"] == []
+
+
+def test_help_is_read_from_a_checkout_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if CHECKOUT is None:
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    monkeypatch.setenv(DIR_VARIABLE, str(CHECKOUT))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    content = as_json(capsys, "dpo_tune_cache")
+    fields = locked_schema("dpo_tune_cache").fields
+    assert {name: bool(flag["help"]) for name, flag in content["flags"].items()} == {
+        name: bool(field.help_digest) for name, field in fields.items()
+    }
+    assert content["unknown"] == [] and not any("help" in flag["unknown"] for flag in content["flags"].values())
+    assert flags(["dpo_tune_cache", "loss_type"]) == 0
+    shown = capsys.readouterr()
+    assert " ".join(shown.out.splitlines()[1].split()) == " ".join(content["flags"]["loss_type"]["help"].split())
+    assert "unread" not in shown.err
+
+
+def test_help_is_read_from_the_named_interpreters_packages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an environment that has the files and nothing else: they are read, and its interpreter is not started."""
+    if installed_version("trl", SITE_PACKAGES) != load_lock().packages["trl"]:
+        pytest.skip("the locked trl isn't installed")
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 7\n", encoding="utf-8")
+    python.chmod(0o755)
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    (packages / f"trl-{load_lock().packages['trl']}.dist-info").mkdir(parents=True)
+    for file in {field.file for field in locked_schema("trl_sft").fields.values()}:
+        (packages / file).parent.mkdir(parents=True, exist_ok=True)
+        (source,) = {folder / file for folder in SITE_PACKAGES if (folder / file).is_file()}
+        shutil.copy(source, packages / file)
+    content = as_json(capsys, "trl_sft", "--from-lock", "--python", str(python))
+    assert content["unknown"] == [] and all(flag["help"] for flag in content["flags"].values())
+    (packages / "trl/trainer/sft_config.py").unlink()
+    content = as_json(capsys, "trl_sft", "--from-lock", "--python", str(python))
+    own = {name for name, field in locked_schema("trl_sft").fields.items() if field.file.endswith("sft_config.py")}
+    assert {name for name, flag in content["flags"].items() if not flag["help"]} == own
+    assert content["unknown"] == [{"what": "help", "reason": "trl/trainer/sft_config.py is not here", "cure": None}]
+    with pytest.raises(UserError, match=r"--python .* does not exist"):
+        flags(["trl_sft", "--python", str(tmp_path / "bin" / "pyton")])
+    with pytest.raises(UserError, match=r"--python .* does not work: exit status 7"):
+        flags(["trl_sft", "--python", str(python)])
 
 
 def test_another_checkout_is_read_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,9 +202,11 @@ def test_another_checkout_is_read_live(tmp_path: Path, capsys: pytest.CaptureFix
     script = tmp_path / "oi/open_instruct/finetune.py"
     text = script.read_text(encoding="utf-8")
     assert "    do_not_randomize_output_dir: bool = False" in text
-    added = "    my_own_flag: int = 7\n    do_not_randomize_output_dir: bool = False"
+    added = '    my_own_flag: int = 7\n    """Counts to seven."""\n    do_not_randomize_output_dir: bool = False'
     script.write_text(text.replace("    do_not_randomize_output_dir: bool = False", added), encoding="utf-8")
     content = as_json(capsys, "finetune", "--upstream", str(tmp_path / "oi"))
     assert content["flags"]["my_own_flag"]["default"] == 7
+    assert content["flags"]["my_own_flag"]["help"] == "Counts to seven."
+    assert content["unknown"] == []
     assert "finetune.py" in content["source"]
     assert len(content["flags"]) == 86

@@ -2,12 +2,14 @@
 
     python parser_server.py ENTRY [ROOT]
 
-One JSON object per line. In: {"argv": [...]} or {"describe": true}. Out: argparse's result ("parse": null or the
-error), the remaining arguments, what the dataclasses raised, and the values; or every action.
+One JSON object per line. In: {"argv": [...]}, {"describe": true} or {"help": true}. Out: argparse's result ("parse":
+null or the error), the remaining arguments, what the dataclasses raised, and the values; every action; or the help of
+each.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import enum
@@ -33,10 +35,20 @@ class _Server(program._Capture):
         for line in sys.stdin:
             request = json.loads(line)
             with contextlib.redirect_stdout(io.StringIO()):
-                answer = _describe(parser) if request.get("describe") else _parse(parser, request["argv"])
+                if request.get("describe"):
+                    answer = _describe(parser)
+                elif request.get("help"):
+                    answer = {action.dest: action.help for action in parser._actions if not _negates(action)}
+                else:
+                    answer = _parse(parser, request["argv"])
             responses.write(json.dumps(answer) + "\n")
             responses.flush()
         os._exit(0)
+
+
+def _negates(action: argparse.Action) -> bool:
+    """Whether it is the `--no_x` of another one, with the same destination."""
+    return isinstance(action, argparse._StoreFalseAction)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.upstream.capture.start import capture_schema
+from launch.upstream.help_text import read_help
 from launch.upstream.pin.commit import extracted
 from launch.upstream.pin.compare import FlagChange, compare_schemas, flag_similarity
 from launch.upstream.pin.lock import locked_schema
@@ -31,7 +32,10 @@ def schema_of(folder: Path, body: str) -> Schema:
 
 
 def changes_between(folder: Path, old: str, new: str, pairs: dict[str, str] | None = None) -> list[FlagChange]:
-    return compare_schemas(schema_of(folder / "old", old), schema_of(folder / "new", new), pairs)
+    before, after = schema_of(folder / "old", old), schema_of(folder / "new", new)
+    old_help = read_help(before.fields.values(), [folder / "old"]).texts
+    new_help = read_help(after.fields.values(), [folder / "new"]).texts
+    return compare_schemas(before, after, pairs, old_help, new_help)
 
 
 @pytest.mark.parametrize(
@@ -71,20 +75,30 @@ def test_changes(tmp_path: Path, old: str, new: str, expected: list[FlagChange])
     assert changes_between(tmp_path, f"{old}\nz: int = 0", f"{new}\nz: int = 0") == expected
 
 
-def test_renames_by_help_text_and_by_hint(tmp_path: Path) -> None:
-    old = """
+BEFORE = """
 epochs_in_all: int = field(default=2, metadata={"help": "How often to go through the data."})
 checkpointing: bool = field(default=False, metadata={"help": "Recompute activations."})
 """
-    new = """
+AFTER = """
 passes: int = field(default=1, metadata={"help": "How often to go through the data."})
 memory_budget: float = field(default=1.0, metadata={"help": "Below 1.0 is on."})
 """
+
+
+def test_renames_by_help_text_and_by_hint(tmp_path: Path) -> None:
+    old, new = BEFORE, AFTER.replace("the data.", "the rows.")
     changes = changes_between(tmp_path, old, new, {"checkpointing": "memory_budget", "nothing": "passes"})
     assert changes == [
         FlagChange("renamed", "epochs_in_all", "passes", proposed=True),
         FlagChange("renamed", "checkpointing", "memory_budget", "bool", "float"),
     ]
+
+
+def test_an_equal_help_suggests_a_rename_without_the_texts_and_a_similar_one_does_not(tmp_path: Path) -> None:
+    old, new = schema_of(tmp_path / "old", BEFORE), schema_of(tmp_path / "new", AFTER)
+    assert FlagChange("renamed", "epochs_in_all", "passes", proposed=True) in compare_schemas(old, new)
+    new = schema_of(tmp_path / "newer", AFTER.replace("the data.", "the rows."))
+    assert {change.kind for change in compare_schemas(old, new)} == {"added", "removed"}
 
 
 def test_a_person_says_what_was_renamed(tmp_path: Path) -> None:

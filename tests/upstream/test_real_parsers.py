@@ -61,16 +61,14 @@ def test_defaults_from_the_environment_are_unknown_not_absent(schema_of: Callabl
     assert "open_instruct/data_loader.py:468: 'os.environ.get(" in item.unknown["default"]
 
 
-def test_help_owner_and_source_line(schema_of: Callable[[str], Schema]) -> None:
+def test_owner_and_source_line(schema_of: Callable[[str], Schema]) -> None:
     schema = schema_of("synthetic")
     item = schema.fields["overridden"]
-    assert (item.owner, item.group, item.help, item.default) == ("Everything", "Everything", "overridden here", 3)
+    assert (item.owner, item.group, item.default) == ("Everything", "Everything", 3)
     assert item.file == "synthetic.py"
     assert item.where.startswith("synthetic.py:")
     left = schema.fields["left"]
     assert (left.owner, left.group, left.file) == ("Left", "Everything", "helpers.py")
-    assert schema.fields["off"].help == "off by default"
-    assert schema.fields["chosen"].help == "one of ['col_a', 'col_b', 'x', 'y']"
     hidden = schema.fields["hidden"]
     assert not hidden.settable
     assert hidden.unsettable_because == "the dataclass sets it itself (init=False)"

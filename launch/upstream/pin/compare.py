@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from launch.upstream.schema import Field, Schema
 
 _SAME_SUBJECT = 0.55  # similarity of two help texts from which they describe the same thing
 _SAME_SENTENCE = 0.85  # and from which they are the same sentence
+_NO_HELP: Mapping[str, str] = MappingProxyType({})
 _ASPECTS = ("type", "default", "choices", "required")
 
 
@@ -30,9 +32,16 @@ class FlagChange:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] | None = None) -> list[FlagChange]:
+def compare_schemas(
+    old: Schema,
+    new: Schema,
+    known_renames: Mapping[str, str] | None = None,
+    old_help: Mapping[str, str] = _NO_HELP,
+    new_help: Mapping[str, str] = _NO_HELP,
+) -> list[FlagChange]:
     """List every difference, removals and renames first. `known_renames`: {old name: new name, '' for a removal}.
 
+    old_help, new_help: {flag: its help text}, which may suggest a rename; without the texts only equal ones do.
     A part that can't be read on one side is unknown, not changed. Removals are reported only if the new parser could be
     read completely.
     """
@@ -41,8 +50,11 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     added = [field for name, field in after.items() if name not in before]
     known = known_renames or {}
     renames = {field.name: known[field.name] for field in removed if known.get(field.name) in after}
-    pairs = ((field, other) for field in removed if known.get(field.name) != "" for other in added)
-    scores = sorted((-flag_similarity(field, other), field.name, other.name) for field, other in pairs)
+    pairs = [(field, other) for field in removed if known.get(field.name) != "" for other in added]
+    scores = sorted(
+        (-flag_similarity(field, other, old_help.get(field.name), new_help.get(other.name)), field.name, other.name)
+        for field, other in pairs
+    )
     for score, name, new_name in scores:  # the most similar pairs first
         if score and name not in renames and new_name not in renames.values():
             renames[name] = new_name
@@ -76,13 +88,15 @@ def _conversion(field: Field) -> tuple[str, str | None]:
     return field.kind, field.nargs
 
 
-def flag_similarity(old: Field, new: Field) -> float:
+def flag_similarity(old: Field, new: Field, old_help: str | None = None, new_help: str | None = None) -> float:
     """Score from 0 to 1 how likely two flags are the same flag under two names.
 
     The score is positive if the name only gained or lost a prefix or suffix, if it kept at least half of its words and
     the help texts describe the same thing, or if the help texts are the same sentence.
     """
-    help_similarity = _text_similarity(old.help, new.help)
+    help_similarity = _text_similarity(old_help, new_help)
+    if old.help_digest and old.help_digest == new.help_digest:
+        help_similarity = 1.0
     before, after = set(old.name.split("_")), set(new.name.split("_"))
     shared_words = len(before & after) / max(len(before), len(after))
     if _differs_by_affix(old.name, new.name) and (help_similarity is None or help_similarity >= _SAME_SUBJECT):

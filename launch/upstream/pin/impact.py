@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ from launch.errors import Problem, UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS
 from launch.upstream.capture.start import capture_schema
+from launch.upstream.help_text import read_help
 from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.compare import FlagChange, compare_schemas
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
-from launch.upstream.pin.lock import locked_schema
+from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import version_difference
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
-from launch.upstream.trainers import OPEN_INSTRUCT, TRL, flags_named_in
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
 from launch.worker.patches import PATCHES
 
 # the sections of a trainer's YAML that every run may set a flag by, and not only one with an adapter or a push, say
@@ -35,6 +38,7 @@ class TrainerImpact:
     schema: Schema | None  # None: it can't be captured
     changes: tuple[FlagChange, ...]  # from the lock
     problem: Problem | None = None  # why it can't be captured
+    unread: tuple[str, ...] = ()  # flags that were added or removed, of unread help: one may be a rename of another
 
 
 @dataclass(frozen=True)
@@ -57,22 +61,37 @@ def assess_impact(
     Raises UserError: unknown_commit, git_missing, git_failed.
     """
     found = find_commit(repo, commit)
-    entries = OPEN_INSTRUCT | (TRL if version_difference(package_folders(python)) else {})
-    with extracted(repo, found.id) as root:
-        trainers = tuple(_assess_trainer(root, name, entry, python, renames or {}) for name, entry in entries.items())
+    packages = package_folders(python)
+    names = [*OPEN_INSTRUCT, *(TRL if version_difference(packages) else ())]
+    with ExitStack() as stack:
+        root = stack.enter_context(extracted(repo, found.id))
+        folders = packages
+        with contextlib.suppress(UserError):  # the clone may lack the pin
+            folders = [stack.enter_context(extracted(repo, load_lock().pin)), *packages]
+        trainers = tuple(_assess_trainer(root, name, python, renames or {}, folders) for name in names)
         breaks = [*find_broken_configs(trainers, configs), *_find_broken_patches(root), *_find_losses(trainers)]
         return Impact(found.id, trainers, tuple(dict.fromkeys(breaks)))
 
 
-def _assess_trainer(root: Path, name: str, entry: str, python: str, confirmed: Mapping[str, str]) -> TrainerImpact:
+def _assess_trainer(
+    root: Path, name: str, python: str, confirmed: Mapping[str, str], pin_folders: Sequence[Path]
+) -> TrainerImpact:
+    """Compare one trainer. `pin_folders`: what is here of the lock's source, for its help texts."""
     try:
-        schema = capture_schema(entry, None if name in TRL else root, python)
+        schema = capture_schema(ENTRIES[name], None if name in TRL else root, python)
     except UserError as error:
         return TrainerImpact(name, None, (), error.problems[0])
     renames = {entry.flag: entry.renamed_to for entry in load_ledger().of(name) if entry.renamed_to}
     backwards = {new: old for old, new in renames.items()}  # for an older commit
-    changes = compare_schemas(locked_schema(name), schema, {**backwards, **renames, **confirmed})
-    return TrainerImpact(name, schema, tuple(changes))
+    locked = locked_schema(name)
+    old_help = read_help(locked.fields.values(), pin_folders)
+    new_help = read_help(schema.fields.values(), [root, *package_folders(python)])
+    known = {**backwards, **renames, **confirmed}
+    changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
+    unread = {"removed": old_help.unread, "added": new_help.unread}
+    may_be_renamed = unread.keys() <= {change.kind for change in changes}
+    unknown = [change.flag for change in changes if may_be_renamed and change.flag in unread.get(change.kind, ())]
+    return TrainerImpact(name, schema, tuple(changes), unread=tuple(unknown))
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Problem]:
