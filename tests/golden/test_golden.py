@@ -6,7 +6,9 @@ A change here is a change for users: it comes in a commit that changes nothing e
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import html
+import json
 import os
 import re
 import shutil
@@ -50,6 +52,7 @@ RECORDED_TRIALS = {
     "rollout": PACKED / "rollout" / "demo" / "rollout-627f24cb" / "rollout.json",  # its places are placeholders
     "tune": resources.ROOT / "benchmarks" / "h200x4_tune_dpo_8b.json",
 }
+SHOWN = "dpo_tune_cache"  # the trainer whose flags are recorded in full: required, renamed and not settable ones
 UPSTREAM_SCRIPTS = Path(os.environ.get("OPEN_INSTRUCT_DIR", "/nonexistent"), "scripts")
 SUBMODULE = resources.ROOT / "external" / "open-instruct" / "open_instruct"
 
@@ -130,12 +133,20 @@ def test_no_cure_of_a_mistake_leads_back(terminal: Terminal) -> None:
     assert dead == [] and followed > 30
 
 
-@pytest.mark.parametrize("trainer", ENTRIES)
-def test_flags(trainer: str, terminal: Terminal, golden: Golden) -> None:
-    printed = terminal.run("flags", trainer)
-    as_json = terminal.run("flags", trainer, "--json")
-    assert printed.code == as_json.code == 0, printed.err + as_json.err
-    golden(f"flags/{trainer}", [*printed.lines(), *describe_json(as_json.out)[0]])
+def test_flags(terminal: Terminal, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the trainers' source, so without help: one of them in full, some of its flags as JSON, all by digest."""
+    monkeypatch.setattr("launch.commands.flags.ROOT", terminal.folder)
+    monkeypatch.setattr("launch.commands.flags.package_folders", lambda python: [])
+    lines: list[str] = []
+    for trainer in ENTRIES:
+        printed = terminal.run("flags", trainer)
+        as_json = terminal.run("flags", trainer, "--json")
+        assert printed.code == as_json.code == 0, printed.err + as_json.err
+        shown = "\n".join([*printed.lines(), *describe_json(as_json.out)[0]])
+        flags, sentence = len(json.loads(as_json.out)["flags"]), printed.err.splitlines()[-1]
+        lines.append(f"{trainer}: {flags} flags, {hashlib.sha256(shown.encode()).hexdigest()[:16]}; {sentence}")
+    single = terminal.run("flags", SHOWN, "loss*", "--json")
+    golden("flags", [*lines, "", *terminal.run("flags", SHOWN).lines(), *describe_json(single.out)[0]])
 
 
 @pytest.mark.parametrize("kind", RECORDED_TRIALS)
