@@ -44,8 +44,9 @@ def _find_problems(
                 message = f"{keys.release} has no key '{name}'{inside}"
                 yield inner, Problem(unknown, message, cure=_suggest_key(str(name), spec, keys.spec))
         elif found.removed is not None:
-            message = f"'{key}' was removed from {keys.release}: {found.removed}"
-            yield inner, Problem(unknown, message, cure="delete it")
+            message = f"'{key}' was removed from {keys.release} ({found.removed})"
+            cure = f"delete it, or use {', '.join(found.instead)}" if found.instead else "delete it"
+            yield inner, Problem(unknown, message, cure=cure)
         elif isinstance(value, Mapping) and found.keys:
             yield from _find_problems(value, found, keys, inner)
         elif not found.accepts_type(value):

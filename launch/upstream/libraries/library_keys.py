@@ -27,7 +27,8 @@ class KeySpec:
     types: tuple[str, ...] = ()  # accepted JSON types: bool, int, float, str, list, map; empty: unknown
     lenient: bool = False  # values are converted as pydantic does ("true" is a bool, "3" an int)
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
-    removed: str | None = None  # the library's message about a key that it no longer has
+    removed: str | None = None  # of a key that the library no longer has: its line in the library, and the issue
+    instead: tuple[str, ...] = ()  # the keys that the library names in the place of a removed one
 
     def names(self) -> Iterator[tuple[str, ...]]:
         """Yield the path of every key in the tree, parents first."""

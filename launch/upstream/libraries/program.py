@@ -9,6 +9,7 @@ or reads it (`"source"`).
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import importlib
@@ -54,20 +55,43 @@ def _read_accelerate_keys() -> _Spec:
     return dict(sorted(keys.items()))
 
 
-def _renew(spec: _Spec, around: str = ":0") -> _Spec:
+def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
     """Return the spec of a map with the keys of its model as they are now, and the lines of those kept by hand."""
     keys: _Spec = {}
     if "model" in spec:
         keys = _read_model_keys(_load(spec["model"]))
     for name, key in spec.get("keys", {}).items():
         if "model" in key:
-            keys[name] = _renew(key)
+            keys[name] = _renew(key, path=f"{path}{name}.")
         elif "source" in key:
             source = _locate(name, key["source"], around)
-            keys[name] = {**_renew(key, source), "source": source}
+            keys[name] = {**_renew(key, source, f"{path}{name}."), "source": source}
     if "removed_keys" in spec:
-        keys |= {name: {"removed": message.strip()} for name, message in _load(spec["removed_keys"]).items()}
+        keys |= _read_removed_keys(spec["removed_keys"], path)
     return {**spec, "keys": dict(sorted(keys.items()))} if keys else spec
+
+
+def _read_removed_keys(table: str, path: str) -> _Spec:
+    """Return where the library's table of removed keys has each one, with the issue and the keys that its text names.
+
+    The text itself stays in the library.
+    """
+    module, _, name = table.rpartition(".")
+    source = pathlib.Path(importlib.import_module(module).__file__ or "").read_text(encoding="utf-8")
+    (mapping,) = [
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and ast.unparse(node.targets[0]) == name
+    ]
+    lines = {key.value: key.lineno for key in mapping.keys if isinstance(key, ast.Constant)}
+    keys: _Spec = {}
+    for key, text in _load(table).items():
+        place = [f"{module.replace('.', '/')}.py:{lines[key]}", *re.findall(r"https://[\w./-]*\w", text)]
+        named = dict.fromkeys(re.findall(r"(?<=')[\w.]+(?=')|\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"https:\S+", "", text)))
+        keys[key] = {"removed": ", ".join(place)}
+        if instead := [word for word in named if word not in (key, path + key)]:
+            keys[key]["instead"] = instead
+    return keys
 
 
 def _locate(name: str, source: str, around: str) -> str:

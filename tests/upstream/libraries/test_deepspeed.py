@@ -140,8 +140,18 @@ def test_zero_of_bool_and_old_names_are_accepted(kind: str) -> None:
         ({"activation_checkpointing": {"partitioned_activations": True}}, "unknown_deepspeed_key", "'partition_act"),
         ({"aio": {"thread_count": 1}}, "unknown_deepspeed_key", "'aio'"),
         ({"optimizer": {"typ": "Adam"}}, "unknown_deepspeed_key", "'type'"),
-        ({"sparse_gradients": True}, "unknown_deepspeed_key", "has been removed"),
-        ({"zero_optimization": {"mics_shard_size": 1}}, "unknown_deepspeed_key", "MiCS"),
+        ({"sparse_gradients": True}, "unknown_deepspeed_key", "'sparse_gradients' was removed from deepspeed"),
+        (
+            {"zero_optimization": {"mics_shard_size": 1}},
+            "unknown_deepspeed_key",
+            "'zero_optimization.mics_shard_size' w",
+        ),
+        (
+            {"curriculum_learning": {}},
+            "unknown_deepspeed_key",
+            "or use data_efficiency.data_sampling.curriculum_learning",
+        ),
+        ({"amp": {"enabled": True}}, "unknown_deepspeed_key", "delete it, or use fp16, bf16, torch_autocast"),
         ({"wall_clock_breakdown": "false"}, "bad_deepspeed_value", "true or false"),
         ({"gradient_clipping": "1.0"}, "bad_deepspeed_value", "a number"),
         ({"fp16": True}, "bad_deepspeed_value", "a map"),
@@ -202,7 +212,7 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
     runtime = changed_deepspeed / "deepspeed/runtime"
     replace_in(runtime / "zero/config.py", "    stage: ", "    shiny: bool = False\n    stage: ")
     replace_in(runtime / "constants.py", "GRADIENT_CLIPPING =", "\n\nGRADIENT_CLIPPING =")
-    table = '_REMOVED_TOP_LEVEL_CONFIG_KEYS = {\n    "dump_state": f"gone, see {_REMOVED_FEATURES_ISSUE}",'
+    table = '_REMOVED_TOP_LEVEL_CONFIG_KEYS = {\n    "dump_state": f"gone, use \'bf16\': {_REMOVED_FEATURES_ISSUE}.",'
     replace_in(runtime / "config.py", "_REMOVED_TOP_LEVEL_CONFIG_KEYS = {", table)
     old = json.loads(library_keys_file("deepspeed").read_text(encoding="utf-8"))["spec"]["keys"]
     renewed = renewed_library_keys("deepspeed", sys.executable)
@@ -212,7 +222,9 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
     assert "shiny" not in old["zero_optimization"]["keys"]
     lines = [int(spec["gradient_clipping"]["source"].rpartition(":")[2]) for spec in (old, new)]
     assert lines[1] == lines[0] + 2
-    assert new["dump_state"]["removed"].startswith("gone, see https://")
+    line = (runtime / "config.py").read_text(encoding="utf-8").splitlines().index(table.splitlines()[1]) + 1
+    issue = "https://github.com/deepspeedai/DeepSpeed/issues/8489"
+    assert new["dump_state"] == {"removed": f"deepspeed/runtime/config.py:{line}, {issue}", "instead": ["bf16"]}
     assert set(new) == set(old)
 
 
@@ -242,6 +254,13 @@ def test_every_key_is_of_a_model_or_has_its_line(installed_deepspeed: list[Path]
         return len(by_hand) + sum(check_keys(key) for key in by_hand.values() if "keys" in key)
 
     assert check_keys(content["spec"]) > 150
+
+
+def test_what_is_named_in_place_of_a_removed_key_is_a_key() -> None:
+    removed = [key for spec in (LOCKED.spec, LOCKED.spec.keys["zero_optimization"]) for key in spec.keys.values()]
+    named = {name for key in removed for name in key.instead}
+    assert len(named) > 5 and named <= {".".join(path) for path in LOCKED.spec.names()}
+    assert all(" " not in (key.removed or "").partition(", ")[0] for key in removed), "the library's texts stay there"
 
 
 def test_without_the_library_the_lock_is_used() -> None:
