@@ -105,8 +105,9 @@ def flags(args: list[str]) -> int:
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
     """Return the folders of the packages of --python. Raises UserError: no_interpreter."""
-    if problem := check_interpreter(configured, python, may_start=may_start, named="--python "):
-        raise UserError(problem)
+    if problem := check_interpreter(configured, python, may_start=may_start):
+        message, cure = (text.replace("python=", "--python ") for text in (problem.message, problem.cure or ""))
+        raise UserError(replace(problem, message=message, cure=cure or None))
     return package_folders(python) if may_start or configured is None else find_package_folders(python)
 
 

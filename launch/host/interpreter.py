@@ -29,6 +29,7 @@ from launch.worker.json_codec import encode
 
 _TIMEOUT = 30.0  # seconds
 _PATIENCE = 3.0  # seconds until a message explains the silence
+_SET_PYTHON = "set python=PATH to a Python interpreter"
 _SEARCH_PATH = "import json,sys;print(json.dumps(sys.path))"
 _MISSING = (
     "import importlib.util,json,sys;"
@@ -68,28 +69,24 @@ def trainer_python(configured: str | None) -> str:
     return str(Path(program).absolute()) if program else expanded
 
 
-def check_interpreter(
-    configured: str | None, python: str, *, may_start: bool = True, named: str = "python="
-) -> Problem | None:
+def check_interpreter(configured: str | None, python: str, *, may_start: bool = True) -> Problem | None:
     """Return the problem of a `python=` that is missing or does not answer, with the nearest names; None without one.
 
-    `python`: the interpreter that `configured` resolves to. It is not asked unless it `may_start`. `named`: what the
-    user typed to set it, for messages.
+    `python`: the interpreter that `configured` resolves to. It is not asked unless it `may_start`.
     """
-    set_python = f"set {named}PATH to a Python interpreter"
     if configured is None or python == sys.executable:
         return None
     if shutil.which(python) is None:
         path = Path(python)
         state = "is not executable" if path.is_file() else "is a folder" if path.is_dir() else "does not exist"
-        message = f"{named}{configured} {state}"
-        return Problem("no_interpreter", message, None, _nearest_interpreters(path) or set_python)
+        message = f"python={configured} {state}"
+        return Problem("no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON)
     if not may_start:
         return None
     try:
         _ask(python, _SEARCH_PATH)
     except InterpreterError as error:
-        return Problem("no_interpreter", f"{named}{configured} does not work: {error}", None, set_python)
+        return Problem("no_interpreter", f"python={configured} does not work: {error}", None, _SET_PYTHON)
     return None
 
 

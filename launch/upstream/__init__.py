@@ -6,7 +6,8 @@ Import each name from its module; the package itself imports nothing, for a plan
     resolve_schema(trainer, checkout, packages, ...) # the lock's, or the live parser's where the content differs
     capture_schema("open_instruct/finetune.py", root, python)   # starts the script up to its parser; cached by content
 
-    schema.fields["learning_rate"]   # Field: type, kind, nargs, choices, default, required, help, owner, file:line
+    schema.fields["learning_rate"]   # Field: type, kind, nargs, choices, default, required, owner, file:line
+    read_help(fields, folders)       # HelpTexts: the help of each, read from its source; the lock has only digests
     schema.unknown                   # what the parser accepts besides its fields: unknown, not absent
 
     split_argv(schema, tokens)       # SplitArgv: the real argparse, rebuilt, gives each option its values
