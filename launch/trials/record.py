@@ -214,8 +214,10 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
 
 def _rounded(value: Any) -> Any:
     """Round the floats in a JSON value to seven significant digits."""
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
     if isinstance(value, (list, tuple)):
         return [_rounded(item) for item in value]
-    return float(f"{value:.7g}") if isinstance(value, float) else value
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return value

@@ -50,12 +50,12 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
                 sample(self)
             return super().training_step(*arguments, **options)
 
-        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
             step, last = self.state.global_step, self.state.max_steps
             if self.model.training and "loss" in logs and (step % (every or -(-last // 2)) == 0 or step >= last):
                 began = time.perf_counter()
                 logs.update(sample(self), sample_seconds=time.perf_counter() - began)
-            super().log(logs, start_time)
+            super().log(logs, *arguments, **options)
 
     return Sampling
 

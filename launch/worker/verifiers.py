@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -151,12 +152,14 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
 def _own_function(name: str) -> Callable[..., Any]:
     """Load FUNCTION of PATH.py, whose folder can be imported from."""
     path, _, function = name.rpartition(":")
+    module_name = Path(path).stem
     sys.path.insert(0, str(Path(path).parent))
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
+    loader = SourceFileLoader(module_name, path)
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[Path(path).stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[module_name] = module
+    loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):
         raise AttributeError(f"{path} has no function {function}")

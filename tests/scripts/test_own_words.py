@@ -182,8 +182,8 @@ def test_what_nobody_can_compare_is_refused(tree: Tree) -> None:
         "launch/zeros.dat": "binary",
         "launch/plot.min.js": "minified: no source that this project wrote",
         "launch/plot.iife.js": "minified: no source that this project wrote",
-        "launch/table.py": "a line of 1,211 characters: minified, or a text stored as data",
-        "docs/long.json": "a line of 1,104 characters: minified, or a text stored as data",
+        "launch/table.py": "a line of 1,210 characters: minified, or a text stored as data",
+        "docs/long.json": "a line of 1,103 characters: minified, or a text stored as data",
     }
     assert [*overlaps(lines)] == ["docs/long.json:1"]  # a refused text is compared too
 

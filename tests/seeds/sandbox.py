@@ -79,7 +79,7 @@ class Sandbox:
 
     def environ(self) -> dict[str, str]:
         """Return the environment of the tests: this process's, without what leads back to the checkout."""
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+        environ = {key: os.environ[key] for key in os.environ if not key.startswith(("PYTHON", "PYTEST"))}
         checkout = ROOT / "external" / "open-instruct"
         if not environ.get("OPEN_INSTRUCT_DIR") and (checkout / "open_instruct").is_dir():
             environ["OPEN_INSTRUCT_DIR"] = str(checkout)

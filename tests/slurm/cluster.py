@@ -48,7 +48,7 @@ def why_not() -> str | None:
 
 def environment() -> dict[str, str]:
     """This process's variables, without those of an enclosing Slurm job."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "LAUNCH_"))}
+    kept = {key: os.environ[key] for key in os.environ if not key.startswith(("SLURM_", "SBATCH_", "LAUNCH_"))}
     return {**kept, "PATH": _PATH, "PYTHONPATH": str(ROOT)}
 
 

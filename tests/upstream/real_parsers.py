@@ -49,7 +49,7 @@ class RealParsers:
             stderr=subprocess.DEVNULL,
             text=True,
             env={
-                **{name: value for name, value in os.environ.items() if not name.startswith("BEAKER")},
+                **{key: os.environ[key] for key in os.environ if not key.startswith("BEAKER")},
                 "HF_HUB_OFFLINE": "1",
                 "TRANSFORMERS_OFFLINE": "1",
                 "WANDB_MODE": "disabled",

@@ -185,7 +185,7 @@ def _registered_names(parser: Any) -> dict[str, list[str]]:
     for flag, (module, name) in REGISTRIES.items():
         registry = getattr(sys.modules.get(module), name, None)
         if isinstance(registry, dict):
-            found[flag] = [str(key) for key in registry]
+            found[flag] = sorted(map(str, registry))
     if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
         defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
         with contextlib.suppress(Exception):

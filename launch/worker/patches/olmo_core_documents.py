@@ -174,11 +174,11 @@ def _separate_on_cpu() -> None:
             return forward(self, qkv, **options)
         return dispatch_flash_attn(
             *qkv,
-            cu_seqlens=cu_doc_lens,
-            max_seqlen=max_doc_len,
-            dropout_p=self.dropout_p,
-            softmax_scale=self.scale,
             causal=True,
+            cu_seqlens=cu_doc_lens,
+            dropout_p=self.dropout_p,
+            max_seqlen=max_doc_len,
+            softmax_scale=self.scale,
             window_size=self.window_size,
         )
 

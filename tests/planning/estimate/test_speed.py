@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import random
 import statistics
 import sys
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -30,11 +30,11 @@ LENGTHS = tuple(int(min(4096, max(10, CHANCE.lognormvariate(6.1, 1.0)))) for _ i
 
 def fit_speed() -> ModuleType:
     path = resources.ROOT / "benchmarks" / "fit_speed.py"
-    spec = importlib.util.spec_from_file_location("fit_speed", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    loader = SourceFileLoader("fit_speed", str(path))
+    module = ModuleType("fit_speed")
     sys.modules["fit_speed"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
+    module.__file__ = str(path)
+    loader.exec_module(module)
     return module
 
 
