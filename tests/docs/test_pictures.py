@@ -54,6 +54,16 @@ def test_the_recorded_refusal_is_what_plan_prints(theme: str, pictures: ModuleTy
     assert re.sub(r"\s", "", f"$ launch {' '.join(pictures.REFUSED)}{done.stderr}$") in recorded(theme)
 
 
+def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in ASSETS.glob("*.svg")}
+    for theme, colours in pictures.THEMES.items():
+        drawn[f"new {theme}"] = pictures.draw_terminal(["$ launch"], colours)
+    assert len(drawn) == 6
+    for name, text in drawn.items():
+        assert set(re.findall(r"https?://[^\s\"')]+", text)) == {"http://www.w3.org/2000/svg"}, name
+        assert "@import" not in text
+
+
 @pytest.mark.slow
 def test_the_recorded_demo_has_every_line_of_a_run(pictures: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")

@@ -110,9 +110,9 @@ def press(browser: Browser, element: Any, *keys: str) -> None:
         element.send_keys(getattr(Keys, key, key))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a chart is drawn again, which it is a moment after it changes."""
-    until = time.monotonic() + 5
+def wait_for(condition: Callable[[], bool], seconds: float = 5) -> None:
+    """Wait until a chart is drawn again, which it is a moment after it changes, or another condition holds."""
+    until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
     assert condition()
