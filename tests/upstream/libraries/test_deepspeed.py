@@ -34,13 +34,13 @@ DOCUMENTED: dict[str, Any] = {
     "prescale_gradients": False,
     "gradient_predivide_factor": 1.0,
     "fp16": {
-        "enabled": True,
         "auto_cast": False,
-        "loss_scale": 0,
-        "initial_scale_power": 16,
-        "loss_scale_window": 1000,
-        "hysteresis": 2,
         "consecutive_hysteresis": False,
+        "enabled": True,
+        "hysteresis": 2,
+        "initial_scale_power": 16,
+        "loss_scale": 0,
+        "loss_scale_window": 1000,
         "min_loss_scale": 1,
     },
     "bf16": {"enabled": "auto"},
@@ -281,8 +281,8 @@ class Recorder(dict):
     def __contains__(self, key): self._note(key); return super().__contains__(key)
     def get(self, key, default=None): self._note(key); return super().get(key, default)
     def keys(self): return Keys(self)
-    def __copy__(self): return self
     def __deepcopy__(self, memo): return self
+    __copy__ = lambda self: self
 class Keys:
     def __init__(self, owner): self.owner = owner
     def __contains__(self, key): return key in self.owner
