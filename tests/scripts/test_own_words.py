@@ -226,6 +226,20 @@ def test_the_exceptions_of_the_tree_are_few_and_outside_the_package() -> None:
         assert len(reason.split()) >= 4
 
 
+def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> None:
+    packages = ".venv/lib/python3.11/site-packages"
+    page = "Herons for everyone: a library that counts the frogs of any pond while nobody looks"
+    note = "whoever feeds the heron on a Sunday writes the weight of the fish on the slate beside the gate"
+    tree.write(f"{packages}/trl-1.16.0.dist-info/METADATA", f"Name: trl\n\n{page}\n")
+    tree.write(f"{packages}/trl/pond/notes.feeding", note)
+    tree.write(f"{packages}/trl/pond/heron.so", b"\x7fELF\0" + " ".join(reversed(page.split())).encode())
+    tree.write("docs/page.md", page)
+    tree.write("docs/note.md", note)
+    tree.write("docs/binary.md", " ".join(reversed(page.split())))
+    places = {path: theirs for path, (_, theirs) in overlaps(tree.compare()[1]).items()}
+    assert places == {"docs/page.md:1": "trl METADATA:3", "docs/note.md:1": "trl pond/notes.feeding:1"}
+
+
 def test_pythons_own_library_is_compared(tree: Tree) -> None:
     source = Path(shutil.__file__).read_text(encoding="utf-8")
     docstring = re.findall(r'"""(Copy data from src to dst.+?)"""', source, re.DOTALL)[0]
