@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,21 @@ def test_a_copy_is_found_however_it_is_written(tree: Tree) -> None:
     }
     assert "launch/cut.yaml:2: 13 words of trl pond/keeper.py:27: the first visitor has bought his ticket" in str(lines)
     assert lines[-1].startswith("own words: 10 files compared, 8 overlaps in 8, 0 other problems")
+
+
+@pytest.mark.parametrize("before", range(15))
+def test_a_run_of_twelve_is_found_wherever_it_begins(before: int, tmp_path: Path) -> None:
+    loader = SourceFileLoader("own_words", str(ROOT / "scripts" / "own-words"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    own_words = sys.modules[loader.name] = module_from_spec(spec)
+    loader.exec_module(own_words)
+    words = DOCSTRING.split()
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text(" ".join([*["pebble"] * before, *words[:12], *["gravel"] * 9]))
+    found = own_words.Scanner({"ours": " ".join(words[:12]).encode()}).scan(theirs)
+    assert [*found.values()] == [before]
+    assert own_words.Scanner({"ours": " ".join([*words[:11], "lake"]).encode()}).scan(theirs) == {}
 
 
 def test_what_only_looks_alike_is_not_found(tree: Tree) -> None:
