@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.line import CommandLine
 from launch.config.schema import Kind
+from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, UserError, did_you_mean, refusal
@@ -24,7 +26,9 @@ from launch.execution.record.reader import RunRecord, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
-from launch.planning.find_runs import resolve_run
+from launch.planning.estimate.shape import read_shape
+from launch.planning.find_runs import find_run, find_runs, resolve_run
+from launch.planning.lora import read_adapter
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options
@@ -38,8 +42,8 @@ from launch.upstream.pin.checkout import find_checkout
 def new(argv: list[str]) -> int:
     """Write a stage file for local data.
 
-    Raises UserError: those of VerbParser.parse and `read_for_draft`; stage_exists, unreadable_columns, unknown_model,
-    not_writable.
+    Raises UserError: those of VerbParser.parse, `read_for_draft`, `_find_model` and `_find_start`; stage_exists,
+    unreadable_columns, not_writable.
     """
     parser = build_new_parser()
     options = parser.parse(argv)
@@ -55,27 +59,29 @@ def new(argv: list[str]) -> int:
         data = draft_of_hub(options.data, columns, kind or Kind.sft)
     else:
         data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind)
-    chained: str | None = None
-    settings: Mapping[str, Any] = {}
     if options.after is None:
-        group, model = _find_model(options.model)
-        settings = RunRecord(Path(model)).settings if model else {}
+        start = _find_model(options.model, Path("runs"))
     elif options.model is None:
-        chained, group, model, settings = _find_start(options.after, Path("runs"))
+        start = _find_start(options.after, Path("runs"))
     else:
         message = "--after names the stage or the run whose model it starts from, and --model another one"
         raise refusal("usage", message, "command line", "leave one of them out")
-    on_cpu = "its base was trained on the CPU" if settings.get("device") == "cpu" or settings.get("gpus") == 0 else None
-    on_cpu = on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here")
-    trainer, context = _choose_trainer(data), read_context(model) if model else None
-    text = draft_stage(data, group=group, path=model, trainer=trainer, on_cpu=on_cpu, after=chained, context=context)
+    text = draft_stage(
+        data,
+        group=start.group,
+        path=start.path,
+        trainer=_choose_trainer(data),
+        on_cpu=start.on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here"),
+        after=start.stage,
+        context=start.context,
+    )
     if options.print:
         echo(text, end="")
         return EXIT_DONE
     write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
-    echo(f"next: launch plan pipeline={chained},{name}" if chained else f"next: launch preview stage={name}")
+    echo(f"next: launch plan pipeline={start.stage},{name}" if start.stage else f"next: launch preview stage={name}")
     return EXIT_DONE
 
 
@@ -87,40 +93,79 @@ def _parse_columns(text: str | None) -> dict[str, str]:
     return {known: name for known, _, name in pairs}
 
 
-def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | None, Mapping[str, Any]]:
-    """Return the stage that `name` is, if it is one, the model group, the folder of the run that it is otherwise, and
-    the settings of either.
+@dataclass(frozen=True)
+class _Start:
+    """The model that a drafted stage starts from."""
+
+    group: str | None = None  # the model group whose recipe suits it
+    path: str | None = None  # a hub id or a folder, which is trained in the group's place
+    stage: str | None = None  # the stage of a pipeline that makes it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the stage or the run that makes it
+    context: int | None = None  # its positions, where they are known
+
+    @property
+    def on_cpu(self) -> str | None:
+        """Why the drafted stage should train on the CPU, where the stage or the run did."""
+        was_on_cpu = self.settings.get("device") == "cpu" or self.settings.get("gpus") == 0
+        return "its base was trained on the CPU" if was_on_cpu else None
+
+
+def _find_start(name: str, runs: Path) -> _Start:
+    """Return the start that `--after` names: a stage, or else a run.
 
     Raises UserError: unknown_run, ambiguous_run, pipeline_model; those of the stage.
     """
-    is_stage = name in group_options("stage")
-    settings: Mapping[str, Any]
-    if is_stage:
+    if name in group_options("stage"):
         composed = compose_once(CommandLine("new", False, (f"stage={name}",)))
-        settings, group, run = composed.plain, composed.origins.choices.get("model"), None
+        start = _Start(composed.origins.choices.get("model"), stage=name, settings=composed.plain)
     else:
-        run = resolve_run(name, runs)
-        settings = RunRecord(run).settings
-        group = "demo" if mapping(settings.get("model")).get("build") == "demo" else None
-    kind = str(mapping(settings.get("stage")).get("kind"))
+        start = _start_from_folder(resolve_run(name, runs))
+    kind = str(mapping(start.settings.get("stage")).get("kind"))
     if made := {str(final): what for final, what in FINAL_KINDS.items()}.get(kind):
         message = f"no stage can start from {name}, which trains {made}"
         raise refusal("pipeline_model", message, "--after", "name an SFT or DPO stage or run")
-    return (name if is_stage else None), group, str(run) if run else None, settings
+    return start
 
 
-def _find_model(given: str | None) -> tuple[str | None, str | None]:
-    """Return the model group that is given, or else the hub id or folder. Raises UserError: unknown_model."""
+def _find_model(given: str | None, runs: Path) -> _Start:
+    """Return the start that `--model` names: a model group, a folder, a finished run as `model.path` takes it, or a hub
+    id. Raises UserError: unknown_model, ambiguous_run."""
     groups = group_options("model")
     if given is None or given in groups:
-        return given, None
-    for folder in (Path.cwd() / Path(given).expanduser(), Path.cwd() / "runs" / given):
-        if folder.is_dir():
-            return None, str(folder)
+        return _Start(given)
+    folders = (Path.cwd() / Path(given).expanduser(), Path.cwd() / runs / given)
+    folder = next(filter(Path.is_dir, folders), None)
+    if folder is None:
+        folder = find_run(given, [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()], "--model")
+    if folder is not None:
+        return _start_from_folder(folder)
     if _is_hub_id(given):
-        return None, given
-    cure = did_you_mean(given, groups, limit=1) or f"choose {', '.join(groups)}, a hub id or a folder"
-    raise refusal("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
+        return _Start(path=given)
+    cure = did_you_mean(given, groups, limit=1) or f"choose {', '.join(groups)}, a run, a hub id or a folder"
+    raise refusal("unknown_model", f"'{given}' is neither a model group, a run, a hub id nor a folder", "--model", cure)
+
+
+_DEPTH = 3  # of a checkpoint below its run
+
+
+def _start_from_folder(folder: Path) -> _Start:
+    """Return the start that a run, a folder in one, or another model's folder is."""
+    run = next((above for above in (folder, *folder.parents[:_DEPTH]) if (above / "plan.json").is_file()), None)
+    settings = RunRecord(run).settings if run else {}
+    model = folder / "model" if folder == run else folder
+    adapter = read_adapter(model)
+    base = adapter.local_base if adapter else model
+    made = mapping(settings.get("model"))
+    is_demo = not made.get("path") and str(made.get("build")).startswith("demo")
+    group = "demo" if is_demo or (base is not None and _has_demo_shape(base)) else None
+    return _Start(group, str(folder), settings=settings, context=read_context(base) if base else None)
+
+
+def _has_demo_shape(model: Path) -> bool:
+    """Whether a model has the layers and the width of the demo's, for which its recipes were chosen."""
+    demo = load_yaml((CONFIGS / "model" / "demo.yaml").read_text(encoding="utf-8"))["shape"]
+    shape = read_shape(model)
+    return shape is not None and (shape.layers, shape.hidden) == (demo["layers"], demo["hidden"])
 
 
 def _is_hub_id(name: str) -> bool:

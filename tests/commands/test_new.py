@@ -252,3 +252,80 @@ def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys:
     plan = planned("stage=mine", "gpus=0", "data.bad_rows=skip", machine=machine)
     assert plan.data[0] is not None and plan.data[0].read == 40
     assert counted in plan.as_json()["data"][0]["notes"]
+
+
+TINY = (
+    '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 512, "vocab_size": 2048, '
+)
+TINY += '"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}'
+
+
+def write_run(folder: Path, *, stage: str = "demo", model: str = "{build: demo}", config: str | None = TINY) -> Path:
+    """A run's folder below runs/, finished where it has a model's `config`."""
+    run = folder / "runs" / stage / "cpu1-0badcafe"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text("{}")
+    (run / "config.yaml").write_text(f"device: cpu\nstage: {{kind: sft}}\nmodel: {model}\n")
+    if config is not None:
+        (run / "DONE").write_text("{}")
+        (run / "model").mkdir()
+        (run / "model" / "config.json").write_text(config)
+    return run
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--after", "demo"],
+        ["--after", "cpu1-0bad"],
+        ["--model", "cpu1-0badcafe"],
+        ["--model", "cpu1-0bad"],
+        ["--model", "demo/cpu1-0badcafe"],
+        ["--model", "runs/demo/cpu1-0badcafe"],
+        ["--model", "{folder}/runs/demo/cpu1-0badcafe"],
+        ["--model", "runs/demo/cpu1-0badcafe/model"],
+        ["--model", "demo/cpu1-0badcafe/model"],
+        ["--model", "copied"],
+    ],
+)
+def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(folder: Path, given: list[str]) -> None:
+    run = write_run(folder)
+    (folder / "conf").mkdir()  # a stage is composed
+    (folder / "copied").mkdir()
+    (folder / "copied" / "config.json").write_text(TINY)
+    write_lines(folder / "pairs.jsonl", [PAIR] * 60)
+    option, name = given
+    assert new(["polite", "--data", "pairs.jsonl", option, name.format(folder=folder)]) == 0
+    drafted = yaml.safe_load((folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8"))
+    assert drafted["defaults"][0] == "demo_dpo"
+    recipe = composed("stage=polite").config.recipe
+    shipped = composed("stage=demo_dpo").config.recipe
+    assert (recipe.learning_rate, recipe.max_seq_length) == (shipped.learning_rate, 256)
+    if name != "copied" and given != ["--after", "demo"]:
+        assert Path(drafted["model"]["path"]).resolve() in (run, run / "model")
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "base", "limit"),
+    [
+        ("{build: demo}", None, "demo_dpo", 256),  # a run that is not finished
+        ("{build: demo, path: /models/8b}", TINY.replace('"hidden_size": 128', '"hidden_size": 4096'), "dpo", 512),
+        ("{build: null, path: runs/demo/other}", TINY, "demo_dpo", 256),
+        (
+            "{build: null, base: meta-llama/x}",
+            TINY.replace(": 512}", ": 131072}").replace(": 2,", ": 32,", 1),
+            "dpo",
+            2048,
+        ),
+    ],
+)
+def test_the_model_of_a_run_decides_the_recipe_and_the_longest_sample(
+    folder: Path, model: str, config: str | None, base: str, limit: int
+) -> None:
+    run = write_run(folder, model=model, config=config)
+    write_lines(folder / "pairs.jsonl", [PAIR] * 60)
+    for number, option in enumerate(("--model", "--after")):
+        assert new([f"of{number}", "--data", "pairs.jsonl", option, str(run)]) == 0
+        drafted = yaml.safe_load((folder / "conf" / "stage" / f"of{number}.yaml").read_text(encoding="utf-8"))
+        assert drafted["defaults"][0] == base
+        assert composed(f"stage=of{number}").config.recipe.max_seq_length == limit
