@@ -44,7 +44,7 @@ from launch.planning.command import overridden_settings, requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
-from launch.worker.finding import Evidence
+from launch.worker.finding import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.json_codec import versioned
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
 from launch.worker.trl_options import OPTIONS
@@ -308,8 +308,16 @@ def _read_evidence(
     found = (*read_evidence(run, requested, began, inspects=inspects), *check_first_loss(plan, run))
     if proofs is not None:
         return (*found, *unchecked_settings(overridden_settings(plan.config, plan.parallel)))
+    if sum(1 for _ in run.steps()) <= FEW_STEPS:
+        found = tuple(map(_excuse_first_update, found))
     how = "a trial of a few steps saves none: its weights are not checked"
     return (*found, Evidence("saved_weights", "no model", how))
+
+
+def _excuse_first_update(item: Evidence) -> Evidence:
+    """Return the finding on a run of a step or two, which may end before the rate of its warm-up is above 0."""
+    is_open = item.what == "first_update" and item.verdict == UNPROVEN
+    return replace(item, how=TOO_SHORT) if is_open else item
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 Level = Literal["pass", "skipped", "warn", "fail"]
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
+FEW_STEPS = 2  # optimizer steps of a run, as of a smoke test, that may end before an update of the weights can show
+TOO_SHORT = "the run has too few steps to prove it"  # the `how` of what is unproven for that reason, and stops no run
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,16 @@ class Evidence:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def finding(self, allow: Collection[str]) -> Finding | None:
-        """Return the failure of a requested setting that is not proven, else None.
+        """Return the failure of a requested setting that is not proven though the run could prove it, else None.
 
         Its id, which `allow` takes, is "refuted_liger", "unproven_packing", ...
         """
-        if self.verdict in (None, PROVEN):
+        if self.verdict in (None, PROVEN) or self.how == TOO_SHORT:
             return None
-        state = f"the trainer has {self.value}" if self.verdict == REFUTED else "nothing proves that it is in effect"
+        state = "nothing proves that it is in effect"
+        if self.verdict == REFUTED:  # what was found may be what was requested, with something else wrong
+            is_other = str(self.value) != self.requested
+            state = f"the trainer has {self.value}" if is_other else "it is not in effect"
         message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
         return Finding(f"{self.verdict}_{self.what}", "fail", message).apply_allow(allow)
 

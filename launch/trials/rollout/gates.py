@@ -12,7 +12,7 @@ from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig
 from launch.execution.completion import compare_first_loss
 from launch.trials.measurement import Measurement, compute_figures, finite, padding_share, second_half_ratio
-from launch.worker.finding import Finding
+from launch.worker.finding import TOO_SHORT, Finding
 
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
 _DPO = (Kind.dpo,)
@@ -133,7 +133,7 @@ def evidence_complete(case: GateCase) -> Finding | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
     allow = case.now.plan.config.allow
     required = (item for item in case.now.evidence if f"refuted_{item['what']}" not in allow)
-    requested = [item for item in required if item.get("requested") is not None]
+    requested = [item for item in required if item.get("requested") is not None and item.get("how") != TOO_SHORT]
     unproven = [item for item in requested if item.get("verdict") != "proven"]
     refuted = [item for item in unproven if item.get("verdict") == "refuted"]
     numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}

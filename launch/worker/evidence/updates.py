@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..finding import Evidence
+from ..finding import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .trainer_objects import TrainerObjects
 
 # Each limit with the run that fixed it (docs/reference/faults.md has the figures).
@@ -28,6 +28,16 @@ _SAMPLES = 64  # tensors, and elements of each
 _CHUNK = 1 << 24  # elements that are read at once
 
 
+@dataclass
+class _Group:
+    """The tensors that this rank holds of an optimizer group."""
+
+    names: list[str]
+    positions: list[int]  # in the optimizer's list of groups
+    rates: float = 0.0  # the sum of the learning rates so far
+    has_learned: bool = False
+
+
 class Updates:
     """Follows the trained weights of this rank from before the first optimizer step."""
 
@@ -35,16 +45,18 @@ class Updates:
         named = dict(objects.model.named_parameters())
         self._objects, self._named = objects, named
         self._trained = {name: p for name, p in named.items() if p.requires_grad}
-        self._sampled = {name: self._trained[name] for group in self._groups() for name in _spread(group)}
+        self._groups = self._find_groups()
+        self._sampled = {name: self._trained[name] for group in self._groups for name in _spread(group.names)}
         self._kept = dict.fromkeys(self._sampled, 1.0)  # what weight decay alone would have left of them
         self._kind = "adapter" if any("lora_" in name for name in self._trained) else "weights"
         self._weights = self._began_with = _sample(self._sampled.values())
         self._scale = float(self._weights.abs().mean())
         self._start = self._checksums()
+        self._all_steps = 0
         self._steps = 0  # with a learning rate above 0
         self._last = self._largest = self._weights.new_zeros(())
         self._gradient = self._weights.new_tensor(math.nan)  # not measured
-        self._first_is_judged = False
+        self._is_reported = False  # whether a finding about the first update is
 
     def note_gradients(self) -> None:
         """Note the gradients after clipping, by the norm that this rank's sample estimates; DeepSpeed has its own."""
@@ -64,14 +76,14 @@ class Updates:
         weights = _sample(self._sampled.values())
         self._largest = self._largest.fmax(self._last)
         self._last, self._weights = (weights - self._weights).abs().sum(), weights
-        rate = max(float(group["lr"]) for group in self._objects.optimizer.param_groups)
-        self._note_decay()
+        self._note_rates()
+        self._all_steps += 1
+        rate = max(self._rates)
         self._steps += rate > 0
         found: list[Evidence] = []
-        if not self._first_is_judged and rate > 0:
-            first = self._judge_first(rate)
-            self._first_is_judged = first.verdict == "proven" or self._steps >= self._patience()
-            found += [first] if self._first_is_judged else []
+        if rate > 0 and self._is_due():
+            found = self._judge_first()
+            self._is_reported |= bool(found)
         if self._steps == PATIENCE and rate > 0:
             found.append(self._judge_gradients())
         return found
@@ -82,64 +94,119 @@ class Updates:
         changed = sum(now[name] != self._start[name] for name in self._trained)
         resumed = bool(self._objects.step)
         rest = [self._judge_gradients(), self._judge_last()]
-        if not self._first_is_judged:
-            none = Evidence("first_update", "no step", "no learning rate of this attempt was above 0")
-            rest.append(self._judge_first(0.0) if self._steps else none.judge(self._kind, resumed))
-        since = "checkpoint" if resumed else "start"
-        if not changed and not resumed:
-            unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
-            return [*rest, unchanged.judge("trained", False)]
+        if not self._is_reported:
+            rest += self._judge_first(is_last=True)
         saved = try_check(check)
-        note = f"{changed} of {len(self._trained)} trained tensors differ from the {since}"
-        return [*rest, replace(saved, note="; ".join(filter(None, (note, saved.note))))]
+        since = "checkpoint" if resumed else "start"
+        notes = [f"{changed} of {len(self._trained)} trained tensors differ from the {since}", saved.note]
+        if changed or resumed or saved.verdict == REFUTED:
+            return [*rest, replace(saved, note="; ".join(filter(None, notes)))]
+        unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
+        if not self._is_too_short():
+            return [*rest, unchanged.judge("trained", False)]
+        if saved.verdict != PROVEN:
+            return [*rest, saved]
+        note = f"{self._describe_steps()}; {saved.note}"
+        return [*rest, replace(unchanged, how=TOO_SHORT, note=note).judge("trained", None)]
+
+    def _is_due(self) -> bool:
+        """Whether to look for the first update: at each of ten steps until it is seen, and at powers of two, until
+        each group is seen in which one can show."""
+        waiting = [group for group in self._groups if not group.has_learned]
+        is_power = not self._steps & (self._steps - 1)
+        if self._is_reported:
+            return is_power and any(map(self._shows, waiting))
+        return is_power or self._steps <= PATIENCE
 
     def _patience(self) -> int:
-        if hasattr(self._objects.trainer, "num_generations"):
-            return PATIENCE  # a GRPO step in which every group's rewards are equal has no gradient
+        if self._may_lack_gradients():
+            return PATIENCE
         return 1 if all(map(_is_fp32, self._sampled.values())) else PATIENCE
 
-    def _judge_first(self, rate: float) -> Evidence:
-        """Return the finding "first_update": which trained and which frozen tensors have changed on this rank."""
+    def _may_lack_gradients(self) -> bool:
+        """Whether a step may have none: one of GRPO in which the completions of each prompt earn equal rewards."""
+        return hasattr(self._objects.trainer, "num_generations")
+
+    def _is_too_short(self) -> bool:
+        """Whether this attempt is too short for an update to show: a step or two at too low rates, or without gradients
+        where that is no fault."""
+        shows = any(map(self._shows, self._groups))
+        lacks_gradients = self._may_lack_gradients() and float(self._gradient) == 0
+        return self._all_steps <= FEW_STEPS and (not shows or lacks_gradients)
+
+    def _judge_first(self, *, is_last: bool = False) -> list[Evidence]:
+        """Return the finding "first_update": which trained and which frozen tensors have changed on this rank.
+
+        [] while none is due: an update that rounding hides refutes nothing, and a later step has to show one.
+        """
+        if not self._steps and self._objects.step:
+            none = Evidence("first_update", "no step", "no learning rate of this attempt was above 0")
+            return [none.judge(self._kind, True)]
         now = self._checksums()
         changed = {name for name, value in now.items() if value != self._start[name]}
         moved, leaked = changed & self._trained.keys(), sorted(changed - self._trained.keys())
-        named = ((self._kind, moved), ("frozen weights", leaked))
-        value = " and ".join(name for name, hit in named if hit) or "nothing"
+        learned = self._find_learned(moved)
+        for group in self._groups:
+            group.has_learned |= not learned.isdisjoint(group.names)
+        waiting = [group for group in self._groups if not group.has_learned]
+        still = next(filter(self._shows, waiting), None)
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
         note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
-        learned = self._find_learned(moved)
-        groups = (group for group in self._groups(rate > 0) if self._shows(group, rate))
-        still = next(filter(learned.isdisjoint, groups), None)
-        if moved and still:
-            note += f"; none of the {len(still)} in an optimizer group with {sorted(still)[0]}"
-            if not moved.isdisjoint(still):
-                note += f" by more than weight decay and rounding at a learning rate of {rate:.2g}"
-                value = value if learned else "less than rounding and weight decay"
-        holds = bool(moved) and not leaked and still is None
-        if not holds and not leaked:
+        finding = Evidence("first_update", None, "checksums around the first optimizer step", note=note)
+        if learned and not leaked and still is None:
+            return [replace(finding, value=self._kind).judge(self._kind, True)] if not self._is_reported else []
+        if not leaked and not learned and is_last and self._is_too_short():
+            note = f"{self._describe_steps()}: {note}"
+            return [replace(finding, how=TOO_SHORT, note=note).judge(self._kind, None)]
+        if not leaked and not is_last and self._can_show() and (still is None or self._steps < self._patience()):
+            return []
+        if moved and not leaked:
+            group = still or waiting[0]
+            note += f"; none of the {len(group.names)} in an optimizer group with {sorted(group.names)[0]}"
+            if not moved.isdisjoint(group.names):
+                note += f" by more than weight decay and rounding at a learning rate of {self._mean_rate(group):.2g}"
+        if not leaked:
             why = "every gradient is 0, " if float(self._gradient) == 0 else ""
             note = f"{note}: {why}nothing is learned"
-        finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
-        return finding.judge(self._kind, holds)
+        value = self._describe_moved(moved, learned, leaked)
+        return [replace(finding, value=value, note=note).judge(self._kind, False)]
 
-    def _note_decay(self) -> None:
-        """Note the decoupled weight decay of a step; DeepSpeed's flat groups may hold any tensor."""
+    def _describe_steps(self) -> str:
+        rate = max(group.rates for group in self._groups) / max(self._all_steps, 1)
+        steps = "1 step" if self._all_steps == 1 else f"{self._all_steps} steps"
+        return f"{steps} at a learning rate of {rate:.2g}"
+
+    def _describe_moved(self, moved: Collection[str], learned: Collection[str], leaked: Collection[str]) -> str:
+        """Describe an update that is not the one which was requested."""
+        if leaked:
+            return f"{self._kind} and frozen weights" if moved else "frozen weights"
+        if learned:
+            return f"only a part of the {self._kind}"
+        return "less than rounding and weight decay" if moved else "nothing"
+
+    def _note_rates(self) -> None:
+        """Note the learning rates of a step, and its decoupled weight decay.
+
+        DeepSpeed's flat groups may hold any tensor.
+        """
         groups = self._objects.optimizer.param_groups
-        rates = [float(group["lr"]) * float(group.get("weight_decay") or 0) for group in groups]
-        by_tensor = {id(p): rate for group, rate in zip(groups, rates, strict=True) for p in group["params"]}
+        self._rates = [float(group["lr"]) for group in groups]
+        for own in self._groups:
+            own.rates += max(self._rates[position] for position in own.positions)
+        decays = [rate * float(group.get("weight_decay") or 0) for rate, group in zip(self._rates, groups, strict=True)]
+        by_tensor = {id(p): decay for group, decay in zip(groups, decays, strict=True) for p in group["params"]}
         for name, tensor in self._sampled.items():
-            self._kept[name] *= 1 - by_tensor.get(id(tensor), max(rates))
+            self._kept[name] *= 1 - by_tensor.get(id(tensor), max(decays))
 
     def _find_learned(self, moved: Collection[str]) -> set[str]:
         """Return the tensors that gradients have changed: of those that `moved`, what weight decay does not explain.
 
-        bf16 hides a small decay, so that all of such a tensor counts; else its sample, by more than decay and rounding.
+        Rounding hides a small decay, so that all of such a tensor counts; else its sample, by more than both.
         """
         import torch
 
-        eps = {name: torch.finfo(tensor.dtype).eps for name, tensor in self._trained.items()}
-        decay = 1 - min(self._kept.values(), default=1.0)
-        found = {name for name in moved if not _is_fp32(self._trained[name]) and decay <= eps[name] / 4}
+        eps = {name: _eps(tensor) for name, tensor in self._trained.items()}
+        found = set(filter(self._hides_decay, moved))
         sizes = [sample.numel() for sample in _samples(self._sampled.values())]
         parts = zip(self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True)
         for name, began, now in parts:
@@ -149,11 +216,19 @@ class Updates:
                 found.add(name)
         return found
 
+    def _hides_decay(self, name: str) -> bool:
+        """Whether the stored type rounds the weight decay so far away: any change comes from gradients then."""
+        kept = self._kept.get(name, min(self._kept.values(), default=1.0))
+        return 1 - kept <= _eps(self._trained[name]) / 4
+
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
         is_noise = self._steps > 0 and norm <= NOISE  # a norm that nothing measured is none
         note = "the loss does not depend on the weights: rounding or weight decay changes them" if is_noise else None
         how = "the largest norm of a step, after clipping, as samples estimate it"
+        if is_noise and self._is_too_short():
+            note = "the completions of each prompt earned equal rewards"
+            return Evidence("gradients", f"{norm:.2g}", TOO_SHORT, note=note).judge(f"above {NOISE:g}", None)
         return Evidence("gradients", f"{norm:.2g}", how, note=note).judge(f"above {NOISE:g}", not is_noise)
 
     def _judge_last(self) -> Evidence:
@@ -168,7 +243,9 @@ class Updates:
         note = f"{ratio:.2g} times the largest before it" if largest > 0 else None
         if size > SWAMPED:
             note = f"an update {size:.2g} times as large as the weights"
-        return Evidence("last_update", "finite", how, note=note).judge("finite", ratio <= JUMP and size <= SWAMPED)
+        is_usual = ratio <= JUMP and size <= SWAMPED
+        value = "finite" if is_usual else "far larger than usual"
+        return Evidence("last_update", value, how, note=note).judge("finite", is_usual)
 
     def _checksums(self) -> dict[str, int]:
         """Return a checksum of the bits that each parameter stores on this rank, of tiny elements as zeros."""
@@ -177,24 +254,48 @@ class Updates:
         sums = {name: checksum(stored(p), TINY * self._scale) for name, p in self._named.items()}
         return dict(zip(sums, torch.stack([value.cpu() for value in sums.values()]).tolist(), strict=True))
 
-    def _groups(self, only_trained: bool = False) -> list[list[str]]:
-        """Return the names of each optimizer group's tensors; one group where DeepSpeed holds flat copies of them.
+    def _find_groups(self) -> list[_Group]:
+        """Return the optimizer's groups; one group where DeepSpeed holds flat copies of the tensors."""
+        names, groups = {id(p): name for name, p in self._trained.items()}, self._objects.optimizer.param_groups
+        own = [[names[id(p)] for p in group["params"] if id(p) in names] for group in groups]
+        found = [_Group(held, [position]) for position, held in enumerate(own) if held]
+        return found or [_Group(list(self._trained), list(range(len(groups))))]
 
-        `only_trained`: without groups whose learning rate is 0.
+    def _mean_rate(self, group: _Group) -> float:
+        return group.rates / max(self._steps, 1)
+
+    def _shows(self, group: _Group, rate: float | None = None) -> bool:
+        """Whether updates of `rate`, or else of the mean rate so far, show in the stored type of a group's tensors.
+
+        bf16 norm weights of 1.0 never move by 5e-7. Where the decay shows as well, a quarter of the sampled elements
+        has to move by twice what `_find_learned` takes for rounding; else the smallest of them has to move at all.
         """
-        names = {id(p): name for name, p in self._trained.items()}
-        kept = [group for group in self._objects.optimizer.param_groups if float(group["lr"]) > 0 or not only_trained]
-        groups = ([names[id(p)] for p in group["params"] if id(p) in names] for group in kept)
-        return [group for group in groups if group] or [list(self._trained)]
-
-    def _shows(self, group: Collection[str], rate: float) -> bool:
-        """Whether an update of `rate` can show in the stored type: bf16 norm weights of 1.0 never move by 5e-7."""
         import torch
 
-        tensors = [self._trained[name] for name in _spread(list(group))]
-        sizes = [sample.abs() for sample in _samples(tensors)]
-        steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
-        return not steps or float(min(steps)) < 4 * rate
+        rate = self._mean_rate(group) if rate is None else rate
+        names = _spread(group.names)
+        tensors = [self._trained[name] for name in names]
+        parts = [_eps(t) * part.abs().cpu() for t, part in zip(tensors, _samples(tensors), strict=True)]
+        if rate <= TINY * self._scale:
+            return False
+        if not all(map(self._hides_decay, names)):
+            return rate > 4 * float(torch.cat(parts).quantile(0.25))
+        steps = torch.cat([part[part > 0] for part in parts])
+        return not steps.numel() or rate > float(steps.min())
+
+    def _can_show(self) -> bool:
+        """Whether an update can show at the largest rate of the schedule; DeepSpeed's fp32 copies add small ones up."""
+        groups = self._objects.optimizer.param_groups
+        peaks = [max(float(group["lr"]), float(group.get("initial_lr") or 0)) for group in groups]
+        if self._objects.engine is not None:
+            return max(peaks) > TINY * self._scale
+        return any(self._shows(group, max(peaks[position] for position in group.positions)) for group in self._groups)
+
+
+def _eps(tensor: Any) -> float:
+    import torch
+
+    return float(torch.finfo(tensor.dtype).eps)
 
 
 def _is_fp32(tensor: Any) -> bool:

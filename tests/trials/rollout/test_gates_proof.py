@@ -5,6 +5,7 @@ from typing import Any
 
 from launch.config.schema import Device
 from launch.execution.record.outcome import Outcome
+from launch.worker.finding import TOO_SHORT
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured, verdict
 
 
@@ -44,6 +45,12 @@ def test_unproven_fails_for_a_finished_run_alone() -> None:
     assert verdict("evidence_complete", measured(evidence=unproven)) == "fail"
     dead = Outcome(1, 9.0, 0, None, cause="out of luck")
     assert verdict("evidence_complete", measured(falling(1), outcome=dead, evidence=unproven, requested=9)) is None
+
+
+def test_what_a_step_or_two_can_not_prove_is_not_required() -> None:
+    open_ = {**item("first_update", "unproven", "adapter", None), "how": TOO_SHORT}
+    result = gate_result("evidence_complete", measured(evidence=[PROVEN, open_]))
+    assert result is not None and result.level == "pass" and "all 1 proven" in result.message
 
 
 def test_every_rank_must_have_stepped() -> None:
