@@ -14,6 +14,7 @@ from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs, MixtureEntry
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
+from launch.worker.finding import FEW_STEPS
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
@@ -128,6 +129,27 @@ def count_steps(
     else:
         steps = math.ceil(math.ceil(math.ceil(rows / batch.per_device) / batch.width) / batch.accumulation)
     return steps * config.recipe.epochs
+
+
+def few_steps_warnings(
+    config: RootConfig, origins: Origins, flags: Mapping[str, Flag], counted: int | None
+) -> tuple[Problem, ...]:
+    """Return the warning few_steps where a run is known to have as few steps as a smoke test.
+
+    `counted`: the steps of all epochs, where they are known.
+    """
+    name = config.trainer.recipe.get("max_steps")
+    flag = flags.get(name) if isinstance(name, str) else None
+    steps = flag.value if flag else config.recipe.max_steps
+    where = flag.provenance.where if flag else origins.of("recipe.max_steps").where
+    if not isinstance(steps, int) or steps < 1:  # all epochs
+        steps, where = counted, origins.of("data.mix").where
+    if steps is None or steps > FEW_STEPS:
+        return ()
+    message = f"nothing can be learnt in {'1 optimizer step' if steps == 1 else f'{steps} optimizer steps'}: "
+    message += "a warm-up begins at a learning rate of 0; the run proves everything else"
+    cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
+    return (Problem("few_steps", message, where, cure),)
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:

@@ -42,7 +42,14 @@ from launch.planning.command import (
     is_decisive,
     variables_to_unset,
 )
-from launch.planning.data import check_evaluation, check_validation, read_local_data, validation_warnings
+from launch.planning.data import (
+    check_evaluation,
+    check_validation,
+    count_steps,
+    few_steps_warnings,
+    read_local_data,
+    validation_warnings,
+)
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, Flags, build_flags, sequence_limit, values_of
 from launch.planning.identity import (
@@ -400,6 +407,8 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
 def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) -> tuple[Problem, ...]:
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    steps = count_steps(config, batch, stage.inputs.mixture, stage.data, None)
+    warnings += few_steps_warnings(config, stage.origins, flags, steps)
     warnings += template_warnings(stage.template)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)

@@ -28,6 +28,44 @@ def test_a_learning_rate_that_changes_nothing_stops_the_run_at_its_first_step(ho
     assert not (home / "runs" / "demo" / "nothing" / "DONE").exists()
 
 
+def read_items(run: Path) -> dict[str, dict[str, str]]:
+    return {item["what"]: item for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "is_open"),
+    [
+        (("stage=demo", "trainer=trl_sft", "recipe.max_steps=1"), True),
+        (("stage=demo_lora", "recipe.max_steps=1", "recipe.lr_scheduler=cosine"), True),
+        (("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=1", "recipe.lr_scheduler=constant"), False),
+        (("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=2"), False),
+    ],
+)
+def test_a_run_of_a_step_or_two_proves_what_it_can(home: Path, words: tuple[str, ...], is_open: bool) -> None:
+    name = f"short{len(list(home.glob('runs/*/short*')))}"
+    done = launch_in(home, *words, "report=false", f"name={name}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing can be learnt in " in done.stdout + done.stderr
+    [run] = home.glob(f"runs/*/{name}")
+    items = read_items(run)
+    judged = {what: item["verdict"] for what, item in items.items() if item["verdict"]}
+    unproven = {what for what, verdict in judged.items() if verdict != "proven"}
+    assert unproven == ({"first_update", "saved_weights"} if is_open else set())
+    if is_open:
+        assert items["first_update"]["note"].startswith("1 step at a learning rate of 0: 0 of ")
+        assert items["saved_weights"]["found"] == "the weights it began with"
+    assert json.loads((run / "DONE").read_text(encoding="utf-8"))["model"]["files"]
+
+
+def test_dpo_whose_first_updates_rounding_hides_trains(home: Path) -> None:
+    """A warm-up from 1.7e-8, under which the norms of 1.0 do not move in fp32."""
+    words = ("recipe.learning_rate=5e-7", "recipe.max_steps=40", "recipe.warmup_ratio=0.75", "recipe.weight_decay=0.1")
+    done = launch_in(home, "stage=demo_dpo", "trainer=trl_dpo", *words, "report=false", "name=rising")
+    assert done.returncode == 0, done.stdout + done.stderr
+    items = read_items(home / "runs" / "demo_dpo" / "rising")
+    assert {items[what]["verdict"] for what in ("first_update", "gradients", "saved_weights")} == {"proven"}
+
+
 def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
     """Write one preference pair for each rejected answer."""
     rows = []

@@ -205,3 +205,26 @@ def test_the_steps_are_unknown_without_the_rows(tmp_path: Path) -> None:
     words = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=null")
     for data in ("data.mix=[{name: ./a.jsonl}]", "data.mix=[{name: owner/name}]"):
         assert dict(plan_facts(plan_of(tmp_path, *words, data), None, None))["schedule"] == "1 epoch"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "steps"),
+    [
+        (32, ("trainer=trl_sft", "recipe.max_steps=1"), "1 optimizer step"),
+        (32, ("trainer=finetune", "recipe.max_steps=2"), "2 optimizer steps"),
+        (32, ("trainer=finetune", "recipe.max_steps=3"), None),
+        (32, ("trainer=trl_sft", "flags.max_steps=2"), "2 optimizer steps"),
+        (32, ("trainer=finetune", "recipe.max_steps=null"), "2 optimizer steps"),
+        (16, ("trainer=trl_sft", "recipe.max_steps=null"), "1 optimizer step"),
+        (16, ("trainer=trl_sft", "recipe.max_steps=null", "recipe.epochs=3"), None),
+        (32, ("trainer=trl_sft", "recipe.max_steps=100"), None),
+    ],
+)
+def test_a_run_of_a_step_or_two_is_planned_with_a_warning(
+    tmp_path: Path, rows: int, words: tuple[str, ...], steps: str | None
+) -> None:
+    write_lines(tmp_path / "mine.jsonl", [CHAT] * rows)
+    plan = plan_of(tmp_path, "stage=demo", "data.mix=[{name: ./mine.jsonl}]", *words)
+    warned = [warning.message for warning in plan.warnings if warning.id == "few_steps"]
+    assert len(warned) == (steps is not None)
+    assert steps is None or warned[0].startswith(f"nothing can be learnt in {steps}: ")
