@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
-from launch.errors import did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, path_problem, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz")
@@ -51,17 +51,12 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
     Where files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only those of `split` are taken.
     `where` names the key that the path is from.
 
-    Raises UserError: data_no_files, data_file_type.
+    Raises UserError: bad_path, data_no_files, data_file_type.
     """
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = [found for found in path.rglob("*") if _is_data_file(found, path)]
-        of_split = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)  # not `trainers.csv`
-        files = [found for found in files if of_split.match(found.name)] or files
-    else:
-        matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
-        files = [match for match in matches if match.is_file()]
+    try:
+        files = _list_files(path, split)
+    except OSError as error:
+        raise UserError(path_problem(error, str(path), where)) from error
     if not files:
         if not path.exists() and not is_pattern(str(path)):
             raise refusal("data_no_files", f"{path} does not exist", where, suggest_neighbours(path))
@@ -75,6 +70,17 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
     return tuple(sorted(files))
 
 
+def _list_files(path: Path, split: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        files = [found for found in path.rglob("*") if _is_data_file(found, path)]
+        of_split = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)  # not `trainers.csv`
+        return [found for found in files if of_split.match(found.name)] or files
+    matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
+    return [match for match in matches if match.is_file()]
+
+
 def suggest_neighbours(path: Path) -> str | None:
     """Return which names in the folder of a missing path are like its own."""
     try:
@@ -86,7 +92,7 @@ def suggest_neighbours(path: Path) -> str | None:
 def _is_data_file(path: Path, root: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
     is_data = bool(file_format(path)[0] or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0]))
-    return not is_hidden and path.is_file() and is_data
+    return not is_hidden and is_data and path.is_file()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from launch.worker.held_out import CHOICE, LOSS, ROWS, write_task
 DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_modules", "tulu3", "held_out"
 RESULTS = "evaluation"  # the folder of the results in a run's
 _MOST_ROWS = 200  # of those that a run held out
+_LEAST_ROWS = 10  # of which a tenth can be held out
 
 # Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of results in
 # https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of https://arxiv.org/abs/2411.15124; the names of its
@@ -62,7 +63,7 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
     if ensure_held_out(record):
         return HELD_OUT
     if DEMO in tasks:
-        raise _no_rows(run)
+        raise _no_rows(record)
     return ",".join(tasks)
 
 
@@ -80,9 +81,22 @@ def ensure_held_out(run: RunRecord) -> Path | None:
     return folder
 
 
-def _no_rows(run: Path | None) -> UserError:
-    message = f"{run_name(run)} held out no rows of its data" if run else "tasks=held_out needs a run"
-    cure = "train with data.validation=0.1 to judge the model by rows that it has not seen, or name others with tasks="
+def _no_rows(run: RunRecord | None) -> UserError:
+    """Return the refusal of tasks=held_out, with what can be done for that run."""
+    others = "name other tasks with tasks="
+    if run is None:
+        message = "tasks=held_out needs a run"
+        return refusal("no_held_out", message, "tasks", f"name a run, or {others}")
+    message = f"{run_name(run.folder)} held out no rows of its data"
+    kind, entries = mapping(run.settings.get("stage")).get("kind"), run.plan.get("data")
+    local = [mapping(entry) for entry in entries] if isinstance(entries, list) else []
+    rows = sum(int(entry.get("read") or 0) for entry in local)
+    if kind not in ("sft", "dpo"):
+        cure = f"only SFT and DPO are judged by held-out rows; {others}"
+    elif not all(local) or rows < _LEAST_ROWS:
+        cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
+    else:
+        cure = f"train with data.validation=0.1 to judge the model by rows that it has not seen, or {others}"
     return refusal("no_held_out", message, "tasks", cure)
 
 
@@ -99,9 +113,10 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
         if name in _OF_DEMO:
             specs.append(TaskSpec((), _OF_DEMO[name](cache)))
         elif name == HELD_OUT:
-            folder = ensure_held_out(RunRecord(run)) if run else None
+            record = RunRecord(run) if run else None
+            folder = ensure_held_out(record) if record else None
             if folder is None:
-                raise _no_rows(run)
+                raise _no_rows(record)
             specs.append(TaskSpec((), folder))
         elif name == TULU3:
             specs += TULU3_SPECS

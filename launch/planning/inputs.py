@@ -290,7 +290,8 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         return None
     trainer, kind = config.trainer, config.stage.kind
     if not trainer.validation_flags and (unstaged or kind not in (Kind.sft, Kind.dpo)):
-        message = f"{trainer.name} does not evaluate while it trains: {trainer.why['validation']}"
+        reason = trainer.why.get("validation", "its file has no validation_flags")
+        message = f"{trainer.name} does not evaluate while it trains: {reason}"
         also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
         sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
         cure = Cure(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")

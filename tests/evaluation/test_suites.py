@@ -108,6 +108,31 @@ def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
         find_specs("held_out", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data", "advice"),
+    [
+        ("sft", [{"read": 60}], "train with data.validation=0.1"),
+        ("dpo", [{"read": 60}, {"read": 9}], "train with data.validation=0.1"),
+        ("sft", [None], "local data"),  # made here, or of the hub
+        ("sft", [{"read": 60}, None], "local data"),
+        ("sft", [{"read": 4}], "with 10 or more"),
+        ("rlvr", [{"read": 60}], "only SFT and DPO"),
+        ("rm", [{"read": 60}], "only SFT and DPO"),
+    ],
+)
+def test_what_is_advised_to_hold_rows_out_can_be_done(
+    tmp_path: Path, kind: str, data: list[object], advice: str
+) -> None:
+    run = write_record(tmp_path, f"stage: {{kind: {kind}}}\n")
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps({**plan, "data": data}))
+    with pytest.raises(UserError) as refused:
+        find_specs("held_out", tmp_path, run)
+    [problem] = refused.value.problems
+    assert problem.id == "no_held_out" and advice in str(problem.cure)
+    assert ("data.validation" in str(problem.cure)) is advice.startswith("train")
+
+
 def test_the_questions_of_demo_rlvr_are_not_taken_for_rows_that_a_run_held_out(tmp_path: Path) -> None:
     folder = ensure_module_suite(tmp_path)
     assert (folder / "modules.yaml").is_file()

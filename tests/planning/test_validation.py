@@ -10,7 +10,7 @@ from launch.errors import Problem
 from launch.planning.data import describe_schedule
 from launch.planning.plan import Plan
 from tests.conftest import machine_in, planned, problems
-from tests.data.files import PAIR, chat, write_lines
+from tests.data.files import CHAT, PAIR, chat, write_lines
 
 DEMO = ("stage=demo", "trainer=trl_sft", "gpus=1")
 
@@ -97,6 +97,26 @@ def test_an_evaluation_without_a_checkpoint_is_a_warning(tmp_path: Path, mine: t
     words = ("data.validation=0.1", "recipe.eval_steps=6", "recipe.checkpoint_steps=4")
     assert [warning.id for warning in plan_of(tmp_path, *mine, *words).warnings] == ["best_not_saved"]
     assert not plan_of(tmp_path, *mine, "data.validation=0.1", "recipe.checkpoint_steps=4").warnings
+
+
+@pytest.mark.parametrize(
+    ("stage", "trainer"),
+    [
+        *(("demo_rlvr", name) for name in ("trl_grpo", "grpo_fast", "grpo")),
+        ("demo_rlvr_lora", "trl_grpo"),
+        ("rlvr", "grpo_fast"),
+        ("rm", "reward_modeling"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0.2", "20%", "./held_out.jsonl"])
+def test_stages_whose_loss_on_held_out_rows_says_nothing_refuse_with_what_works(
+    tmp_path: Path, stage: str, trainer: str, value: str
+) -> None:
+    write_lines(tmp_path / "held_out.jsonl", [CHAT])
+    problem = refusal(tmp_path, f"stage={stage}", f"trainer={trainer}", "gpus=8", f"data.validation={value}")
+    assert problem.id == "validation_unsupported" and "data.validation" in str(problem.where)
+    assert problem.message.startswith(f"{trainer} does not evaluate while it trains: ")
+    assert "launch eval" in str(problem.cure) and "trainer=" not in str(problem.cure)
 
 
 @pytest.mark.parametrize("trainer", ["finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling"])
