@@ -77,6 +77,21 @@ def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
     return str(file)
 
 
+def test_a_reward_model_is_proven_in_the_folder_that_its_script_adds(home: Path, open_instruct: Path) -> None:
+    file = home / "judged.jsonl"
+    write_pairs(file, "Yes.", ["No."] * 16)
+    [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
+    words = (f"model.path={model}", f"data.mix=[{{name: {file}}}]", "device=cpu", "recipe.max_seq_length=256")
+    done = launch_in(home, "stage=rm", *words, "recipe.global_batch_size=8", "report=false", "name=judge")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "rm" / "judge"
+    items = read_items(run)
+    assert {items[what]["verdict"] for what in ("first_update", "gradients", "last_update", "saved_weights")} == {
+        "proven"
+    }
+    assert [*run.glob("model/reward_modeling__*/config.json")]
+
+
 LONG = "word " * 700  # more than recipe.max_seq_length
 
 

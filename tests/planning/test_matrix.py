@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launch.api.planning import PlannedRun
+from launch.commands.plan import describe
 from launch.config.schema import Device
 from launch.errors import UserError
+from launch.planning.machine import Machine
 from launch.planning.plan import build_plan
-from tests.conftest import composed_at, fixed_machine, planned
+from launch.resources import group_options
+from launch.upstream.trainers import trainer_files
+from tests.conftest import composed, composed_at, fixed_machine, machine_in, planned
+from tests.data.files import CHAT, PAIR, write_lines
 
 TRAINERS = {
     "finetune": ("stage=sft",),
@@ -123,3 +130,58 @@ def test_flags_that_a_trainer_dies_of(trainer: str, override: str, problem: str 
 def test_open_instruct_gets_the_begin_token_that_it_insists_on(model: str) -> None:
     plan = planned("stage=sft", "gpus=8", f"model={model}")
     assert ("add_bos" in plan.flags) == (model == "olmo2_1b")
+
+
+def combinations(stages: list[str]) -> list[tuple[str, str]]:
+    """Every stage with every shipped trainer of its kind."""
+    kinds = {stage: composed(f"stage={stage}").config.stage.kind for stage in stages}
+    files = trainer_files().items()
+    return [(stage, name) for stage, kind in kinds.items() for name, file in files if file.get("kind") == kind]
+
+
+def first_problem(stage: str, trainer: str, *overrides: str, machine: Machine) -> str | None:
+    """The problem of a plan, which is shown where there is none; anything but a refusal is an error."""
+    try:
+        plan = planned(f"stage={stage}", f"trainer={trainer}", *overrides, machine=machine)
+    except UserError as error:
+        [problem, *_] = error.problems
+        assert problem.id and problem.message and (problem.where or problem.cure), problem
+        return problem.id
+    shown = PlannedRun(plan)
+    assert describe(shown, {}) and shown.as_json()
+    return None
+
+
+# what somebody may write of each key that a trainer, or the kind of a stage, may lack
+PLAUSIBLE: tuple[tuple[str, ...], ...] = (
+    ("data.mix=[{name: ./chats.jsonl}]", "data.validation=0.2"),
+    ("data.mix=[{name: ./pairs.jsonl}]", "data.validation=./held_out.jsonl"),
+    ("data.mix=[{name: owner/name}]", "data.validation=0.1"),
+    ("recipe.eval_steps=5", "data.validation=0.2"),
+    ("data.build=demo_preferences", "data.columns.prompt=question"),
+    ("recipe.max_steps=1", "recipe.warmup_ratio=0", "recipe.lr_scheduler=cosine"),
+    ("recipe.lora.rank=8", "recipe.lora.targets=[q_proj]", "recipe.precision=fp32"),
+    ("recipe.loss=dpo", "recipe.beta=null", "recipe.prompts_per_step=2", "recipe.verifier=exact"),
+    ("recipe.packing=bins", "recipe.balanced=true", "recipe.loss_averaging=tokens", "recipe.generation=vllm_server"),
+)
+
+
+@pytest.mark.parametrize("stage", ["sft", "demo_dpo", "rm", "demo_rlvr"])
+def test_no_key_of_another_trainer_or_kind_is_a_traceback(tmp_path: Path, stage: str) -> None:
+    for name, row in {"chats": CHAT, "pairs": PAIR, "held_out": PAIR}.items():
+        write_lines(tmp_path / f"{name}.jsonl", [row] * 200)
+    machine = machine_in(tmp_path)
+    for stage_name, trainer in combinations([stage]):
+        for overrides in PLAUSIBLE:
+            first_problem(stage_name, trainer, *overrides, machine=machine)
+
+
+def test_rows_are_held_out_of_each_stage_or_refused_with_what_works(tmp_path: Path) -> None:
+    machine = machine_in(tmp_path)
+    found = {
+        pair: first_problem(*pair, "gpus=1", "data.validation=0.2", machine=machine)
+        for pair in combinations(group_options("stage"))
+    }
+    works = {pair: id for pair, id in found.items() if pair[1] in ("trl_sft", "trl_dpo")}
+    assert works and set(works.values()) == {None}
+    assert {id for pair, id in found.items() if pair not in works} == {"validation_unsupported"}

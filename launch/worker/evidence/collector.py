@@ -85,8 +85,10 @@ class EvidenceCollector:
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
         """Check the files of the model if `folder` is the trainer's output; a finding there ends no rank."""
-        output = Path(self._context.trainer.flag("output_dir") or "")
-        if self._context.events.rank or Path(str(folder)).resolve() != output.resolve():
+        output = Path(self._context.trainer.flag("output_dir") or "").resolve()
+        saved = Path(str(folder)).resolve()
+        adds_folder = self._context.trainer.script_name == "reward_modeling.py"  # reward_modeling.py:195
+        if self._context.events.rank or (saved.parent if adds_folder else saved) != output:
             return
 
         def check() -> Evidence:
