@@ -276,12 +276,12 @@ class Updates:
         names = _spread(group.names)
         tensors = [self._trained[name] for name in names]
         parts = [_eps(t) * part.abs().cpu() for t, part in zip(tensors, _samples(tensors), strict=True)]
-        if rate <= TINY * self._scale:
+        steps = torch.cat(parts)
+        if not steps.numel() or rate <= TINY * self._scale:  # a rank may hold nothing of a group
             return False
         if not all(map(self._hides_decay, names)):
-            return rate > 4 * float(torch.cat(parts).quantile(0.25))
-        steps = torch.cat([part[part > 0] for part in parts])
-        return not steps.numel() or rate > float(steps.min())
+            return rate > 4 * float(steps.quantile(0.25))
+        return not steps.any() or rate > float(steps[steps > 0].min())
 
     def _can_show(self) -> bool:
         """Whether an update can show at the largest rate of the schedule; DeepSpeed's fp32 copies add small ones up."""
