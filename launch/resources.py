@@ -43,6 +43,12 @@ def default_user_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
 
 
+def user_cache(environ: Mapping[str, str]) -> Path:
+    """Return the folder of what launch keeps for a user between commands, which may not exist: ~/.cache/launch."""
+    caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
+    return Path(f"{caches}/launch").expanduser().absolute()
+
+
 def config_roots() -> tuple[Path, ...]:
     """Return the folders that hold the groups: the user's, which may not exist, and the shipped one."""
     return default_user_folder(os.environ), CONFIGS

@@ -36,6 +36,7 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan, tokens.samples if tokens else None)),
         ("adapter", _adapter(plan)),
+        ("template", _describe_template(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),
         ("files", "  ".join(_relative(path) for path in plan.parallel.files) or "none"),
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
@@ -96,6 +97,15 @@ def _adapter(plan: Plan) -> str:
     adapter = plan.inputs.model.adapter
     start = f"; resumes training {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
     return f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights in {base}{start}"
+
+
+def _describe_template(plan: Plan) -> str:
+    """Where the text of a template of TRL's is from; empty for another one."""
+    template = plan.trl_template
+    if template is None:
+        return ""
+    later = "" if template.text is not None else ", by its digest in the lock: `check` and `run` read the text"
+    return f"{template.name} {template.source}{later}"
 
 
 def _describe_ranks(plan: Plan) -> str:

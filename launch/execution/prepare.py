@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from launch.data.staging import load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
-from launch.errors import Cure, refusal
+from launch.errors import Cure, UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
+from launch.planning.chat_template import missing_text_problem
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import BUILDS, MERGE
 from launch.planning.plan import Plan
@@ -16,7 +17,8 @@ from launch.planning.plan import Plan
 def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the plan's model and data where they are missing, and stage local data; existing files are kept.
 
-    Raises UserError: validation_trained, those of the builders, of `launch.data.staging.stage` and of `merge_adapter`.
+    Raises UserError: validation_trained, those of the builders, of `stage_template`, of
+    `launch.data.staging.stage` and of `merge_adapter`.
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:
@@ -26,6 +28,7 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
         did = "merged" if merged.built else "uses the merge of"
         say(f"{did} {adapter.folder} and {adapter.base} in {merged.folder}")
     build_missing(plan, say)
+    stage_template(plan)
     digests = DigestCache(plan.cache / "digests.json")
     for entry in plan.inputs.mixture:
         if entry.data is not None and load_staged(entry.data) is None:
@@ -39,6 +42,19 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
             cure = Cure("remove them from one of the two, or set {0}", "allow=[validation_trained]")
             raise refusal("validation_trained", message, plan.origins.of("data.validation").where, cure)
     digests.save()
+
+
+def stage_template(plan: Plan) -> None:
+    """Write the text of TRL's chat template where the trainer reads it, and a resumed run reads it again.
+
+    Raises UserError: no_template_text.
+    """
+    if plan.trl_template is None:
+        return
+    where = plan.origins.of("recipe.chat_template").where
+    if problem := missing_text_problem(plan.trl_template, plan.command[0], where):
+        raise UserError(problem)
+    plan.finder.stage(plan.trl_template)
 
 
 _MODELS = {"demo": "the demo's model", "demo_trained": "the demo's model, trained for a minute"}

@@ -22,7 +22,7 @@ from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
 from launch.errors import Cure, Problem, UserError, refusal
-from launch.execution.prepare import build_missing
+from launch.execution.prepare import build_missing, stage_template
 from launch.external import failure_reason
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
@@ -58,12 +58,13 @@ def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: b
     """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe `detail` of them token by
     token. With `only_local` hub data is left out, and what this machine builds itself.
 
-    Raises UserError: preview_failed, no_checkout, and those of the data's conversion.
+    Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's conversion.
     """
     if plan.config.trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         message = f"{plan.trainer} tokenises with open-instruct's code, and there is no checkout here"
         raise refusal("no_checkout", message, "upstream.dir", "set OPEN_INSTRUCT_DIR to a checkout")
     build_missing(plan, lambda message: None)
+    stage_template(plan)
     with tempfile.TemporaryDirectory(prefix="launch-preview-") as name:
         folder = Path(name)
         entries = [entry for entry in plan.inputs.mixture if entry.data is not None or not only_local]

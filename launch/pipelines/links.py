@@ -210,7 +210,7 @@ def _check_link(plan: Plan, before: Plan) -> None:
         find_template_name(values_of(each.flags), [*each.options, *each.patches]) for each in (before, plan)
     )
     if template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in allow:
-        is_own = trained is None and brings_template(before.inputs.model.local, template) is not False
+        is_own = trained is None and brings_template(before.inputs.model.local, template, plan.finder) is not False
         if not is_own:
             refuse_other_template(template, trained or "its tokenizer's own", f"stage {before.stage}", plan.origins)
     if problems := [problem for problem in _link_problems(plan, before) if problem.id not in allow]:

@@ -1,16 +1,17 @@
 """Which chat template a run gets: `recipe.chat_template`, or else the one that the model's folder brings.
 
-A name is open-instruct's own, or that of a file below launch/templates; a user's `.jinja` file is known by its path.
-open-instruct takes a name (`--chat_template_name`), which the patch `chat_template` adds for a file; TRL a file, in a
-flag (trl_sft) or an option of launch's own entry. The worker compares the tokenizer with it (the expectation
-`chat_template`). Preferences in another template than the one that their model was trained with are refused.
+A name is open-instruct's own, that of a file in launch/templates, or TRL's (launch/upstream/trl_templates.py); a user's
+`.jinja` file is known by its path. open-instruct takes a name (`--chat_template_name`), which the patch `chat_template`
+adds for a file; TRL a file, in a flag (trl_sft) or an option of launch's own entry. The worker compares the tokenizer
+with it (the expectation `chat_template`). Preferences in another template than the one that their model was trained
+with are refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,25 @@ from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
 from launch.errors import Cure, Problem, did_you_mean, refusal
-from launch.files import load_json
+from launch.files import load_json, read_json_object
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
+from launch.upstream.trl_templates import (
+    SUFFIX,
+    TemplateFinder,
+    TrlTemplate,
+    digest_text,
+    family_names,
+    has_marks,
+    load_templates,
+    staged_name,
+)
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
+_OF_LAUNCH = re.compile(rf".*/launch/templates/(trl/)?[^/]+\{SUFFIX}")  # of any installation; older ones had TRL's
+STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
-_SUFFIX = ".jinja"
-_TRAINING = "_training"  # ends the name of a form with marks around the answers
-_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")  # trl/chat_template_utils.py, has_generation_markers
 _KEY = "recipe.chat_template"
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 
@@ -36,8 +46,9 @@ _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends
 class ChatTemplate:
     """The template that a recipe sets."""
 
-    name: str  # open-instruct's, or that of a file below launch/templates; a user's file by its absolute path
-    file: Path | None  # None: open-instruct has it under its name
+    name: str  # open-instruct's, TRL's, or that of a file in launch/templates; a user's file by its absolute path
+    file: Path | None  # that the trainer reads; None: open-instruct has it under its name
+    trl: TrlTemplate | None = None  # a template of TRL's, whose `file` is written before a run
 
     @property
     def short_name(self) -> str:
@@ -45,7 +56,9 @@ class ChatTemplate:
         return Path(self.name).stem if self.file else self.name
 
 
-def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str]) -> ChatTemplate | None:
+def find_template(
+    config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
+) -> ChatTemplate | None:
     """Return what recipe.chat_template names; `upstream` are the names that open-instruct's trainers have.
 
     Raises UserError: unknown_name.
@@ -54,39 +67,85 @@ def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Seq
     if name is None:
         return None
     upstream, takes_files = () if is_trl else upstream, is_trl or "chat_template" in config.trainer.patches
-    shipped = _shipped() if takes_files else {}
-    if name in upstream or name in shipped:
-        return ChatTemplate(name, None if name in upstream else shipped[name])
+    if name in upstream:
+        return ChatTemplate(name, None)
+    if takes_files and (own := _own_templates().get(name)):
+        return ChatTemplate(name, own)
+    if takes_files and (template := finder.find(name)):
+        return ChatTemplate(name, template.file_below(finder.staged), template)
     path = cwd / Path(name).expanduser()
-    if takes_files and path.suffix == _SUFFIX and path.is_file():
+    if takes_files and path.suffix == SUFFIX and path.is_file():
         return ChatTemplate(str(path), path)
     message, cure = f"{config.trainer.name} has no chat template '{name}'", None
-    if takes_files and path.suffix == _SUFFIX:
+    if takes_files and path.suffix == SUFFIX:
         message = f"recipe.chat_template={name}: {path} is not a file"
     else:
-        names = [known for known in sorted({*shipped, *upstream}) if not known.endswith(_TRAINING)]
+        shipped = {*_own_templates(), *finder.names()} if takes_files else set[str]()
+        names = [known for known in sorted({*shipped, *upstream}) if family_names(known)[0] == known]
         family = [known for known in names if known.startswith(name)]
         near = None if family else did_you_mean(name, names)
-        other = f"name a {_SUFFIX} file" if takes_files else "write the template into the model's tokenizer"
+        other = f"name a {SUFFIX} file" if takes_files else "write the template into the model's tokenizer"
         cure = near or f"choose from {', '.join(family or names)}, or {other}"
     raise refusal("unknown_name", message, origins.of(_KEY).where, cure)
 
 
-def template_warnings(template: ChatTemplate | None) -> tuple[Problem, ...]:
-    """Name the others of a family whose first template bears the family's name, as gemma does."""
-    if template is None:
+def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Problem, ...]:
+    """Name the others of a family whose first template bears the family's name, as gemma does; and report an installed
+    text that is not the locked version's."""
+    if template is None or template.trl is None:
         return ()
-    others = [other for other in _shipped() if not other.endswith(_TRAINING)]
-    later = [other for other in others if re.fullmatch(rf"{re.escape(template.name)}\d\w*", other)]
-    if not later:
-        return ()
-    message = f"recipe.chat_template={template.name} is the format of the family's first models"
-    return (Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}"),)
+    warnings = []
+    pattern = rf"{re.escape(template.name)}\d\w*"
+    others = [other for other in sorted(finder.names()) if re.fullmatch(pattern, other)]
+    if later := [other for other in others if family_names(other)[0] == other]:
+        message = f"recipe.chat_template={template.name} is the format of the family's first models"
+        warnings.append(Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}"))
+    locked = load_templates()
+    if template.name in locked.digests and not template.trl.is_locked:
+        message = f"the chat template {template.name} {template.trl.source} is another text than TRL {locked.trl}'s"
+        cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
+        warnings.append(Problem("other_template_text", message, _KEY, cure))
+    return tuple(warnings)
 
 
-def _shipped() -> dict[str, Path]:
-    """Return this project's template files, by name."""
-    return {path.stem: path for path in sorted(_FOLDER.rglob(f"*{_SUFFIX}"))}
+def template_file(template: ChatTemplate | None) -> Path | None:
+    """Return the file of a template, and this project's file for one that open-instruct has too; None without one."""
+    return (template.file or _own_templates().get(template.name)) if template else None
+
+
+def missing_text_problem(template: TrlTemplate, python: str, where: str | None) -> Problem | None:
+    """Return the problem of a template whose text is nowhere on this machine, with the command that brings it; None for
+    one whose text is here."""
+    if template.text is not None:
+        return None
+    version = load_templates().trl
+    message = (
+        f"the text of TRL {version}'s chat template {template.name} is not on this machine: "
+        f"no TRL that has it is installed for {python} or for launch, and no earlier command kept it"
+    )
+    cure = f"`pip install trl=={version} --no-deps` in launch's environment brings it: only this file is read"
+    return Problem("no_template_text", message, where, cure)
+
+
+def find_earlier_texts(
+    finder: TemplateFinder, template: TrlTemplate, runs: Sequence[Path]
+) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
+    """Yield those of the `runs` that were planned with another content of a template of TRL's, whose text is still
+    here: the folder, the plan's identity, and the digests of the forms."""
+    for run in runs:
+        plan = read_json_object(run / "plan.json")
+        recorded = plan.get("chat_template")
+        forms = recorded.get("forms") if isinstance(recorded, dict) else None
+        if not isinstance(forms, dict) or template.name not in forms or forms == template.digests:
+            continue
+        earlier = replace(finder, wanted=forms).find(template.name)
+        if earlier is not None and earlier.text is not None:
+            yield run, str(plan.get("identity")), forms
+
+
+def _own_templates() -> dict[str, Path]:
+    """Return this project's own template files, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.glob(f"*{SUFFIX}"))}
 
 
 def needs_begin_token(family: Family, template: object, tokenizer: object) -> bool | None:
@@ -107,6 +166,7 @@ def check_template(
     options: Sequence[str],
     *,
     environ: Mapping[str, str],
+    finder: TemplateFinder,
 ) -> None:
     """Check that there is a template, with the marks that the trainer's masks need, and that preferences have that of
     the run whose model they start from; a stage that names none takes the model's. `flags`: by name, their values;
@@ -118,12 +178,13 @@ def check_template(
     folder = model.adapter.folder if model.adapter else model.local
     own = flags.get("tokenizer_name_or_path")
     tokenizer = Path(str(own)) if own else folder or hub_snapshot(model.reference, environ)
-    text = _read_file(template) if template else read_template(tokenizer) if tokenizer else None
+    text, trl = _find_text(template, finder) if template else (read_template(tokenizer) if tokenizer else None, None)
     if template is None and text is None and tokenizer and (tokenizer / "tokenizer_config.json").is_file():
         message = f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
         cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
         raise refusal("no_chat_template", message, model.provenance.where, cure)
-    if text is not None and flags.get("assistant_only_loss") is True and not _has_marks(text):
+    is_marked = trl.marks_answers if trl else text is None or has_marks(text) or finder.has_training_form(text)
+    if flags.get("assistant_only_loss") is True and not is_marked:
         what = f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
         message = f"{what} does not mark the answers ({{% generation %}}), which {config.trainer.name}'s masks need"
         sentence = "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: a loss on all turns"
@@ -138,22 +199,19 @@ def check_template(
         trained = find_template_name(recorded, [*plan["patches"], *plan.get("options", ())])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
-    if not brings_template(folder, template):
+    if not brings_template(folder, template, finder):
         refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
 
 
-def _has_marks(text: str) -> bool:
-    """Whether a template marks the answers, or TRL has a form of it that does (trl/chat_template_utils.py,
-    get_training_chat_template: equal texts)."""
-    forms = _shipped()
-    trainable = (forms[name.removesuffix(_TRAINING)] for name in forms if name.endswith(_TRAINING))
-    return bool(_MARK.search(text)) or any(path.read_text(encoding="utf-8") == text for path in trainable)
-
-
-def brings_template(folder: Path | None, template: str) -> bool | None:
+def brings_template(folder: Path | None, template: str, finder: TemplateFinder) -> bool | None:
     """Whether a tokenizer's folder brings this template; None where it brings none."""
-    own, named = read_template(folder) if folder else None, _read_file(template)
-    return None if own is None else named is not None and _normalize(own) == _normalize(named)
+    own = read_template(folder) if folder else None
+    if own is None:
+        return None
+    text, trl = _find_text(template, finder)
+    if text is not None:
+        return _normalize(own) == _normalize(text)
+    return trl is not None and trl.digests[trl.name] in {digest_text(file) for file in _possible_files(own)}
 
 
 def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:
@@ -171,9 +229,11 @@ def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str 
     path. None: the tokenizer's own."""
     values = [value for name, _, value in (option.partition("=") for option in options) if name in _OPTIONS]
     file = str(flags.get("chat_template_path") or next(iter(values), ""))
-    if file and _FOLDER.name not in Path(file).parts:
-        return file
-    name = Path(file).stem if file else flags.get(TEMPLATE_FLAG)
+    if _OF_LAUNCH.fullmatch(file):
+        return Path(file).stem
+    if file:
+        return staged_name(Path(file)) or file
+    name = flags.get(TEMPLATE_FLAG)
     return str(name) if name else None
 
 
@@ -190,16 +250,22 @@ def read_template(folder: Path) -> str | None:
         return None
 
 
-def template_file(name: str) -> Path | None:
-    """Return the file of a template of this project, or the user's; None for one that open-instruct alone has."""
-    path = _shipped().get(name) or Path(name)
-    return path if path.is_file() else None
+def _find_text(name: str, finder: TemplateFinder) -> tuple[str | None, TrlTemplate | None]:
+    """Return a template's text, where it is here, and TRL's template, if it is one of TRL's."""
+    file = _own_templates().get(name) or Path(name)
+    if file.is_file():
+        return file.read_text(encoding="utf-8"), None
+    trl = finder.find(name)
+    return (trl.text if trl else None), trl
 
 
-def _read_file(name: str) -> str | None:
-    path = template_file(name)
-    return path.read_text(encoding="utf-8") if path else None
+def _possible_files(text: str) -> list[str]:
+    """Return the texts of files that would hold a tokenizer's template: with and without BOS and a last line's end, and
+    with either kind of line's end (TRL 1.16 has one file with `\\r\\n`)."""
+    bare = text.replace("\r\n", "\n").strip()
+    files = [f"{form}{end}" for form in (bare, bare.removeprefix(_BOS), f"{_BOS}{bare}") for end in ("", "\n")]
+    return files + [file.replace("\n", "\r\n") for file in files]
 
 
 def _normalize(text: str) -> str:
-    return text.strip().removeprefix(_BOS).strip()
+    return text.replace("\r\n", "\n").strip().removeprefix(_BOS).strip()

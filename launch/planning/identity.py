@@ -19,6 +19,7 @@ from typing import Any
 from launch.config.schema import Family, RootConfig
 from launch.data.sources import Digest
 from launch.files import load_json, open_file, write_exact
+from launch.planning.chat_template import ChatTemplate
 from launch.planning.inputs import Inputs, InputSource
 from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import versioned
@@ -102,12 +103,23 @@ class InputContent:
     reference: str  # log-probs of the reference model
 
 
-def read_content(config: RootConfig, inputs: Inputs, parallel: Parallel, cwd: Path, digest: Digest) -> InputContent:
-    """Digest the local inputs and the user's chat template, and name the folders of what is cached of them."""
+def read_content(
+    config: RootConfig,
+    inputs: Inputs,
+    parallel: Parallel,
+    cwd: Path,
+    digest: Digest,
+    *,
+    template: ChatTemplate | None,
+) -> InputContent:
+    """Digest the local inputs and a chat template that is TRL's or the user's, and name the folders of what is cached
+    of them."""
     content = _digest_inputs(inputs, digest)
-    template = Path(config.recipe.chat_template or "")
-    if template.is_absolute() and (value := digest(template)):
-        content[template] = value
+    if template is not None and template.file is not None:
+        is_users = Path(template.name).is_absolute()
+        value = template.trl.digest if template.trl else digest(template.file) if is_users else None
+        if value:
+            content[template.file] = value
     tokenizer = config.flags.get("tokenizer_name_or_path")
     tokenized = content_key(_digest_tokenized_inputs(inputs, tokenizer, content, digest, cwd))
     reference = _reference_key(content, config.trainer.name, parallel)

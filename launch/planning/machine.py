@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -67,6 +68,7 @@ class Machine:
     schemas: Mapping[str, Schema]  # trainer: what its parser accepts
     registries: Mapping[str, Sequence[str]]  # flag: the names that the trainer looks its value up in while it runs
     digests: DigestCache  # of local models and data
+    own_packages: Sequence[Path] = ()  # folders of the packages that are installed for launch itself
 
     @property
     def card(self) -> str | None:
@@ -114,6 +116,7 @@ def this_machine(
         schemas={config.trainer.name: resolved.schema},
         registries=resolved.schema.names,
         digests=DigestCache(cache / "digests.json", await_digests),
+        own_packages=package_folders(sys.executable),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from launch.config.schema import Family, Launcher, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
 from launch.planning.chat_template import (
+    STAGED,
     TEMPLATE_FLAG,
     ChatTemplate,
     check_template,
+    find_earlier_texts,
     find_template,
     template_warnings,
 )
@@ -80,7 +82,9 @@ from launch.planning.tracking import (
     tracking_environment,
     tracking_warnings,
 )
+from launch.resources import user_cache
 from launch.upstream.schema import Schema
+from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
@@ -109,6 +113,7 @@ class _Resolved:
     shape: ModelShape | None  # of the model; None where it is unknown
     lora: Lora | None  # the adapter that is trained; None: all weights are
     template: ChatTemplate | None  # that the recipe sets
+    finder: TemplateFinder = field(repr=False, compare=False)  # of TRL's templates
 
     @property
     def upstream(self) -> UpstreamState:
@@ -161,6 +166,13 @@ class Plan(_Rendered):
     def trains_adapter(self) -> bool:
         """Whether an adapter is trained, by recipe.lora or by flags of the trainer's own alone."""
         return any(self.flags[name].value for name in _ADAPTER_FLAGS if name in self.flags)
+
+    @property
+    def trl_template(self) -> TrlTemplate | None:
+        """The template of TRL's that the trainer reads from its file; None where it reads none, or a flag's instead."""
+        template = self.template
+        is_read = template is not None and any(str(template.file) in argument for argument in self.command)
+        return template.trl if template is not None and is_read else None
 
     @property
     def unset(self) -> tuple[str, ...]:
@@ -246,6 +258,7 @@ class Plan(_Rendered):
             "data": self.data,
             "inputs": self.input_digests,
             **({"started_from": self.started_from} if self.started_from else {}),
+            **({"chat_template": self.trl_template.as_json()} if self.trl_template else {}),
             "lengths_file": self.lengths_file,
             "upstream": self.upstream,
             "folder": self.folder,
@@ -273,17 +286,41 @@ def build_plan(
     Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is not read without
     `reads_rows`. `pending`: a model that another run is still to make. Raises UserError for settings that cannot work.
     """
-    try:
-        rendered = _render(composed, _resolve(composed, machine, pending, reads_rows=reads_rows))
+
+    def build(forms: Mapping[str, str]) -> Plan:
+        rendered = _render(composed, _resolve(composed, machine, pending, reads_rows=reads_rows, forms=forms))
         identity, digests = _identify(rendered)
+        texts = texts_with_name(rendered.runs, composed.stage, NAME)
+        named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
+        plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
+        return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
+
+    try:
+        plan = _take_earlier_text(build({}), build)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         raise UserError([locate_in_overlay(problem, composed.origins) for problem in error.problems]) from error
     machine.digests.save()
-    texts = texts_with_name(rendered.runs, composed.stage, NAME)
-    named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
-    plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
-    return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
+    if plan.trl_template is not None:
+        plan.finder.keep(plan.trl_template)
+    return plan
+
+
+def _take_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Plan]) -> Plan:
+    """Return the plan of an unfinished run that began with another text of TRL's template, where only the text differs
+    and is still here: an update of TRL changes no run that has begun. `build` plans with the digests of a text."""
+    template = plan.trl_template
+    if template is None or plan.config.restart:
+        return plan
+    runs = [plan.folder]
+    if plan.config.name is None:
+        is_begun = plan.folder.exists()
+        runs = [] if is_begun else [run for run in plan.folder.parent.glob("*/") if not (run / "DONE").exists()]
+    for run, identity, forms in find_earlier_texts(plan.finder, template, runs):
+        earlier = build(forms)
+        if (earlier.folder, earlier.identity) == (run, identity):
+            return earlier
+    return plan
 
 
 def plan_line(line: CommandLine) -> Plan:
@@ -292,13 +329,25 @@ def plan_line(line: CommandLine) -> Plan:
     return build_plan(composed, this_machine(composed))
 
 
-def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, reads_rows: bool) -> _Resolved:
-    """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError."""
+def _resolve(
+    composed: Composed,
+    machine: Machine,
+    pending: PendingModel,
+    *,
+    reads_rows: bool,
+    forms: Mapping[str, str],
+) -> _Resolved:
+    """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError.
+
+    `forms`: digests of TRL's template that an earlier run began with, by the names of its forms.
+    """
     config, origins = composed.config, composed.origins
     runs = machine.cwd / Path(config.runs).expanduser()
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
     check_validation(config, origins)
-    template = find_template(config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()))
+    packages = (*machine.packages, *machine.own_packages)
+    finder = TemplateFinder(packages, user_cache(machine.environ) / "templates", cache / STAGED, forms)
+    template = find_template(config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()), finder)
     if template is not None:
         config = replace(config, recipe=replace(config.recipe, chat_template=template.name))
     inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
@@ -316,7 +365,7 @@ def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, rea
     else:
         batch = split_batch(config.recipe.global_batch_size, per_device, width.world_size)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
-    content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of)
+    content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of, template=template)
     return _Resolved(
         stage=composed.stage,
         config=config,
@@ -333,6 +382,7 @@ def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, rea
         shape=shape,
         lora=lora,
         template=template,
+        finder=finder,
     )
 
 
@@ -349,7 +399,15 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     check_evaluation(config, built.flags, inputs.mixture)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)
-    check_template(config, origins, inputs.model, values_of(built.flags), (*options, *patches), environ=machine.environ)
+    check_template(
+        config,
+        origins,
+        inputs.model,
+        values_of(built.flags),
+        (*options, *patches),
+        environ=machine.environ,
+        finder=stage.finder,
+    )
     lengths = lengths_file(
         trainer,
         built.flags,
@@ -409,7 +467,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
     steps = count_steps(config, batch, stage.inputs.mixture, stage.data, None)
     warnings += few_steps_warnings(config, stage.origins, flags, steps)
-    warnings += template_warnings(stage.template)
+    warnings += template_warnings(stage.template, stage.finder)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
     values = values_of(flags)
@@ -435,7 +493,7 @@ def _identify(stage: _Rendered) -> tuple[str, dict[str, str]]:
     content, places = own, stage.places
     if config.model.trained_by:
         digest = identify_by_run(stage.inputs.model, config.model.trained_by, machine.digests.of)
-        content = read_content(config, stage.inputs, stage.parallel, machine.cwd, digest)
+        content = read_content(config, stage.inputs, stage.parallel, machine.cwd, digest, template=stage.template)
         places[stage.cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
         places[stage.cache / own.reference] = f"{{cache}}/{content.reference}"
     made_later = stage.inputs.model.content if config.model.trained_by else None

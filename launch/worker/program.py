@@ -59,7 +59,8 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
         parser.error(f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it")
     if of_entry and options.entry is None:
         parser.error("--option belongs to --entry")
-    program_to_run = trainer.TrainerProgram(options.script, options.entry, tuple(flags))
+    template_file = patches.get("chat_template", of_entry.get("chat_template"))
+    program_to_run = trainer.TrainerProgram(options.script, options.entry, tuple(flags), template_file)
     return WorkerArguments(patches, requested, frozenset(options.allow), program_to_run, of_entry)
 
 

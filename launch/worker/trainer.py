@@ -24,6 +24,7 @@ class TrainerProgram:
     script: str | None  # a path; None for launch's own entry
     module: str | None  # whose flags launch's own entry takes; None for a script
     flags: tuple[str, ...]
+    template_file: str | None = None  # of the chat template that a patch or an option sets
 
     @property
     def script_name(self) -> str:

@@ -2,7 +2,8 @@
 
 What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the worker's
 command line sets, in `entry_class` and in trl_rlvr.py.
-Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments.
+Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments. The
+one exception is `use_staged_form`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from . import trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
+from .hooks import replaces
 from .json_codec import decode
 from .patches.shared import INPUTS_LEFT, skips_input_casts
 from .reward_proof import prompt_lengths
@@ -120,6 +122,8 @@ def _build(job: Job) -> Any:
             model.model_name_or_path, start["quantization_config"], start["peft_config"], args
         )
         start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
+    if template := getattr(args, "chat_template_path", None):
+        use_staged_form(Path(template))
     entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
     train = data[script.dataset_train_split]
     every = _count_of("samples", options) if "samples" in options else None
@@ -238,6 +242,29 @@ def load_tokenizer(job: Job) -> Any:
     if "chat_template" in job.options:
         tokenizer.chat_template = Path(job.options["chat_template"]).read_text(encoding="utf-8")
     return tokenizer
+
+
+def use_staged_form(template: Path) -> None:
+    """Have TRL compute the loss with the form with marks that lies beside the template's file, if there is one.
+
+    TRL finds this form by the text that its own version has (trl/trainer/sft_trainer.py:942). A run goes on with the
+    texts that it began with: where they are this version's, nothing is replaced.
+    """
+    from trl.trainer import sft_trainer
+
+    forms = template, template.with_name(f"{template.stem}_training{template.suffix}")
+    own = Path(sft_trainer.__file__).parents[1] / "chat_templates"
+    if not forms[1].is_file() or all(_holds_text(own / form.name, form) for form in forms):
+        return
+    plain, marked = (form.read_text(encoding="utf-8") for form in forms)
+
+    @replaces(sft_trainer, "get_training_chat_template")
+    def choose_form(choose: Any, tokenizer: Any, *arguments: Any, **options: Any) -> Any:
+        return marked if tokenizer.chat_template == plain else choose(tokenizer, *arguments, **options)
+
+
+def _holds_text(path: Path, other: Path) -> bool:
+    return path.is_file() and path.read_bytes() == other.read_bytes()
 
 
 def is_adapter(folder: str) -> bool:

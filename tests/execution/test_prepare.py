@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launch.check.machine.inputs import template_text_is_here
+from launch.check.machine.rule import Host, as_problem
 from launch.errors import UserError
 from launch.execution.engine import _describe_changes
-from launch.execution.prepare import prepare_inputs
+from launch.execution.prepare import prepare_inputs, stage_template
 from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
-from tests.conftest import composed, planned
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine, planned
+from tests.trl_texts import install_trl
 
 
 def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
@@ -28,6 +32,37 @@ def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
     assert "128 rows" in printed[1]
     prepare_inputs(plan, printed.append)
     assert len(printed) == 2
+
+
+QWEN3 = ("stage=sft", "trainer=trl_sft", "recipe.chat_template=qwen3")
+TEXTS = {"qwen3": "{{ messages }}", "qwen3_training": "{% generation %}{{ messages }}{% endgeneration %}"}
+
+
+def plan_qwen3(root: Path, *packages: Path) -> Plan:
+    machine = replace(fixed_machine(root), own_packages=packages, environ={"XDG_CACHE_HOME": str(root / "home")})
+    return build_plan(composed(*QWEN3), machine)
+
+
+def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(tmp_path: Path) -> None:
+    plan = plan_qwen3(tmp_path, install_trl(tmp_path / "packages", TEXTS, "1.17.0"))
+    stage_template(plan)
+    file = Path(str(plan.flags["chat_template_path"].value))
+    staged = {path.stem: path.read_text(encoding="utf-8") for path in file.parent.iterdir()}
+    assert (file.name, staged) == ("qwen3.jinja", TEXTS)
+    finding = template_text_is_here.inspect(plan, Host({}))
+    assert (finding.level, finding.message) == ("pass", f"qwen3 of TRL 1.17.0 in {tmp_path / 'packages'}")
+    stage_template(planned("stage=sft"))  # tulu is this project's own
+
+
+def test_a_text_that_is_nowhere_is_refused_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    plan = plan_qwen3(tmp_path)
+    finding = template_text_is_here.inspect(plan, Host({}))
+    assert (finding.level, finding.where) == ("fail", "override recipe.chat_template")
+    assert "`pip install trl==1.16.0 --no-deps`" in str(finding.cure)
+    with pytest.raises(UserError) as refusal:
+        stage_template(plan)
+    assert refusal.value.problems == (replace(as_problem(finding), id="no_template_text"),)
+    assert not (plan.cache / "chat_templates").exists()
 
 
 def test_a_patch_that_does_not_exist() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from launch import resources
 from launch.data.samples import find_sample_problems
 from launch.execution.preview import DataSet
 from tests.chat_tokenizer import make_tokenizer
@@ -25,11 +24,13 @@ from tests.integration.test_preview import (
     trained,
 )
 from tests.integration.tiny_stage import TinyStage
+from tests.trl_texts import OWN as OWN_FILES
+from tests.trl_texts import read_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
-FILES = {path.stem: path for path in (resources.ROOT / "launch" / "templates").rglob("*.jinja")}
-NAMES = sorted(name for name in FILES if not name.endswith("_training"))
+TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in OWN_FILES.glob("*.jinja")} | read_texts()
+NAMES = sorted(name for name in TEXTS if not name.endswith("_training"))
 UNMARKED = ("gemma4", "llama3_1", "llama3_2")  # trl_sft refuses them
 OWN = "{% for m in messages %}<|im_start|>{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
 OWN += "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
@@ -57,12 +58,12 @@ def batches(
     for trainer, name in RUNS:
         folder = root / trainer / name
         folder.mkdir(parents=True)
-        template = folder / "own.jinja" if name == "own" else FILES[name]
+        template = folder / "own.jinja"
         if name == "own":
             template.write_text(OWN, encoding="utf-8")
         model = folder / "base"
         shutil.copytree(tiny.model, model)
-        tokenizer = make_tokenizer(template.read_text(encoding="utf-8"))
+        tokenizer = make_tokenizer(TEXTS.get(name, OWN))
         tokenizer.chat_template = None
         tokenizer.save_pretrained(model)
         (model / "chat_template.jinja").unlink(missing_ok=True)

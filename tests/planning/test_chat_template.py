@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch import resources
+from launch.api.plan_facts import plan_facts
 from launch.errors import UserError
 from launch.planning.plan import Plan, build_plan
+from launch.worker.json_codec import to_json
 from tests.conftest import composed, fixed_machine, problems
+from tests.trl_texts import install_trl, read_texts
 
 TULU = Path(resources.ROOT, "launch", "templates", "tulu.jinja")
+QWEN3 = "9ea43caa43fbdb12"  # the digest of both forms of TRL 1.16's qwen3
 
 
 def make_run(folder: Path, *, flags: dict[str, str], patches: tuple[str, ...] = (), template: str = "{{ x }}") -> Path:
@@ -51,6 +57,23 @@ def test_the_names_of_all_trainers(tmp_path: Path) -> None:
     )
     for run in runs:
         planned(run, "recipe.chat_template=tulu")
+    old, new = "/old/launch/templates/trl/qwen3.jinja", f"/runs/.cache/chat_templates/qwen3-{QWEN3}/qwen3.jinja"
+    for number, file in enumerate((old, new)):
+        planned(make_run(tmp_path / f"trl{number}", flags={"chat_template_path": file}), "recipe.chat_template=qwen3")
+    own = make_run(tmp_path / "own", flags={"chat_template_path": "/home/me/templates/tulu.jinja"})
+    with pytest.raises(UserError, match=r"trained the model with /home/me/templates/tulu\.jinja"):
+        planned(own, "recipe.chat_template=tulu")
+
+
+@pytest.mark.parametrize("name", ["gemma", "qwen3", "gemma3", "glm4moe_training"])
+def test_trls_template_in_a_tokenizer_is_recognised_by_its_digest(name: str, tmp_path: Path) -> None:
+    text = read_texts().get(name) or pytest.skip("TRL is not installed")
+    text = text.replace("\r\n", "\n")  # as Python reads the file
+    for number, own in enumerate((text, text.strip(), "{{ bos_token }}" + text, text + "\n")):
+        run = make_run(tmp_path / str(number), flags={}, template=own)
+        planned(run, f"recipe.chat_template={name}")  # fixed_machine has no TRL
+    with pytest.raises(UserError, match="the tokenizer's own"):
+        planned(make_run(tmp_path / "other", flags={}, template=text + "{{ x }}"), f"recipe.chat_template={name}")
 
 
 def test_a_tokenizers_own_template_is_compared_by_its_text(tmp_path: Path) -> None:
@@ -99,7 +122,7 @@ def test_every_trainer_takes_names_and_files(trainer: str, kind: str, tmp_path: 
     for name in ("qwen3_training", "zephyr", "mine.jinja"):
         stage = f"stage={'demo_rlvr' if kind == 'rlvr' else kind}"
         plan = build_plan(composed(stage, f"trainer={trainer}", f"recipe.chat_template={name}", *more), machine)
-        file = str(own) if name.endswith("jinja") else str(TULU.parent / f"trl/{name}.jinja")
+        file = str(own if name.endswith("jinja") else plan.cache / f"chat_templates/qwen3-{QWEN3}/{name}.jinja")
         file = str(TULU.with_name("zephyr.jinja")) if name == "zephyr" else file
         if plan.trainer == "trl_sft":
             assert plan.flags["chat_template_path"].value == file
@@ -166,7 +189,7 @@ def test_trls_own_form_of_a_template_has_the_marks(tmp_path: Path) -> None:
     model.mkdir()
     overrides = (*SFT, f"model.path={model}", "allow=[incomplete_model]", "recipe.chat_template=null")
     (model / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    text = TULU.with_name("trl").joinpath("qwen2_5.jinja").read_text(encoding="utf-8")
+    text = read_texts().get("qwen2_5") or pytest.skip("TRL is not installed")
     (model / "chat_template.jinja").write_text(text, encoding="utf-8")
     build_plan(composed(*overrides), fixed_machine())
     (model / "chat_template.jinja").write_text(text + " ", encoding="utf-8")  # TRL compares the texts
@@ -178,3 +201,98 @@ def test_a_trainer_that_has_only_names_says_so(name: str) -> None:
     overrides = ("stage=rlvr", "trainer=grpo_fast", "gpus=8", f"recipe.chat_template={name}")
     sentence = refusal(*overrides)
     assert "grpo_fast has no chat template" in sentence and "the model's tokenizer" in sentence
+
+
+OTHER = {"qwen3": "{{ messages }}", "qwen3_training": "{% generation %}{{ messages }}{% endgeneration %}"}
+
+
+def plan_qwen3(root: Path, *overrides: str, trainers: Path | None = None, own: Path | None = None) -> Plan:
+    """Plan with TRL's qwen3 where the trainer's interpreter and launch's own have these packages, and no other ones."""
+    machine = replace(
+        fixed_machine(cwd=root),
+        packages=[trainers] if trainers else [],
+        own_packages=[own] if own else [],
+        environ={"XDG_CACHE_HOME": str(root / "home")},
+    )
+    stage = "stage=dpo" if "trainer=trl_dpo" in overrides else "stage=sft"
+    line = (stage, "gpus=8", "recipe.chat_template=qwen3", f"runs={root / 'runs'}", *overrides)
+    return build_plan(composed(*line), machine)
+
+
+@pytest.mark.parametrize("trainer", ["finetune", "trl_sft"])
+def test_a_plan_is_the_same_wherever_the_text_is(trainer: str, tmp_path: Path) -> None:
+    texts = read_texts() or pytest.skip("TRL is not installed")
+    with_trainers = plan_qwen3(tmp_path / "a", f"trainer={trainer}", trainers=install_trl(tmp_path / "x", texts))
+    with_own = plan_qwen3(tmp_path / "b", f"trainer={trainer}", own=install_trl(tmp_path / "y", texts))
+    kept = plan_qwen3(tmp_path / "a", f"trainer={trainer}")  # the first one's cache
+    without = plan_qwen3(tmp_path / "c", f"trainer={trainer}")
+    plans = (with_trainers, with_own, kept, without)
+    assert len({plan.identity for plan in plans}) == 1
+    assert [plan.as_json()["chat_template"]["is_here"] for plan in plans] == [True, True, True, False]
+    for plan, folder in zip(plans, ("x", "y", "a/home"), strict=False):
+        assert f"in {tmp_path / folder}" in facts(plan)
+    assert "by its digest in the lock: `check` and `run` read the text" in facts(without)
+    assert "by its digest" not in facts(kept)
+    assert not [problem for plan in plans for problem in plan.warnings if problem.id == "other_template_text"]
+
+
+def facts(plan: Plan) -> str:
+    return dict(plan_facts(plan, None, None))["template"]
+
+
+@pytest.mark.parametrize("trainer", ["finetune", "trl_sft", "trl_dpo"])
+def test_another_versions_text_is_used_and_makes_another_run(trainer: str, tmp_path: Path) -> None:
+    kind = ("recipe.loss=dpo",) if trainer == "trl_dpo" else ()
+    other = install_trl(tmp_path / "x", OTHER, "1.17.0")
+    plans = [
+        plan_qwen3(tmp_path, *kind, f"trainer={trainer}"),
+        plan_qwen3(tmp_path, *kind, f"trainer={trainer}", trainers=other),
+        plan_qwen3(
+            tmp_path,
+            *kind,
+            f"trainer={trainer}",
+            trainers=install_trl(tmp_path / "y", OTHER | {"qwen3_training": "{% generation %}"}, "1.18.0"),
+        ),
+    ]
+    assert len({plan.identity for plan in plans}) == 3
+    [warning] = [problem for problem in plans[1].warnings if problem.id == "other_template_text"]
+    assert f"qwen3 of TRL 1.17.0 in {other} is another text than TRL 1.16.0's" in warning.message
+    assert plans[1].finder.find("qwen3").text == OTHER["qwen3"]
+    if trainer == "finetune":  # upstream's own key has the template's name alone
+        caches = [plan.flags["dataset_local_cache_dir"].value for plan in plans]
+        assert len(set(caches)) == 3
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+def test_an_unfinished_run_keeps_the_text_that_it_began_with(name: str | None, tmp_path: Path) -> None:
+    line = () if name is None else (f"name={name}",)
+    before = plan_qwen3(tmp_path, *line, trainers=install_trl(tmp_path / "x", OTHER, "1.17.0"))
+    before.folder.mkdir(parents=True)
+    (before.folder / "plan.json").write_text(json.dumps(to_json(before.as_json())), encoding="utf-8")
+    assert before.template and before.template.trl
+    before.finder.stage(before.template.trl)
+    shutil.rmtree(tmp_path / "home")
+    changed = install_trl(tmp_path / "y", {"qwen3": "{{ 1 }}"}, "1.18.0")
+    for packages in (changed, None):
+        again = plan_qwen3(tmp_path, *line, trainers=packages)
+        assert (again.identity, again.folder, again.command) == (before.identity, before.folder, before.command)
+        assert again.template and again.template.trl and again.template.trl.texts == OTHER
+        assert "as this run began with it" in facts(again)
+    # other settings, or a wish to start over, make it another run
+    assert plan_qwen3(tmp_path, *line, "recipe.seed=7", trainers=changed).template != before.template
+    over = plan_qwen3(tmp_path, *line, "restart=true", trainers=changed)
+    assert over.identity != before.identity and "TRL 1.18.0" in facts(over)
+    (before.folder / "DONE").write_text("{}", encoding="utf-8")
+    after = plan_qwen3(tmp_path, *line, trainers=changed)
+    assert (after.identity == before.identity) is (name is not None)
+    shutil.rmtree(before.cache / "chat_templates")  # the text is nowhere any more
+    assert plan_qwen3(tmp_path, *line, trainers=changed).identity != before.identity
+
+
+def test_an_overridden_path_of_the_users_is_no_template_of_trls(tmp_path: Path) -> None:
+    other = tmp_path / "mine.jinja"
+    other.write_text("{% generation %}", encoding="utf-8")
+    line = ("trainer=trl_sft", f"flags.chat_template_path={other}", "allow=[flag_over_recipe]")
+    plan = plan_qwen3(tmp_path, *line)
+    assert plan.flags["chat_template_path"].value == str(other)
+    assert plan.trl_template is None and "chat_template" not in plan.as_json()

@@ -11,10 +11,12 @@ import pytest
 
 from launch.errors import UserError
 from launch.upstream.pin.lock import SCHEMAS, load_lock, locked_schema
-from launch.upstream.pin.relock import add_trainer
+from launch.upstream.pin.relock import add_trainer, build_lock
 from launch.upstream.pin.relock import main as relock
 from launch.upstream.schema import schema_from_json, schema_to_json
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, trainer_name
+from launch.upstream.trl_templates import TEMPLATES_FILE
+from tests.trl_texts import INSTALLED
 from tests.upstream.checkouts import checkout, has_commit
 
 
@@ -93,6 +95,13 @@ def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(monkeypatch: pyte
     monkeypatch.setattr("launch.upstream.pin.relock.capture_schema", lambda *_: other)
     with pytest.raises(UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"):
         add_trainer(root, "finetune_own", sys.executable)
+
+
+def test_relock_writes_the_digests_of_the_installed_templates() -> None:
+    if not INSTALLED:
+        pytest.skip("TRL is not installed")
+    files = build_lock(load_lock().pin, {}, sys.executable)
+    assert files[TEMPLATES_FILE] == TEMPLATES_FILE.read_text(encoding="utf-8")
 
 
 def test_relock_refuses_in_a_sentence_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

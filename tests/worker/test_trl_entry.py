@@ -18,10 +18,11 @@ from launch.worker.channel import EventWriter
 from launch.worker.json_codec import to_json
 from launch.worker.trainer import TrainerProgram
 from launch.worker.trl_data import load, subset_rows, subset_size
-from launch.worker.trl_entry import EntryError, entry_class
+from launch.worker.trl_entry import EntryError, entry_class, use_staged_form
 from launch.worker.trl_options import OPTIONS, MixturePart
 from tests.integration.tiny_stage import make_data
 from tests.paths import ROOT
+from tests.trl_texts import read_texts
 
 SILENT = EventWriter(None, 0)
 
@@ -41,6 +42,27 @@ def test_another_version_of_trl_is_refused_with_both(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(trl, "__version__", "1.17.0")
     with pytest.raises(EntryError, match=r"is written for TRL 1\.16, and TRL 1\.17\.0 is installed"):
         trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, EventWriter(None, 0))
+
+
+def test_a_template_that_the_installed_trl_lacks_brings_its_own_form_with_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sft_trainer = pytest.importorskip("trl.trainer.sft_trainer", reason="the `train` dependencies are not installed")
+    monkeypatch.setattr(sft_trainer, "get_training_chat_template", original := lambda tokenizer: "TRL's")
+    texts = {"qwen3": "{{ messages }}", "qwen3_training": "{% generation %}"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.jinja").write_text(text, encoding="utf-8")
+    use_staged_form(tmp_path / "qwen3.jinja")
+    choose = sft_trainer.get_training_chat_template
+    assert choose(SimpleNamespace(chat_template=texts["qwen3"])) == texts["qwen3_training"]
+    assert choose(SimpleNamespace(chat_template="{{ x }}")) == "TRL's"
+
+    monkeypatch.setattr(sft_trainer, "get_training_chat_template", original)
+    for name in texts:  # its own texts
+        (tmp_path / f"{name}.jinja").write_bytes(read_texts()[name].encode())
+    use_staged_form(tmp_path / "qwen3.jinja")
+    use_staged_form(tmp_path / "alone.jinja")
+    assert sft_trainer.get_training_chat_template is original
 
 
 @pytest.mark.parametrize("changed", [{"max_length": None}, {"dataset_kwargs": {"skip_prepare_dataset": True}}])

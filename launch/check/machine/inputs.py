@@ -9,6 +9,7 @@ from threading import Thread
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.planning.batches import describe_packing, forecast_packing, padding_problem, samples_per_rank
+from launch.planning.chat_template import missing_text_problem
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan
@@ -49,6 +50,18 @@ def inputs_exist(plan: Plan, host: Host) -> Finding:
             return failed(f"{source.local} does not exist", "check the path", source.provenance.where)
     local = sum(1 for source in sources if source.local)
     return passed(f"{local} local, {len(sources) - local} from the hub")
+
+
+@rule("no_template_text", "chat template")
+def template_text_is_here(plan: Plan, _: Host) -> Finding:
+    """A plan needs only the digest of a template of TRL's; the trainer needs its text, which is read from an installed
+    TRL and kept."""
+    template = plan.trl_template
+    if template is None:
+        return skipped("no template of TRL's is set")
+    where = plan.origins.of("recipe.chat_template").where
+    problem = missing_text_problem(template, plan.command[0], where)
+    return failed(problem.message, problem.cure, where) if problem else passed(f"{template.name} {template.source}")
 
 
 @rule("hub_unreachable", "hub inputs", is_first=True)

@@ -33,6 +33,8 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
     python, where = plan.command[0], plan.origins.of("recipe.verifier").where
     if plan.config.stage.kind != Kind.rlvr or shutil.which(python) is None:
         return skipped("only RLVR has verifiers, which run in the trainer's interpreter")
+    if plan.trl_template is not None and plan.trl_template.text is None:
+        return skipped("the text of the chat template is not here")
     with tempfile.TemporaryDirectory(prefix="launch-proof-") as folder:
         request = _request(plan, Path(folder))
         command = worker_command(python, "reward_proof", request)
@@ -57,7 +59,10 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
-    template, rows, hub = template_file(plan.config.recipe.chat_template or ""), folder / "rows.jsonl", []
+    template, rows, hub = template_file(plan.template), folder / "rows.jsonl", []
+    if plan.trl_template is not None and plan.trl_template.text is not None:  # a run stages it later
+        template = folder / "template.jinja"
+        template.write_text(plan.trl_template.text, encoding="utf-8")
     with rows.open("w", encoding="utf-8") as stream:
         for entry in plan.inputs.mixture:
             if entry.data is not None:  # as the trainer will get it: the converted copy may not be there yet

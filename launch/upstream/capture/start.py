@@ -15,7 +15,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
-from launch.resources import ROOT
+from launch.resources import ROOT, user_cache
 from launch.terminal import notify
 from launch.upstream.capture import program
 from launch.upstream.capture.process import run_isolated
@@ -152,5 +152,4 @@ def _digest(value: Any) -> str:
 
 
 def _cache_folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "~")).expanduser() / ".cache"
-    return Path(cache) / "launch" / "capture"
+    return user_cache(os.environ) / "capture"

@@ -27,6 +27,7 @@ from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, Lock, load_lock
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
+from launch.upstream.trl_templates import TEMPLATES_FILE, describe_templates
 from launch.worker.json_codec import versioned
 
 _DISTRIBUTION = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
             for library in LIBRARIES:
                 if library_keys_file(library) not in files:
                     notify(f"{library} is not installed in {options.python}: its locked keys stay as they are")
+            if TEMPLATES_FILE not in files:
+                notify(f"trl is not installed in {options.python}: the digests of its chat templates stay as they are")
     except UserError as error:
         notify(str(error))
         return EXIT_REFUSED
@@ -74,10 +77,13 @@ def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Pat
     names = {flag: names for schema in schemas.values() for flag, names in schema.names.items()}
     packages = {**load_lock().packages, **_captured_versions(schemas)}
     files = _lock_files(Lock(pin, {}, packages, names), schemas)
+    folders = package_folders(python)
     for library in LIBRARIES:
-        if installed_version(library, package_folders(python)):
+        if installed_version(library, folders):
             keys = renewed_library_keys(library, python)
             files[library_keys_file(library)] = json.dumps(keys, indent=1, ensure_ascii=False) + "\n"
+    if version := installed_version("trl", folders):
+        files[TEMPLATES_FILE] = json_text(versioned(describe_templates(folders, version))) + "\n"
     return files
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ _NEW_HEADS = ("score.", "classifier.")
 _HEADS = (*_NEW_HEADS, "lm_head.")
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 _TEMPLATES = Path(__file__).parents[2] / "templates"
+_TRL_DIGESTS = Path(__file__).parents[2] / "upstream" / "data" / "chat_templates.json"
 
 
 def check_weights(model: Any, source: object, info: Any) -> Evidence:
@@ -60,17 +62,32 @@ def check_template(tokenizer: Any, program: TrainerProgram, requested: str | Non
 
 
 def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:
-    """Return its name among open-instruct's templates and this project's, or the path of a user's file."""
+    """Return its name: that of the run's own file, or among the templates of open-instruct, this project and TRL; or
+    the path of a user's file."""
     upstream = getattr(sys.modules.get("open_instruct.dataset_transformation"), "CHAT_TEMPLATES", {})
-    given = [Path(path) for path in (requested, program.flag("chat_template_path")) if path and Path(path).is_file()]
-    files = [*given, *sorted(_TEMPLATES.rglob("*.jinja"))]
+    paths = (requested, program.flag("chat_template_path"), program.template_file)
+    given = [Path(path) for path in paths if path and Path(path).is_file()]
+    files = [*given, *sorted(_TEMPLATES.glob("*.jinja"))]
     # not a dict: a name can have two texts, as tulu has
     templates = [
         (requested if str(path) == requested else path.stem, path.read_text(encoding="utf-8")) for path in files
     ]
     templates[len(given) : len(given)] = upstream.items()
     without_bos = template.removeprefix(_BOS)
-    return next((name for name, text in templates if text.strip() in (template.strip(), without_bos.strip())), None)
+    forms = (template.strip(), without_bos.strip())
+    return next((name for name, text in templates if text.strip() in forms), None) or _find_trl_name(forms)
+
+
+def _find_trl_name(forms: Sequence[str]) -> str | None:
+    """Return the name of TRL's template with one of these texts, by the digests of the lock."""
+    try:
+        names = json.loads(_TRL_DIGESTS.read_text(encoding="utf-8"))["digests"]
+    except (OSError, ValueError, LookupError):
+        return None
+    files = [text for form in forms for text in (form, f"{form}\n")]
+    files += [text.replace("\n", "\r\n") for text in files]  # of which TRL 1.16 has one
+    digests = {hashlib.sha256(text.encode()).hexdigest()[:16] for text in files}
+    return next((name for name, digest in names.items() if digest in digests), None)
 
 
 def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:

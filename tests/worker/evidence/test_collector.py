@@ -19,6 +19,7 @@ from launch.worker.expectations import UnmetExpectation  # noqa: E402
 from launch.worker.finding import Evidence, judge_found  # noqa: E402
 from launch.worker.patches import PatchContext  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
+from tests.trl_texts import read_texts  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 ROWS = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, {"input_ids": [4, 5], "labels": [4, 5]}]
@@ -173,6 +174,23 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
     assert other.value.startswith("sha256:")
     assert look("{{ messages }}", None).verdict is None
     assert look(None, "tulu").verdict == "unproven"
+
+
+def test_a_template_of_a_run_goes_by_its_files_name_and_trls_by_the_locks_digests(tmp_path: Path) -> None:
+    staged = tmp_path / "qwen3.jinja"
+    staged.write_text("{{ messages }}", encoding="utf-8")
+    program = TrainerProgram(None, "trl.scripts.dpo", (), str(staged))
+
+    def look(has: str) -> Any:
+        return start.check_template(SimpleNamespace(chat_template=has), program, "qwen3").compare("qwen3")
+
+    assert (look("{{ messages }}").value, look("{{ messages }}").verdict) == ("qwen3", "proven")
+    assert look("{{ message }}").verdict == "refuted"
+    for name, text in read_texts().items():
+        equal = {other for other, its in read_texts().items() if its.strip() == text.strip()}
+        read = text.replace("\r\n", "\n")  # as Python reads the file
+        for has in (read, read.strip(), "{{ bos_token }}" + read):
+            assert look(has).value in equal, name
 
 
 def test_what_is_neither_found_nor_requested_is_left_out() -> None:
