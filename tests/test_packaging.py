@@ -135,6 +135,10 @@ def test_the_installed_package_has_its_templates(installed: Path, tmp_path: Path
     tulu = ("plan", "stage=demo", "trainer=trl_sft", "gpus=0", "recipe.chat_template=tulu", "--json")
     plan = json.loads(run([installed, *tulu], tmp_path))
     assert Path(plan["flags"]["chat_template_path"]["value"]).is_file()
+    qwen3 = ("plan", "stage=sft", "trainer=trl_sft", "gpus=8", "recipe.chat_template=qwen3", "--json")
+    plan = json.loads(run([installed, *qwen3], tmp_path))  # by the lock: there is no TRL
+    assert plan["identity"] == json.loads(run([sys.executable, "-m", "launch", *qwen3], tmp_path))["identity"]
+    assert not list(installed.parent.parent.glob("lib/python3*/site-packages/trl*"))
     run(
         [installed, "submit", "stage=sft_25pct", "gpus=8", "dry_run=true", "tokenize_first=false", "name=job"], tmp_path
     )
