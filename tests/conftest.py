@@ -126,7 +126,7 @@ def fixed_machine(
     source = SourceKind.live if checkout else SourceKind.none
     return FixedMachine(
         cwd=cwd,
-        environ={},
+        environ={"XDG_CACHE_HOME": "/nowhere"},  # else a user's caches would be found
         python="/python",
         packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),

@@ -209,9 +209,9 @@ def brings_template(folder: Path | None, template: str, finder: TemplateFinder) 
     if own is None:
         return None
     text, trl = _find_text(template, finder)
-    if text is not None:
-        return _normalize(own) == _normalize(text)
-    return trl is not None and trl.digests[trl.name] in {digest_text(file) for file in _possible_files(own)}
+    if trl is not None:
+        return trl.digests[trl.name] in {digest_text(file) for file in _possible_files(own)}
+    return text is not None and _normalize(own) == _normalize(text)
 
 
 def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:
@@ -268,4 +268,4 @@ def _possible_files(text: str) -> list[str]:
 
 
 def _normalize(text: str) -> str:
-    return text.replace("\r\n", "\n").strip().removeprefix(_BOS).strip()
+    return text.strip().removeprefix(_BOS).strip()
