@@ -13,6 +13,7 @@ from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs
+from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 
@@ -29,6 +30,7 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
+        ("", describe_unchecked(plan.upstream.unchecked)),
         ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
         ("batch", "" if is_ray else f"global {plan.batch}"),
         ("batch" if is_ray else "", groups if recipe.prompts_per_step else ""),

@@ -16,6 +16,7 @@ from launch.errors import EXIT_DONE, EXIT_REFUSED, refusal
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
+from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import parse_trainer
 
 
@@ -53,6 +54,9 @@ def lint(argv: list[str]) -> int:
         echo(_summary(verdicts, schemas.checkout), file=sys.stderr)
         for difference in schemas.differences:
             notify(f"warning: judged from the lock, although {difference}")
+        names = dict.fromkeys(name for verdict in verdicts for name in verdict.unchecked)
+        if unchecked := describe_unchecked(names):
+            notify(unchecked)
     refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
     return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
 

@@ -29,6 +29,7 @@ from launch.planning.rlvr import calls_open_instruct
 from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
+from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.schema import Schema
 from launch.worker.trl_options import TRL
 
@@ -50,6 +51,7 @@ class UpstreamState:
     checkout: Path | None  # the folder of open-instruct's source
     description: str
     matches_pin: bool  # False for a checkout that differs from the pin
+    unchecked: tuple[str, ...] = ()  # the trainer's functions that may refuse more, without their source here
 
 
 # whose versions a plan compares with those that an overlay of `tune` was measured with
@@ -112,7 +114,9 @@ def this_machine(
         environ=os.environ,
         python=python,
         packages=packages,
-        upstream=_describe_upstream(config.trainer.family, checkout, resolved),
+        upstream=replace(
+            _describe_upstream(config.trainer.family, checkout, resolved), unchecked=unchecked_code(resolved.schema)
+        ),
         schemas={config.trainer.name: resolved.schema},
         registries=resolved.schema.names,
         digests=DigestCache(cache / "digests.json", await_digests),

@@ -15,6 +15,7 @@ from launch.errors import UserError
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import Checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, TRL
 
@@ -48,10 +49,11 @@ def resolve_schema(
     The lock's is used where the parser can't be asked: on a login node, or if the script does not reach it.
     Raises UserError: trainer_script_missing, unknown_trainer.
     """
-    locked = locked_schema(trainer)
+    folders = tuple(packages) if trainer in TRL or checkout is None else (checkout.root, *packages)
+    locked = replace(locked_schema(trainer), sources=folders)
     if trainer in TRL:
         installed = installed_version("trl", packages)
-        difference = version_difference(packages) if installed else ""
+        difference = (version_difference(packages) or _text_difference(locked)) if installed else ""
         if not difference:
             return ResolvedSchema(locked, live=installed is not None)
         root = next((folder for folder in packages if (folder / "trl").is_dir()), None)
@@ -78,6 +80,12 @@ def resolve_schema(
                 raise
             failure = problem.message
     return ResolvedSchema(compare_with_sources(locked, root, files), False, difference, failure)
+
+
+def _text_difference(locked: Schema) -> str:
+    """Name the first function whose text in the installed packages is not the lock's; '' for none."""
+    place = next(find_differing(locked.post_init, locked.sources), None)
+    return f"the installed {place} is not the lock's" if place else ""
 
 
 def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[str]) -> Schema:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launch.worker.json_codec import to_json, versioned
 
 SCHEMA_VERSION = 5
-_OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
+_OF_THIS_MACHINE = ("is_locked", "sources", "source_words", "moved")  # not in the JSON
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Schema:
     yaml_file: bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
-    # {class: what its `__post_init__` executes}. `methods`: it and the methods that it calls ({owner, name, file, line,
-    # source}), in the order in which Python finds them, and functions, without owner; `names`: the constants
+    # {class: what its `__post_init__` executes}. `functions`: it and what it calls ({name, file, lines, digest}), and
+    # methods in the order in which Python finds them; `names`: constants; `opaque`: fields whose values are objects
     post_init: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Field]
     unknown: Sequence[Unknown]  # empty where everything about the parser itself is known
@@ -81,6 +82,7 @@ class Schema:
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
     packages: Mapping[str, str]  # {distribution: version} of those that were imported; '' of one that was missing
     is_locked: bool = False  # it is the committed lock's
+    sources: tuple[Path, ...] = field(default=(), compare=False)  # folders that may have the text of its functions
     # of a lock that is used although files here differ from it: the words of these, and the flags whose line is gone
     source_words: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ def schema_of() -> Callable[[str], Schema]:
         if trainer.startswith("trl"):
             if installed_version("trl", SITE_PACKAGES) != load_lock().packages["trl"]:
                 pytest.skip("the locked trl isn't installed")
-        elif checkout() is None:
+            return replace(locked_schema(trainer), sources=tuple(SITE_PACKAGES))
+        root = checkout()
+        if root is None:
             pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
-        return locked_schema(trainer)
+        return replace(locked_schema(trainer), sources=(root,))
 
     return load
 

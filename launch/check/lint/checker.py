@@ -22,6 +22,7 @@ from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import library_keys
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
+from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Field, Schema
 from launch.worker.json_codec import versioned
@@ -104,6 +105,7 @@ class LintVerdict:
     script: str
     ok: bool | None  # None if it cannot be decided
     findings: tuple[LintFinding, ...]
+    unchecked: tuple[str, ...] = ()  # the trainer's functions that would refuse more, without their source here
 
     @property
     def problems(self) -> list[LintFinding]:
@@ -115,7 +117,8 @@ class LintVerdict:
 
     def as_json(self) -> dict[str, Any]:
         subject = {"file": self.file, "line": self.line, "script": self.script, "ok": self.ok}
-        return versioned({**subject, "problems": self.problems, "warnings": self.warnings})
+        found = {"problems": self.problems, "warnings": self.warnings, "unchecked": self.unchecked}
+        return versioned({**subject, **found})
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ class CommandChecker:
             self._explain_problem(trainer, schema, problem, line_at(index)) for index, problem in report.problems
         )
         warnings = self._find_warnings(trainer, schema, report, is_complete, line_at)
-        return LintVerdict(file, line, trainer.script, report.ok, (*problems, *warnings))
+        findings = (*problems, *warnings)
+        return LintVerdict(file, line, trainer.script, report.ok, findings, unchecked_code(schema))
 
     def _explain_problem(self, trainer: TrainerScript, schema: Schema, problem: Problem, line: int) -> LintFinding:
         message, cure = problem.message, problem.cure

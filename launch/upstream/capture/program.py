@@ -206,12 +206,13 @@ def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root
     added = [a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in (*fields, "help")]
     reasons = [f"the script adds {', '.join(added)} to its parser"] if added else []
     reasons += ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
+    code = {cls.__name__: _post_init(cls, parser, root) for cls in parser.dataclass_types}
     return {
         "parser_at": built_at,
         "yaml_file": method == "parse",  # ArgumentParserPlus's
         "config_flag": method == "parse_args_and_config",
         "abbreviations": parser.allow_abbrev,
-        "post_init": {cls.__name__: code for cls in parser.dataclass_types if (code := _post_init(cls, root))},
+        "post_init": {name: places for name, places in code.items() if places},
         "fields": fields,
         "unknown": [{"what": "options", "reason": reason, "where": built_at} for reason in reasons],
     }
@@ -315,13 +316,13 @@ def _source(cls: type) -> tuple[str, list[ast.stmt]]:
     return _relative(inspect.getsourcefile(cls) or ""), getattr(node, "body", [])
 
 
-def _post_init(cls: type, root: Path | None) -> dict[str, Any] | None:
-    """Return the source of `__post_init__` and of what it names, its constants included.
+def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
+    """Return where `__post_init__` and what it calls are, and the constants that they name.
 
-    The functions are those of upstream that refer to nothing but builtins and json. The class's constants are
-    `self.name`; a text enum is {"enum": {member: value}}.
+    The functions are the class's, and those of upstream that refer to nothing but builtins and json. A class's constant
+    is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum {"enum": its values}.
     """
-    methods: list[dict[str, Any]] = []
+    functions: list[dict[str, Any]] = []
     named: dict[str, Any] = {}
     fields = {field.name for field in dataclasses.fields(cls)}
     attributes = ["__post_init__"]
@@ -332,8 +333,9 @@ def _post_init(cls: type, root: Path | None) -> dict[str, Any] | None:
                 named.setdefault(f"self.{attribute}", value)
                 continue
             with contextlib.suppress(OSError):  # the decorator generates it
-                methods.append(_function(value, base.__name__))
-                for node in ast.walk(ast.parse(methods[-1]["source"])):
+                function, source = _locate(value, base.__name__)
+                functions.append(function)
+                for node in ast.walk(ast.parse(textwrap.dedent(source))):
                     if isinstance(node, ast.Name) and node.id in value.__globals__:
                         named[node.id] = value.__globals__[node.id]
                     elif isinstance(node, ast.Attribute) and node.attr not in (*attributes, *fields, "__setattr__"):
@@ -343,21 +345,42 @@ def _post_init(cls: type, root: Path | None) -> dict[str, Any] | None:
         if isinstance(value, types.FunctionType):
             is_upstream = root and value.__code__.co_filename.startswith(f"{root}/")
             if is_upstream and inspect.getclosurevars(value).globals.keys() <= {"json"}:
-                methods.append(_function(value))
+                functions.append(_locate(value)[0])
         elif isinstance(value, type) and issubclass(value, str) and issubclass(value, enum.Enum):
-            names[name] = {"enum": {name: member.value for name, member in value.__members__.items()}}
+            members = {key: member.value for key, member in value.__members__.items()}
+            names[name] = {"enum": list(members.values())}
+            names |= {f"{name}.{key}": text for key, text in members.items() if key in attributes}
         else:
             with contextlib.suppress(TypeError):
                 names[name] = _to_plain(value)
     order = [*(base.__name__ for base in cls.__mro__), ""]
-    methods.sort(key=lambda method: order.index(method["owner"]))
-    return {"methods": methods, "names": names} if methods else None
+    functions.sort(key=lambda function: order.index(function["name"].rpartition(".")[0]))
+    opaque = [action.dest for action in parser._actions if action.dest in fields and _is_opaque(action)]
+    return {"functions": functions, "names": names, "opaque": opaque} if functions else None
 
 
-def _function(function: types.FunctionType, owner: str = "") -> dict[str, Any]:
+def _locate(function: types.FunctionType, owner: str = "") -> tuple[dict[str, Any], str]:
+    """Return a function's qualified name, file, first and last line and the digest of these lines; and its text."""
     lines, line = inspect.getsourcelines(function)
-    file, source = _relative(function.__code__.co_filename), textwrap.dedent("".join(lines))
-    return {"owner": owner, "name": function.__name__, "file": file, "line": line, "source": source}
+    text = "".join(lines)
+    place = {
+        "name": f"{owner}.{function.__name__}" if owner else function.__name__,
+        "file": _relative(function.__code__.co_filename),
+        "lines": [line, line + len(lines) - 1],
+        "digest": _blob_id(text.encode()),
+    }
+    return place, text
+
+
+def _is_opaque(action: argparse.Action) -> bool:
+    """Whether a field's value is an object that differs from its JSON."""
+    convert = action.type
+    try:
+        is_plain = json.loads(json.dumps(action.default)) == action.default
+    except (TypeError, ValueError):
+        is_plain = False
+    is_converted = isinstance(convert, type) and issubclass(convert, enum.Enum | Path) and not issubclass(convert, str)
+    return is_converted or not is_plain
 
 
 def _relative(path: str) -> str:

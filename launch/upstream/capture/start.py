@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from launch.terminal import notify
 from launch.upstream.capture import program
 from launch.upstream.capture.process import run_isolated
 from launch.upstream.pin.checkout import blob_id, differing_files
+from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema, schema_from_json
 
 SECONDS = 180.0  # the longest that a script may take to reach its parser
@@ -67,7 +68,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
         message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
         raise refusal("trainer_unreadable", message, place, cure)
-    return schema_from_json(content)
+    return replace(schema_from_json(content), sources=script.folders)
 
 
 def ask_parser(
@@ -107,6 +108,11 @@ class _Script:
     root: Path | None
     python: str
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where its code is."""
+        return (*([self.root] if self.root else []), *package_folders(self.python))
+
     def run(self, request: str = "", environ: Mapping[str, str] = os.environ, has_gpus: bool = False) -> dict[str, Any]:
         arguments = [self.entry, *([str(self.root)] if self.root else [])]
         return run_isolated(
@@ -134,6 +140,8 @@ class _Script:
 
     def _holds(self, content: Mapping[str, Any]) -> bool:
         if self.root and differing_files(self.root, content["files"]):
+            return False
+        if any(find_differing(content.get("post_init", {}), self.folders)):
             return False
         versions = installed_versions(package_folders(self.python), list(content["packages"]))
         # '' is the version of one that was missing

@@ -21,6 +21,7 @@ from launch.upstream.pin.compare import FlagChange, compare_schemas
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import version_difference
+from launch.upstream.rules.contradictions import RULES_FILE, load_rules
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
@@ -69,7 +70,8 @@ def assess_impact(
         with contextlib.suppress(UserError):  # the clone may lack the pin
             folders = [stack.enter_context(extracted(repo, load_lock().pin)), *packages]
         trainers = tuple(_assess_trainer(root, name, python, renames or {}, folders) for name in names)
-        breaks = [*find_broken_configs(trainers, configs), *_find_broken_patches(root), *_find_losses(trainers)]
+        breaks = [*find_broken_configs(trainers, configs), *_find_broken_patches(root)]
+        breaks += [*find_stale_rules(trainers), *_find_losses(trainers)]
         return Impact(found.id, trainers, tuple(dict.fromkeys(breaks)))
 
 
@@ -156,6 +158,18 @@ def _find_broken_patches(root: Path) -> Iterator[Problem]:
                 change = f"no longer contains `{' '.join(source.text.split())}`" if code else "is missing"
                 message = f"patch {patch.id}: {source.file} {change}"
                 yield Problem("patch_source_changed", message, str(source), "review the patch")
+
+
+def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
+    """Find functions whose text has changed since launch's rules about them were written: the rules no longer apply."""
+    codes = [code for impact in trainers if impact.schema for code in impact.schema.post_init.values()]
+    digests = {(place["file"], place["name"]): place["digest"] for code in codes for place in code["functions"]}
+    for known in load_rules():
+        file, name = known["file"], known["name"]
+        if digests.get((file, name), known["digest"]) != known["digest"]:
+            message = f"{name} has changed: the rules about what it refuses no longer apply"
+            cure = f"compare them with it ({RULES_FILE.name}), and give them its lines and digest"
+            yield Problem("rule_source_changed", message, f"{file}:{known['lines'][0]}", cure)
 
 
 def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:

@@ -258,17 +258,19 @@ class _ArgvChecker(ArgvReport):
         defaults_known = not self.config_given or self.config is not None
         for contradiction in find_contradictions(self.schema, values, defaults_known):
             flags = contradiction.flags
-            text = f"{contradiction.message} ({contradiction.where})"
             if contradiction.certain is None:
                 if not defaults_known:
                     continue  # one reason is enough: the file has not been read
                 unknown_flags = " and ".join(name for name in flags if UNKNOWN in _as_list(self.values.get(name)))
-                self.undecided.append(f"whether {unknown_flags or 'the command'} avoids: {text}")
+                self.undecided.append(
+                    f"whether {unknown_flags or 'the command'} avoids the error of {contradiction.where}"
+                )
             elif not contradiction.certain:
-                self.assumed.append(f"the machine avoids: {text}")
+                self.assumed.append(f"the machine avoids the error of {contradiction.where}")
             else:
                 flag = next((name for name in flags if name in self.given), None)
                 settings = _describe_settings(self.schema, flags, self.values)
+                text = f"{contradiction.message} ({contradiction.where})"
                 problem = Problem(
                     "contradiction", f"{settings}: {text}" if settings else text, flag or next(iter(flags), None)
                 )

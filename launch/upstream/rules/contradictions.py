@@ -1,24 +1,25 @@
-"""Finds what a trainer's `__post_init__` raises for given values.
+"""Finds what a trainer's `__post_init__` refuses: by its text where that is here, else by launch's own rules.
 
-The lock's code is executed here; code of any other checkout or package only in a process of its own.
+The rules are `data/contradictions.json`, each with upstream's line, and hold for the text that they were written about.
+A contradiction that a rule knows is worded by it in both cases.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from launch.resources import ROOT
-from launch.upstream.rules import post_init
+from launch.files import load_json
+from launch.upstream.pin.lock import DATA
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Contradiction, run_post_init
-from launch.upstream.rules.unknown import Unknown, to_json
+from launch.upstream.rules.post_init import Contradiction, check_rules, run_post_init
+from launch.upstream.rules.source import read_functions
+from launch.upstream.rules.unknown import MACHINE, USER, Unknown
 from launch.upstream.schema import Field, Schema
 
-_SECONDS = 20.0
+RULES_FILE = DATA / "contradictions.json"
 
 
 def find_contradictions(schema: Schema, values: Mapping[str, Any], defaults_known: bool = True) -> list[Contradiction]:
@@ -27,40 +28,74 @@ def find_contradictions(schema: Schema, values: Mapping[str, Any], defaults_know
     values: {field name: converted value} of the given flags. defaults_known=False: the other fields are unknown too
     (they come from a file that has not been read).
     """
-    fields = schema.fields.values()
-    executed = [
-        (code, {field.name: _value(field, values, defaults_known) for field in fields if field.group == name})
+    contradictions = []
+    for name, code in schema.post_init.items():
+        fields = {
+            field.name: _value(field, values, defaults_known, is_opaque=field.name in code["opaque"])
+            for field in schema.fields.values()
+            if field.group == name
+        }
+        functions = read_functions(code["functions"], schema.sources)
+        rules = _rules_about(code["functions"]) if schema.is_locked else {}
+        if functions is None:
+            contradictions += check_rules(rules, fields)
+        else:
+            found = run_post_init(functions, code["names"], fields)
+            contradictions += [_explain(contradiction, rules) for contradiction in found]
+    return contradictions
+
+
+def unchecked_code(schema: Schema) -> tuple[str, ...]:
+    """Name each `__post_init__` whose text is not here, so that only what launch's rules know of it is checked."""
+    return tuple(
+        f"{name}.__post_init__ ({code['functions'][0]['file']}:{code['functions'][0]['lines'][0]})"
         for name, code in schema.post_init.items()
-    ]
-    if schema.is_locked:
-        return [found for code, fields in executed for found in run_post_init(code, fields)]
-    return _run_apart(schema, executed)
+        if read_functions(code["functions"], schema.sources) is None
+    )
 
 
-def _value(field: Field, values: Mapping[str, Any], defaults_known: bool) -> Any:
+def describe_unchecked(names: Iterable[str]) -> str:
+    """Say in one line what is not checked without the text of these functions; '' for none."""
+    listed = ", ".join(names)
+    return f"unchecked without its source, beyond launch's own rules: {listed}" if listed else ""
+
+
+def _explain(contradiction: Contradiction, rules: Mapping[str, Mapping[str, Any]]) -> Contradiction:
+    """Word a contradiction by its rule; one without is the trainer's own error, and marked as that."""
+    rule = rules.get(contradiction.where)
+    message = rule["message"] if rule else f"the trainer's own error: {contradiction.message}"
+    return replace(contradiction, message=message)
+
+
+def _rules_about(functions: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the rules about these functions by upstream's file:line; none about a function that has changed since."""
+    rules: dict[str, Mapping[str, Any]] = {}
+    for known in load_rules():
+        for function in functions:
+            if all(function[key] == known[key] for key in ("file", "name", "digest")):
+                moved = function["lines"][0] - known["lines"][0]
+                rules |= {f"{known['file']}:{rule['line'] + moved}": rule for rule in known["rules"]}
+    return rules
+
+
+@cache
+def load_rules() -> list[dict[str, Any]]:
+    """Return launch's rules (`if`: a condition on fields, `message`, `line`) by the functions that they are about."""
+    functions: list[dict[str, Any]] = load_json(RULES_FILE)["functions"]
+    return functions
+
+
+def _value(field: Field, values: Mapping[str, Any], defaults_known: bool, *, is_opaque: bool) -> Any:
+    is_number = field.kind in ("int", "float", "bool") and field.nargs is None and not field.none_words
     if field.name in values:
-        is_text = field.kind == "str" and field.choices is None
-        return _known_parts(values[field.name], "user" if field.none_words else "text" if is_text else "value")
+        given = Unknown(USER, is_set=not field.none_words, is_number=is_number)
+        return given if is_opaque else _known_parts(values[field.name], given)
     if field.in_parser and (field.required or not defaults_known):
-        return Unknown("user")
-    return Unknown("machine") if "default" in field.unknown else field.default
+        return Unknown(USER)
+    return Unknown(MACHINE) if is_opaque or "default" in field.unknown else field.default
 
 
-def _known_parts(value: Any, kind: str) -> Any:
+def _known_parts(value: Any, unknown: Unknown) -> Any:
     if isinstance(value, list):
-        return [_known_parts(part, kind) for part in value]
-    return Unknown(kind) if value is UNKNOWN else value
-
-
-def _run_apart(schema: Schema, executed: Sequence[Any]) -> list[Contradiction]:
-    """Execute the code in a process of its own; undecided where it does not end."""
-    if not executed:
-        return []
-    from launch.upstream.capture.process import run_isolated  # a plan by the lock starts nothing
-
-    request = json.dumps(executed, default=to_json)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = run_isolated(sys.executable, post_init.__file__, [], _SECONDS, request, environ=environ)
-    if "error" in result:
-        return [Contradiction(f"its __post_init__ can't be executed: {result['error']}", schema.parser_at, (), None)]
-    return [Contradiction(message, where, tuple(flags), sure) for message, where, flags, sure in result["raised"]]
+        return [_known_parts(part, unknown) for part in value]
+    return unknown if value is UNKNOWN else value

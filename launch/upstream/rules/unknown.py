@@ -1,114 +1,52 @@
-"""Values of which nothing is known but where they come from, and the ways through code that depends on them.
-
-Standard library only, as `post_init.py`.
-"""
+"""Values of which nothing is known but what they depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem setitem delitem neg abs call enter exit"
-_UNKNOWN = "$unknown"
+Kinds = frozenset[
+    str
+]  # what a value depends on: unknown values of the `user`; the `machine`, or code that is not followed
+CERTAIN: Kinds = frozenset()
+USER: Kinds = frozenset({"user"})
+MACHINE: Kinds = frozenset({"machine"})
 
 
-@dataclass
-class ExecutionPath:
-    """One way through a statement."""
-
-    choices: tuple[bool, ...] = ()  # the truth of the unknown conditions, in order; later ones are false
-    made: list[tuple[bool, str]] = field(default_factory=list)  # each with the kind of the unknown value
-    reads: list[str] = field(default_factory=list)  # the fields since its last condition
-    conditions: list[list[str]] = field(default_factory=list)  # and what each one around has read
-    raised: dict[str, tuple[str, list[str], set[str]]] = field(default_factory=dict)  # {where: message, reads, kinds}
-    result: list[Any] = field(default_factory=list)  # of a `return`
-    after: set[str] = field(default_factory=set)  # the kinds that an earlier `return` depends on
-    fields: dict[str, Any] = field(default_factory=dict)  # at its end
-    scope: dict[str, Any] = field(default_factory=dict)
-
-    def decide(self, kind: str) -> bool:
-        answer = self.choices[len(self.made)] if len(self.made) < len(self.choices) else False
-        self.made.append((answer, kind))
-        return answer
-
-    @property
-    def kinds(self) -> set[str]:
-        return {kind for _, kind in self.made}
-
-    def others(self) -> Iterator[tuple[bool, ...]]:
-        """Yield the choices of further paths, of which each has one truth of the machine's at most."""
-        for index in range(len(self.choices), len(self.made)):
-            before = self.made[:index]
-            if self.made[index][1] != "machine" or (True, "machine") not in before:
-                yield (*(answer for answer, _ in before), True)
-
-
-PATHS: list[ExecutionPath] = []  # those that are executed, of a statement and the methods that it calls
-
-
+@dataclass(frozen=True)
 class Unknown:
-    """A value that is not known.
+    """A value that is not known."""
 
-    kind: a `text` or another `value` of the command line, neither of which is None; what depends on the `user`, or on
-    the `machine` alone. Operators and attributes give unknown values; its truth is the path's choice.
-    """
-
-    def __init__(self, kind: str = "machine") -> None:
-        self.__dict__["kind"] = kind
-
-    def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, name) if name.startswith("__") else derived(self)
-
-    def __setattr__(self, name: str, value: Any) -> None: ...
-
-    def __call__(self, *others: Any) -> Unknown:
-        return derived(self, *others)
-
-    def __bool__(self) -> bool:
-        return PATHS[-1].decide(kind_of(derived(self)))
-
-    def __contains__(self, _: object) -> bool:
-        return bool(self)
-
-    def __iter__(self) -> Iterator[Unknown]:
-        if self:
-            yield derived(self)
-
-    def __format__(self, _: str) -> str:
-        return "?"
-
-    def __repr__(self) -> str:
-        return "?"
-
-    __hash__ = object.__hash__
+    kinds: Kinds = MACHINE
+    is_set: bool = False  # it is not None
+    is_number: bool = False
+    truth: bool | None = None  # whether it counts as true, where that is known
 
 
-for _name in _OPERATORS.split():
-    for _prefix in ("", "r"):
-        setattr(Unknown, f"__{_prefix}{_name}__", Unknown.__call__)
+def unknown_kinds(value: Any) -> Kinds:
+    """Return what the unknown parts of a value depend on; CERTAIN if all of it is known."""
+    if isinstance(value, Unknown):
+        return value.kinds
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return CERTAIN.union(*map(unknown_kinds, parts)) if isinstance(parts, list | tuple) else CERTAIN
 
 
-def kind_of(value: Unknown) -> str:
-    return str(value.__dict__["kind"])
+def truth_of(value: Any) -> bool | None:
+    """Return whether a value counts as true; None if that is not known."""
+    return value.truth if isinstance(value, Unknown) else bool(value)
 
 
-def derived(*parts: Any) -> Unknown:
-    """Return the unknown value of what depends on these."""
-    return Unknown("user" if {kind_of(part) for part in unknown_parts(parts)} - {"machine"} else "machine")
+def merged(values: Sequence[Any], kinds: Kinds) -> Any:
+    """Return the value that is one of these; which of them depends on `kinds`."""
+    first = values[0]
+    if all(value is first or (type(value) is type(first) and repr(value) == repr(first)) for value in values):
+        return first
+    is_set = all(value.is_set if isinstance(value, Unknown) else value is not None for value in values)
+    return Unknown(kinds.union(*map(unknown_kinds, values)) or MACHINE, is_set)
 
 
-def unknown_parts(value: Any) -> list[Unknown]:
-    """Return the unknown parts of a value."""
-    if type(value) is Unknown:
-        return [value]
-    return [part for item in value for part in unknown_parts(item)] if isinstance(value, list | tuple | set) else []
-
-
-def to_json(value: Unknown) -> dict[str, str]:
-    """Return a JSON object, which `from_json` reads."""
-    return {_UNKNOWN: kind_of(value)}
-
-
-def from_json(value: dict[str, Any]) -> Any:
-    return Unknown(value[_UNKNOWN]) if value.keys() == {_UNKNOWN} else value
+def merged_maps(maps: Sequence[Mapping[str, Any]], kinds: Kinds) -> dict[str, Any]:
+    """Return the map that is one of these; a name that one of them lacks is unknown."""
+    names = dict.fromkeys(name for values in maps for name in values)
+    return {name: merged([values.get(name, Unknown()) for values in maps], kinds) for name in names}
