@@ -63,7 +63,6 @@ EXACT = {
     "upstream/libraries/program.py": "a child's answer to its parent",
     "upstream/pin/bump.py": "upstream's flags and their help, compared by digest",
     "upstream/pin/relock.py": "upstream's flags and their help, compared by digest",
-    "upstream/rules/post_init.py": "a child's answer to its parent",
     "upstream/trl_templates.py": "TRL's chat templates, compared by digest",
 }
 

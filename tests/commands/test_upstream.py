@@ -79,7 +79,7 @@ def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
     assert content["unreadable"]["olmo_core_finetune"]["id"] == "trainer_script_missing"
     assert {"kind": "removed", "flag": "cp_degree"} in content["changes"]["dpo"]
     broken = {problem["id"] for problem in content["breaks"]}
-    assert broken == {"patch_source_changed", "stale_allowlist", "trainer_script_missing"}
+    assert broken == {"patch_source_changed", "rule_source_changed", "stale_allowlist", "trainer_script_missing"}
 
 
 @pytest.mark.slow
@@ -92,6 +92,16 @@ def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -
     assert file.endswith("configs/tulu/trainer/dpo_tune_cache.yaml")
     assert "mixer_list" in lines[int(line) - 1]
     assert any(p.id == "patch_source_changed" and p.where == "open_instruct/finetune.py:903" for p in result.breaks)
+
+
+def test_a_function_that_has_changed_is_named_for_its_rules() -> None:
+    locked = locked_schema("finetune")
+    code = locked.post_init["FlatArguments"]
+    (place,) = code["functions"]
+    changed = replace(locked, post_init={"FlatArguments": {**code, "functions": [{**place, "digest": "0" * 40}]}})
+    assert list(module.find_stale_rules([TrainerImpact("finetune", locked, ()), TrainerImpact("dpo", None, ())])) == []
+    (problem,) = module.find_stale_rules([TrainerImpact("finetune", changed, ())])
+    assert (problem.id, problem.where) == ("rule_source_changed", "open_instruct/finetune.py:327")
 
 
 def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from launch.upstream.rules.contradictions import find_contradictions
+from launch.upstream.pin.lock import locked_schema
+from launch.upstream.rules.contradictions import find_contradictions, unchecked_code
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.post_init import run_post_init
 from launch.upstream.rules.source import Function
@@ -204,7 +205,7 @@ def test_a_function_of_upstream_that_refers_to_nothing_else_is_followed_too(tmp_
         ("first, second = self.b\nassert self.a != 2, 'two'", {"a": 2}, [("two", True)]),
         # what would be too large, too deep or too long is not computed
         ("x = self.b * 10**9\nif x:\n    raise ValueError('x')", {"b": "x"}, [("x", False)]),
-        ("x = self.c\n" + "x = [x, x]\n" * 50 + "if x:\n    raise ValueError('x')", {"c": [1]}, [("x", False)]),
+        ("x = self.c\n" + "x = [x, x]\n" * 50 + "if x:\n    raise ValueError('x')", {"c": [1]}, [("x", True)]),
         (
             "for x in self.c:\n    for y in self.c:\n        self.a = y",
             {"c": [1] * 200},
@@ -225,3 +226,87 @@ def test_values_of_a_file_that_was_not_read_are_undecided() -> None:
     certain = [c for c in find_contradictions(schema, {"mode": "slow"}, defaults_known=False) if c.certain]
     assert certain == []
     assert any(c.certain is None for c in find_contradictions(schema, {"mode": "slow"}, defaults_known=False))
+
+
+def test_only_the_text_of_the_schema_is_read(tmp_path: Path) -> None:
+    """Edited or missing, nothing of it is used: it is named as unchecked, and no rule of the pin's applies."""
+    script = """
+    from dataclasses import dataclass
+    from transformers import HfArgumentParser
+
+    @dataclass
+    class Args:
+        a: int = 0
+
+        def __post_init__(self):
+            if self.a > 3:
+                raise ValueError("more than 3")
+
+    HfArgumentParser(Args).parse_args_into_dataclasses()
+    """
+    schema = capture_script(tmp_path, script)
+    assert "more than 3" not in repr(schema)
+    assert unchecked_code(schema) == ()
+    assert [c.message for c in find_contradictions(schema, {"a": 4})] == ["the trainer's own error: more than 3"]
+    file = tmp_path / "train.py"
+    text = file.read_text()
+    for changed in (text.replace("> 3", "> 2"), "\n" + text, ""):
+        file.write_text(changed)
+        assert unchecked_code(schema) == ("Args.__post_init__ (train.py:9)",)
+        assert find_contradictions(schema, {"a": 4}) == []
+    file.write_text(text.replace("\n", "\r\n"))
+    assert unchecked_code(schema) == (), "line ends do not count"
+    file.unlink()
+    assert unchecked_code(schema) == ("Args.__post_init__ (train.py:9)",)
+    file.write_text(text)
+    assert [c.certain for c in find_contradictions(schema, {"a": 4})] == [True]
+
+
+def test_a_rule_holds_for_the_text_that_it_was_written_about() -> None:
+    """Wherever it is in the file by now; not for a function that has changed, and not for another trainer."""
+    locked = locked_schema("finetune")
+    values = {"push_to_hub": False}
+    (contradiction,) = find_contradictions(locked, values)
+    assert (contradiction.where, contradiction.certain) == ("open_instruct/finetune.py:335", True)
+    assert set(contradiction.flags) == {"try_launch_beaker_eval_jobs", "push_to_hub"}
+    code = locked.post_init["FlatArguments"]
+    (place,) = code["functions"]
+
+    def wheres(**changes: Any) -> list[str]:
+        changed = replace(locked, post_init={"FlatArguments": {**code, "functions": [place | changes]}})
+        return [found.where for found in find_contradictions(changed, values)]
+
+    assert wheres(lines=[427, 451]) == ["open_instruct/finetune.py:435"]
+    assert wheres(digest="0" * 40) == []
+    assert find_contradictions(replace(locked, is_locked=False), values) == []
+
+
+def test_values_that_are_objects_are_unknown(tmp_path: Path) -> None:
+    """A path, a member of an enum that is no text, a tuple: their JSON would compare otherwise."""
+    script = """
+    import enum, pathlib
+    from dataclasses import dataclass, field
+    from transformers import HfArgumentParser
+
+    class Mode(enum.Enum):
+        FAST = "fast"
+
+    @dataclass
+    class Args:
+        place: pathlib.Path = pathlib.Path("here")
+        mode: Mode = Mode.FAST
+        name: str = "here"
+
+        def __post_init__(self):
+            if self.place == "here":
+                raise ValueError("place")
+            if self.mode == "fast":
+                raise ValueError("mode")
+            if self.name == "here":
+                raise ValueError("name")
+
+    HfArgumentParser(Args).parse_args_into_dataclasses()
+    """
+    schema = capture_script(tmp_path, script)
+    found = {c.message.rpartition(" ")[2]: c.certain for c in find_contradictions(schema, {})}
+    assert found == {"place": False, "mode": False, "name": True}

@@ -70,7 +70,7 @@ def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
 ) -> None:
     checkout = checkout_of(edited)
     at_the_pin = replace(checkout, differing=())
-    for found, live in ((None, False), (at_the_pin, True)):
+    for found, live in ((None, False), (at_the_pin, True)):  # whose folders are where the text is read
         resolved = resolve_schema("finetune", found, SITE_PACKAGES, sys.executable, may_capture=True)
         assert (resolved.schema, resolved.live, resolved.difference) == (locked_schema("finetune"), live, None)
     kept = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=False)

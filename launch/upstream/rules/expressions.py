@@ -125,7 +125,7 @@ class Evaluator(ast.NodeVisitor):
         """Give a target of an assignment its value."""
         if isinstance(target, ast.Name):
             self.state.names[target.id] = value
-            self.state.origins[target.id] = [*self.reads]
+            self.state.origins[target.id] = list(dict.fromkeys(self.reads))
         elif isinstance(target, ast.Tuple | ast.List):
             is_known = isinstance(value, list | tuple) and len(value) == len(target.elts)
             for index, part in enumerate(target.elts):

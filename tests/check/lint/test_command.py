@@ -68,6 +68,7 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
                 "line": 4,
             }
         ],
+        "unchecked": ["FlatArguments.__post_init__ (open_instruct/finetune.py:327)"],
     }
 
 
