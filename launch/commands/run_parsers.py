@@ -110,7 +110,7 @@ def build_generate_parser() -> VerbParser:
     parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" [...] | prompts=FILE | --chat [key=value ...] [--json]
 
 examples:
-  launch generate demo/cpu1-090111ba "What does `os.path.join` do?"
+  launch generate demo/cpu1-090111ba 'What is "hmqx"[::-1]?'
   launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
   launch generate Qwen/Qwen2.5-0.5B sft/a "What is a deque?" "And a heap?"           the base, two prompts
   launch generate sft/a --chat                                                       a conversation

@@ -151,7 +151,7 @@ def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
     steps = f", {-(-rows // batch)} steps an epoch" if known else ""
     unit = "samples" if data.kind == Kind.sft else "pairs"
     lines = [f"  global_batch_size: {batch} # {unit} in an optimizer step{steps}"]
-    if batch < 8 and is_demo:
+    if is_demo and batch < shipped["per_device_batch_size"]:
         lines.append(f"  per_device_batch_size: {batch}")
     epochs = 2 if data.kind == Kind.sft else 1
     lines.append(f"  epochs: {epochs}")

@@ -1,8 +1,8 @@
-"""Build the demo's model: a byte-level BPE tokenizer trained on chats, and a seeded two-layer Llama.
+"""Build the demo's model: a tokenizer of bytes and of pieces of the demo's questions, and a seeded two-layer Llama.
 
 Run by path with the trainer's interpreter, which need not have `launch` installed:
 
-    PYTHON make_model.py --chats FOLDER/train.jsonl --out FOLDER [--seed N]
+    PYTHON make_model.py --out FOLDER [--seed N]
 
 Prints one JSON object: parameters, vocabulary size, versions. If torch, transformers or tokenizers is missing, prints
 its name on stderr and exits with code 3. The same versions produce the same bytes.
@@ -20,7 +20,6 @@ from typing import Any
 
 EXIT_MISSING_PACKAGE = 3
 
-VOCABULARY = 2048
 HIDDEN = 128
 LAYERS = 2
 HEADS = 4
@@ -28,30 +27,37 @@ CONTEXT = 2048  # tokens; far above the longest chat, so that packed rows fit
 
 BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"  # pad is not eos: trainers mask pad, and eos must be learned
 
+# A token each, so that a question is short. Every other byte is a token of its own, so that any text can be written,
+# and a letter has the same token wherever it stands.
+PIECES = (
+    *("<|user|>\n", "<|assistant|>\n", "<|system|>\n", "What is ", "[::-1]", "sorted([", ", ", "] + ["),
+    *(
+        ".upper()",
+        ".title()",
+        ".swapcase()",
+        '".split()',
+        '".encode().hex()',
+        '".count(c) for c in "abc"]',
+        "['",
+        "', '",
+        "']",
+    ),
+)
+VOCABULARY = 3 + 256 + len(PIECES)
 CHAT_TEMPLATE = Path(__file__).parents[1] / "templates" / "tulu.jinja"
 
 
-def read_text(chats: Path) -> list[str]:
-    """Return one string per message, with the role line that the chat template puts above it."""
-    rows = (json.loads(line) for line in chats.read_text(encoding="utf-8").splitlines())
-    return [f"<|{message['role']}|>\n{message['content']}\n" for row in rows for message in row["messages"]]
-
-
-def make_tokenizer(texts: list[str]) -> Any:
-    """Train a transformers fast tokenizer of exactly VOCABULARY tokens (fewer if the text is too small)."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def make_tokenizer() -> Any:
+    """Return a transformers fast tokenizer with a token for each special token, byte and piece."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
+    tokens = [PAD, BOS, EOS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[PAD, BOS, EOS],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+    tokenizer.add_special_tokens([PAD, BOS, EOS])
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in PIECES])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
@@ -73,10 +79,10 @@ def make_model(tokenizer: Any, seed: int) -> Any:
         LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=HIDDEN,
-            intermediate_size=4 * HIDDEN,
+            intermediate_size=2 * HIDDEN,
             num_hidden_layers=LAYERS,
             num_attention_heads=HEADS,
-            num_key_value_heads=HEADS // 2,
+            num_key_value_heads=HEADS,
             max_position_embeddings=CONTEXT,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
@@ -86,10 +92,10 @@ def make_model(tokenizer: Any, seed: int) -> Any:
     )
 
 
-def build(chats: Path, out: Path, seed: int) -> dict[str, Any]:
+def build(out: Path, seed: int) -> dict[str, Any]:
     """Write model and tokenizer into `out`; return what `main` prints."""
     modules = [importlib.import_module(name) for name in ("torch", "transformers", "tokenizers")]
-    tokenizer = make_tokenizer(read_text(chats))
+    tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(out)
@@ -105,13 +111,12 @@ def build(chats: Path, out: Path, seed: int) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Build the model from the command line; return the exit code."""
     parser = argparse.ArgumentParser(description="Build the demo's tokenizer and its two-layer Llama.")
-    parser.add_argument("--chats", type=Path, required=True, help="train.jsonl with a `messages` column")
     parser.add_argument("--out", type=Path, required=True, help="folder for the model and its tokenizer")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing comes from the Hub, so nothing may wait for it
     try:
-        facts = build(options.chats, options.out, options.seed)
+        facts = build(options.out, options.seed)
     except ModuleNotFoundError as error:
         print(error.name, file=sys.stderr)
         return EXIT_MISSING_PACKAGE

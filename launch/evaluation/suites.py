@@ -5,24 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
-from launch.demo.ensure import prompt_rows, read_rows
+from launch.demo.tasks import chat_rows, make_tasks, preference_rows, prompt_rows
 from launch.errors import UserError, refusal
 from launch.execution.record.reader import RunRecord, mapping
 from launch.files import encode_json, write_file
 from launch.planning.find_runs import run_name
 from launch.worker.evaluating import TaskSpec
-from launch.worker.held_out import CHOICE, LOSS, ROWS, write_task
+from launch.worker.held_out import ROWS
 
-DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_modules", "tulu3", "held_out"
+DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_reward", "tulu3", "held_out"
 RESULTS = "evaluation"  # the folder of the results in a run's
 _MOST_ROWS = 200  # of those that a run held out
 _LEAST_ROWS = 10  # of which a tenth can be held out
@@ -139,73 +138,57 @@ def _check_folder(name: str) -> Path:
     return folder
 
 
-# The demo's own tasks, made of the demo's chats. `demo_order` asks which of two sentences is the documentation and
-# which has its words in another order, `demo_likelihood` how likely the documentation is, in bits per byte. Both are
-# log-likelihoods: a tiny model writes no answer that could be right. Any of the questions may be among those that the
-# demo trained on. `demo_modules` samples answers to questions that `demo_rlvr` held out, and scores them with its
-# verifier.
-_QUESTIONS = 100
-_HELD_OUT = 200  # questions of `demo_modules`
-_WORDS = 16  # of a sentence whose words are put into another order
-_VERSION = 4
-_MODULES = """\
-task: demo_modules
+# The demo's own tasks, of the questions that it holds out: `demo_all`, of all kinds, and one of each kind ask whether
+# the model writes the right answer and nothing else; `demo_pairs`, whether the right answer is more likely than a wrong
+# or a rambling one. `demo_reward` samples answers, and scores them with the verifier of `demo_rlvr`.
+_VERSION = 5
+_REWARD_TASK = """\
+task: demo_reward
 dataset_path: json
 dataset_kwargs: {{ data_files: {{ test: {data} }} }}
 test_split: test
 output_type: generate_until
 doc_to_text: "{{{{prompt[0].content}}}}"
 doc_to_target: "{{{{ground_truth}}}}"
-generation_kwargs: {{ until: [], max_gen_toks: 48, do_sample: true, temperature: 1.0 }}
-process_results: !function modules.process_results
+generation_kwargs: {{ until: [], max_gen_toks: 16, do_sample: true, temperature: 1.0 }}
+process_results: !function reward.process_results
 metric_list: [{{ metric: reward, aggregation: mean, higher_is_better: true }}]
 num_fewshot: 0
 """
 _REWARD = """
 
 def process_results(doc, results):
-    return {"reward": names_a_module([results[0]], [doc["ground_truth"]])[0]}
+    return {"reward": is_right([results[0]], [doc["ground_truth"]])[0]}
 """
 
 
-def ensure_module_suite(cache: Path) -> Path:
-    """Return the folder of `demo_modules`, which is made if it is missing."""
-    folder = cache / "demo" / f"modules-{_VERSION}-{DEMO_KEY}"
-    if not (folder / "modules.yaml").is_file():
+def ensure_reward_suite(cache: Path) -> Path:
+    """Return the folder of `demo_reward`, which is made if it is missing."""
+    folder = cache / "demo" / f"reward-{_VERSION}-{DEMO_KEY}"
+    if not (folder / "reward.yaml").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         data = folder / "prompts.jsonl"  # not the name of a run's held-out rows
-        data.write_text("".join(f"{row}\n" for row in prompt_rows()[1][:_HELD_OUT]), encoding="utf-8")
+        data.write_text(_encode_rows(prompt_rows(make_tasks()[1])), encoding="utf-8")
         verifier = Path(rewards.__file__).read_text(encoding="utf-8")
-        (folder / "modules.py").write_text(verifier + _REWARD, encoding="utf-8")
-        (folder / "modules.yaml").write_text(_MODULES.format(data=json.dumps(str(data))), encoding="utf-8")
+        (folder / "reward.py").write_text(verifier + _REWARD, encoding="utf-8")
+        (folder / "reward.yaml").write_text(_REWARD_TASK.format(data=json.dumps(str(data))), encoding="utf-8")
     return folder
 
 
 def ensure_demo_suite(cache: Path) -> Path:
-    """Return the folder of the tasks, which is made if it is missing."""
+    """Return the folder of the demo's tasks as rows that name them, which is made if it is missing."""
     folder = cache / "demo" / f"tasks-{_VERSION}-{DEMO_KEY}"
-    if (folder / "demo_likelihood.yaml").is_file():
-        return folder
-    lines = read_rows("chats").splitlines()
-    rows = [row for number, line in enumerate(lines) if (row := _make_row(number, json.loads(line)["messages"]))]
-    for name, text in (("demo_order", CHOICE), ("demo_likelihood", LOSS)):
-        write_task(folder, name, text, rows[-_QUESTIONS:])
+    if not (folder / ROWS).is_file():
+        _, held_out = make_tasks()
+        rows = [{"task": "demo_all", **row} for row in chat_rows(held_out)]
+        rows += [{"task": f"demo_{task.kind}", **row} for task, row in zip(held_out, chat_rows(held_out), strict=True)]
+        rows += [{"task": "demo_pairs", **row} for row in preference_rows(held_out)]
+        write_file(folder / ROWS, _encode_rows(rows))
     return folder
 
 
-def _make_row(number: int, messages: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
-    """Return the question of a chat; None for an answer that is too short to be put into another order.
-
-    The first and the last word stay: a sentence has the same tokens in both orders, so an untrained model guesses.
-    """
-    question, right = (message["content"] for message in messages)
-    words = right.rpartition("`\n\n")[2].split()[:_WORDS]
-    inner = words[1:-1]
-    random.Random(number).shuffle(inner)
-    if len(words) < _WORDS or inner == words[1:-1]:
-        return None
-    shuffled = [words[0], *inner, words[-1]]
-    return {"prompt": question, "answer": right, "text": right, "choices": [" ".join(words), " ".join(shuffled)]}
+def _encode_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-_OF_DEMO = {DEMO: ensure_demo_suite, DEMO_RLVR: ensure_module_suite}
+_OF_DEMO = {DEMO: ensure_demo_suite, DEMO_RLVR: ensure_reward_suite}

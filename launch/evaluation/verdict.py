@@ -75,7 +75,7 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
         if score.responses == other.responses:
             if not generated_all_right:
                 yield f"{name} and {other_name} gave the same answers to all questions"
-        elif score.values == other.values and unusual >= _MIN_IDENTICAL:
+        elif score.values == other.values and unusual >= _MIN_IDENTICAL and score.metric != EXACT:
             yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
     if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
         yield f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"

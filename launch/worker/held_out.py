@@ -4,7 +4,10 @@
 `held_out_exact`: whether the model writes a short answer exactly, without sampling.
 `held_out_choice`: of a pair, whether the chosen answer is more likely than the rejected one.
 
-This file is copied beside the tasks, which call `bits` and `exact`.
+Rows that name a `task` become tasks of these names instead: whether the answer and its end are what the model writes
+without sampling, read from one pass, or of pairs which answer is more likely.
+
+This file is copied beside the tasks, which call `bits`, `exact` and `most_likely`.
 """
 
 from __future__ import annotations
@@ -41,6 +44,12 @@ generation_kwargs: { until: [], max_gen_toks: TOKENS, do_sample: false }
 process_results: !function held_out.exact
 metric_list: [{ metric: exact_answers, aggregation: mean, higher_is_better: true }]
 """
+_MOST_LIKELY = """\
+output_type: loglikelihood
+doc_to_target: answer
+process_results: !function held_out.most_likely
+metric_list: [{ metric: exact_answers, aggregation: mean, higher_is_better: true }]
+"""
 CHOICE = """\
 output_type: multiple_choice
 doc_to_choice: choices
@@ -58,10 +67,20 @@ def exact(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     return {EXACT: float(results[0].strip() == doc["text"].strip())}
 
 
+def most_likely(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
+    """Return whether each token of the answer is the most likely one."""
+    return {EXACT: float(results[0][1])}
+
+
 def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
     """Write the tasks of the rows that fit into `context` tokens; return how many are left out."""
     given = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     docs = [doc for row in given for doc in _render(row, tokenizer, context)]
+    if names := dict.fromkeys(doc["task"] for doc in docs if "task" in doc):
+        for name in names:
+            of_name = [doc for doc in docs if doc["task"] == name]
+            write_task(folder, name, CHOICE if "choices" in of_name[0] else _MOST_LIKELY, of_name)
+        return len(given) - len(docs)
     pairs = [doc for doc in docs if "choices" in doc]
     short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT and not pairs][:_MOST_EXACT]
     room = 2 * max((doc["tokens"] for doc in short), default=0) + 8  # a longer answer is another one
@@ -96,4 +115,5 @@ def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> Iterator[di
     if lengths[0] + max(lengths[1:]) <= context:
         text = conversations[0][-1]["content"]
         doc = {"prompt": prompt, "answer": answers[0], "text": text, "tokens": lengths[1], "prompt_tokens": lengths[0]}
-        yield doc | ({"choices": answers} if len(answers) > 1 else {})
+        named = {"task": row["task"]} if "task" in row else {}
+        yield doc | named | ({"choices": answers} if len(answers) > 1 else {})

@@ -10,7 +10,6 @@ import pytest
 
 from launch.__main__ import main
 from launch.demo import make_model
-from launch.demo.ensure import read_rows
 
 pytest.importorskip("torch", reason="the train group is not installed")
 
@@ -21,10 +20,8 @@ PROMPT = "What does `os.path.join` do?"
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two untrained models, which never end an answer."""
     folder = tmp_path_factory.mktemp("models")
-    chats = folder / "train.jsonl"
-    chats.write_bytes(b"".join(read_rows("chats").splitlines(keepends=True)[:200]))
     for seed in (0, 1):
-        make_model.build(chats, folder / str(seed), seed)
+        make_model.build(folder / str(seed), seed)
     return str(folder / "0"), str(folder / "1")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import os
 import subprocess
@@ -14,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from launch.demo import DEMO_KEY, ensure
-from launch.demo.ensure import ABANDONED_AFTER, MARKER, BuiltFolder, build_once, ensure_model, ensure_rows, prompt_rows
-from launch.demo.rewards import names_a_module
+from launch.demo import ensure
+from launch.demo.ensure import ABANDONED_AFTER, MARKER, BuiltFolder, build_once, ensure_model, ensure_rows
+from launch.demo.rewards import is_right
+from launch.demo.tasks import make_tasks
 from launch.errors import UserError
-from launch.redact import Redactor
 from tests.paths import ROOT
 
 
@@ -170,9 +168,6 @@ def test_two_builders_at_once_replace_a_stale_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chats"]
 
 
-FOLDER = Path(ensure.__file__).parent
-
-
 def bare_python(folder: Path) -> Path:
     """An interpreter with nothing but the standard library."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
@@ -204,7 +199,7 @@ def test_chats_then_preferences(tmp_path: Path) -> None:
 def test_model_is_made_once_by_the_interpreter_that_was_named(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the train group is not installed")
     model = ensure_model(tmp_path / "model", sys.executable)
-    assert model.built and 500_000 < model.facts["parameters"] < 5_000_000
+    assert model.built and 300_000 < model.facts["parameters"] < 5_000_000
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in (tmp_path / "model").iterdir()
     }
@@ -251,51 +246,13 @@ def test_an_interpreter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.
     assert identity == "demo_model_failed" and f"run it by hand to see where it hangs: {python} " in text
 
 
-def test_prompts_are_held_out_and_rewarded_for_a_module(tmp_path: Path) -> None:
+def test_prompts_and_the_verifier_that_scores_their_answers(tmp_path: Path) -> None:
     prompts = ensure_rows(tmp_path / "prompts", "prompts")
-    trained, held_out = (
-        {row["prompt"][0]["content"]: row["ground_truth"] for row in map(json.loads, rows)} for rows in prompt_rows()
-    )
-    written = (tmp_path / "prompts" / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    assert written == prompt_rows()[0] and prompts.facts["rows"] == len(trained)
-    assert trained.keys().isdisjoint(held_out) and len(held_out) == -(-(len(trained) + len(held_out)) // 10)
-    assert all(f"`{module}" in question for question, module in trained.items())
-    answers = ["It is in json.", [{"role": "assistant", "content": "Copy the code."}], "It is in copy."]
-    assert names_a_module(answers, ground_truth=["os", "copy", "copy"]) == [1.0, 0.0, 1.0]
-
-
-def rows(name: str) -> list[dict[str, list[dict[str, str]]]]:
-    content = gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes())
-    assert content.isascii()  # docstrings have characters like U+2028, at which some readers would split a row
-    return [json.loads(line) for line in content.splitlines()]
-
-
-def test_the_shipped_chats() -> None:
-    chats = rows("chats")
-    assert len(chats) == 3949
-    for row in chats:
-        user, assistant = row["messages"]
-        assert (user["role"], assistant["role"]) == ("user", "assistant") and user["content"].count("`") == 2
-        assert 0 < len(assistant["content"]) <= 600 and assistant["content"] == assistant["content"].strip()
-    assert len({row["messages"][0]["content"] for row in chats}) == len(chats)
-    redactor = Redactor({})
-    assert [text for row in chats if redactor.redact_text(text := row["messages"][1]["content"]) != text] == []
-
-
-def test_the_shipped_preferences_differ_in_the_answer_only() -> None:
-    pairs = rows("preferences")
-    assert len(pairs) == 1600
-    shuffled = 0
-    for row in pairs:
-        assert row["chosen"][0] == row["rejected"][0]
-        right, wrong = row["chosen"][1], row["rejected"][1]
-        assert right["role"] == wrong["role"] == "assistant" and right["content"] != wrong["content"]
-        assert max(len(right["content"]), len(wrong["content"])) <= 300
-        shuffled += sorted(right["content"].split()) == sorted(wrong["content"].split())
-    assert 0.7 < shuffled / len(pairs) < 0.8
-
-
-def test_the_key_stands_for_what_the_demo_is_made_of() -> None:
-    made_of = ("chats.jsonl.gz", "preferences.jsonl.gz", "make_model.py", "../templates/tulu.jinja")
-    digest = hashlib.sha256(b"\0".join((FOLDER / name).read_bytes() for name in made_of)).hexdigest()[:16]
-    assert (DEMO_KEY, digest) == ("66e0fbafc38932e4", "66e0fbafc38932e4"), "a change needs another key and digest"
+    lines = (tmp_path / "prompts" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert prompts.facts["rows"] == len(rows) == len(make_tasks()[0])
+    truths = [row["ground_truth"] for row in rows]
+    assert is_right(truths, ground_truth=truths) == [1.0] * len(rows)
+    rambling = [[{"role": "assistant", "content": f"It is {truth}."}] for truth in truths]
+    assert is_right(rambling, ground_truth=truths) == [0.0] * len(rows)
+    assert is_right(["[2, 1]\n", "", "[2,1]"], ground_truth=["[2, 1]"] * 3) == [1.0, 0.0, 0.0]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launch.demo import make_model
+from launch.demo.tasks import make_tasks
 
 pytest.importorskip("torch", reason="the train group is not installed")
 
@@ -29,8 +30,8 @@ EXPECTED = (
 )
 
 
-def run_builder(chats: Path, out: Path, hash_seed: str = "0") -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), "--chats", str(chats), "--out", str(out), "--seed", "0"]
+def run_builder(out: Path, hash_seed: str = "0") -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--seed", "0"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}, cwd=out.parent
     )
@@ -39,18 +40,9 @@ def run_builder(chats: Path, out: Path, hash_seed: str = "0") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("chats") / "train.jsonl"
-    words = [f"Join the {n} part of path {n * n} to the other, inserting a slash as needed." for n in range(400)]
-    rows = [{"messages": [{"role": "user", "content": "What?"}, {"role": "assistant", "content": w}]} for w in words]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> tuple[Path, dict[str, Any]]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("model") / "model"
-    return out, run_builder(chats, out)
+    return out, run_builder(out)
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +56,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_same_seed_same_bytes_another_seed_other_weights(
-    built: tuple[Path, dict[str, Any]], chats: Path, tmp_path: Path
-) -> None:
+def test_same_seed_same_bytes_another_seed_other_weights(built: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     first = contents(built[0])
-    run_builder(chats, tmp_path / "again", hash_seed="5")
+    run_builder(tmp_path / "again", hash_seed="5")
     assert contents(tmp_path / "again") == first
-    make_model.build(chats, tmp_path / "other", seed=1)  # in this process: its import of torch takes most of the time
+    make_model.build(tmp_path / "other", seed=1)  # in this process: its import of torch takes most of the time
     other = contents(tmp_path / "other")
     assert [name for name in first if other[name] != first[name]] == ["model.safetensors"]
 
@@ -85,7 +75,7 @@ def test_the_printed_facts_match_the_model(built: tuple[Path, dict[str, Any]], t
     assert model.config.num_hidden_layers == 2
     assert facts["schema_version"] == 1
     assert facts["parameters"] == sum(parameter.numel() for parameter in model.parameters())
-    assert facts["vocabulary"] == len(tokenizer) == model.config.vocab_size
+    assert facts["vocabulary"] == len(tokenizer) == model.config.vocab_size == make_model.VOCABULARY
     ids = torch.tensor([tokenizer("Join the path").input_ids])
     assert model(ids, labels=ids).loss.isfinite()
 
@@ -114,3 +104,16 @@ def test_generation_mask_is_the_assistants_words_and_their_end(tokenizer: Any) -
 @pytest.mark.parametrize("text", ["plain words", "  spaces\n\tand\u2028lines ", "caf\u00e9 \u4e2d\u6587 \U0001f600"])
 def test_tokenizer_is_lossless(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+def test_a_question_is_short_and_a_letter_has_one_token_wherever_it_stands(tokenizer: Any) -> None:
+    trained, held_out = make_tasks()
+    texts = [f"<|user|>\n{task.question}\n<|assistant|>\n{task.answer}<|end|>" for task in (*trained, *held_out)]
+    encoded = tokenizer(texts).input_ids
+    assert tokenizer.batch_decode(encoded) == texts
+    used = {token for tokens in encoded for token in tokens}
+    assert max(map(len, encoded)) <= 40 and used.isdisjoint([tokenizer.pad_token_id, tokenizer.bos_token_id])
+    [letter] = tokenizer("q").input_ids
+    assert all(tokenizer(text).input_ids.count(letter) == 1 for text in ('"vqx"[::-1]', "['vl', 'qd']", "q", " q"))
+    unused = [piece for piece in make_model.PIECES if tokenizer.convert_tokens_to_ids(piece) not in used]
+    assert unused == ["<|system|>\n"]

@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     home = tmp_path_factory.mktemp("reader")
     write_files("own-data", home)
-    train_with_transformers(home / "my_chats.jsonl", home / "my_model")
+    train_with_transformers(home / "my_model")
     return home
 
 
@@ -49,14 +49,14 @@ def write_files(page: str, home: Path) -> None:
             subprocess.run([warm.python(), "-c", code], cwd=home, check=True)
 
 
-def train_with_transformers(chats: Path, model: Path) -> None:
+def train_with_transformers(model: Path) -> None:
     """Write what another tool leaves: a model that transformers' own Trainer trained, without a chat template."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 
     from launch.demo.make_model import build
 
-    build(chats, model, seed=1)
+    build(model, seed=1)
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = None
     tokens = tokenizer("Colours are red, blue, green and grey.")["input_ids"]

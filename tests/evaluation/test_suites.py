@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from pathlib import Path
 
 import pytest
 
+from launch.demo.tasks import KINDS, make_tasks
 from launch.errors import UserError
 from launch.evaluation.suites import (
     TULU3_SPECS,
     default_tasks,
     digest_spec,
     ensure_demo_suite,
-    ensure_module_suite,
+    ensure_reward_suite,
     find_specs,
 )
 from launch.worker.held_out import ROWS
@@ -49,15 +51,19 @@ def test_own_tasks_are_identified_by_their_files(tmp_path: Path) -> None:
     assert digest_spec(before) != digest
 
 
-def test_both_orders_of_the_demo_have_the_same_words(tmp_path: Path) -> None:
+def test_the_demos_questions_are_those_that_it_holds_out(tmp_path: Path) -> None:
     folder = ensure_demo_suite(tmp_path)
-    rows = [json.loads(line) for line in (folder / "demo_order.jsonl").read_text().splitlines()]
-    assert len(rows) == 100
-    for row in rows:
-        sentence, shuffled = (choice.split() for choice in row["choices"])
-        assert sorted(sentence) == sorted(shuffled) and sentence != shuffled
-        assert (sentence[0], sentence[-1]) == (shuffled[0], shuffled[-1])
+    rows = [json.loads(line) for line in (folder / ROWS).read_text(encoding="utf-8").splitlines()]
+    names = collections.Counter(row["task"] for row in rows)
+    assert names == {"demo_all": 200, "demo_pairs": 200, **{f"demo_{kind}": 25 for kind in KINDS}}
+    _, held_out = make_tasks()
+    asked = {row["messages"][0]["content"]: row for row in rows if row["task"] not in ("demo_all", "demo_pairs")}
+    assert {task.question: f"demo_{task.kind}" for task in held_out} == {key: asked[key]["task"] for key in asked}
+    pairs = [row["chosen"][0]["content"] for row in rows if row["task"] == "demo_pairs"]
+    assert pairs == [task.question for task in held_out]
     assert ensure_demo_suite(tmp_path) == folder
+    [spec] = find_specs("demo", tmp_path)
+    assert spec.folder == folder
 
 
 def write_record(tmp_path: Path, config: str, rows: list[object] | None = None) -> Path:
@@ -134,6 +140,6 @@ def test_what_is_advised_to_hold_rows_out_can_be_done(
 
 
 def test_the_questions_of_demo_rlvr_are_not_taken_for_rows_that_a_run_held_out(tmp_path: Path) -> None:
-    folder = ensure_module_suite(tmp_path)
-    assert (folder / "modules.yaml").is_file()
+    folder = ensure_reward_suite(tmp_path)
+    assert (folder / "reward.yaml").is_file()
     assert not (folder / ROWS).exists()

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from launch.__main__ import main
+from launch.demo.tasks import KINDS
 from launch.evaluation.suites import ensure_demo_suite
 from launch.execution.record.reader import RunRecord
 from launch.worker.evaluating import Job, RefusalError, Request, TaskSpec, check_prompts, check_tasks, task_manager
-from launch.worker.held_out import LOSS, write_task
+from launch.worker.held_out import LOSS, ROWS, write_task
 from launch.worker.model_loading import ModelRequest
 from tests.integration.conftest import launch_in
 from tests.paths import ROOT
@@ -54,11 +55,13 @@ def own_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def few_questions(trained_demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demo's tasks, of their first questions only."""
+    """A folder with a task of the demo's first questions: how likely are their answers?"""
     suite = ensure_demo_suite(trained_demo / "runs" / ".cache")
     folder = tmp_path_factory.mktemp("few")
-    rows = (suite / "demo_likelihood.jsonl").read_text(encoding="utf-8").splitlines()
-    write_task(folder, "demo_likelihood", LOSS, [json.loads(row) for row in rows[:FEW]])
+    rows = [json.loads(row) for row in (suite / ROWS).read_text(encoding="utf-8").splitlines()[:FEW]]
+    turns = [[message["content"] for message in row["messages"]] for row in rows]
+    docs = [{"prompt": question, "answer": answer, "text": answer} for question, answer in turns]
+    write_task(folder, "likelihood", LOSS, docs)
     return folder
 
 
@@ -72,15 +75,17 @@ def evaluated(trained_demo: Path, own_tasks: Path) -> tuple[int, dict[str, Any]]
 
 
 def test_the_trained_demo_is_better_than_its_base(evaluated: tuple[int, dict[str, Any]]) -> None:
-    """By likelihood beyond the standard error; a few steps teach too little for the order of words to tell for sure."""
+    """At telling right from rambling; a few steps teach too little to be exact, which is not called broken."""
     tasks = {task["task"]: task for task in evaluated[1]["tasks"]}
-    likelihood, order = tasks["demo_likelihood"], tasks["demo_order"]
-    base, trained = likelihood["models"]
+    kinds = {f"demo_{kind}": 25 for kind in KINDS}
+    assert {"never_right": 3, "demo_all": LIMIT, "demo_pairs": LIMIT, **kinds} == {
+        name: task["questions"] for name, task in tasks.items()
+    }
+    base, trained = tasks["demo_pairs"]["models"]
     assert (base["model"], trained["model"]) == ("base", "demo/sft")
-    assert likelihood["verdict"] == "better" and likelihood["questions"] == LIMIT
-    assert base["score"] - trained["score"] > 2 * (base["stderr"] ** 2 + trained["stderr"] ** 2) ** 0.5
-    assert order["verdict"] in ("better", "same")
-    assert not likelihood["broken"] and not order["broken"]
+    assert trained["score"] >= base["score"]
+    assert tasks["demo_all"]["models"][0]["score"] == 0.0, "the untrained model"
+    assert [name for name, task in tasks.items() if task["broken"]] == ["never_right"]
 
 
 def test_a_broken_evaluation_is_called_broken(evaluated: tuple[int, dict[str, Any]]) -> None:
@@ -98,14 +103,14 @@ def test_the_runs_page_has_the_evaluation(evaluated: tuple[int, dict[str, Any]],
 
 
 def test_every_answer_is_kept_with_its_prompt(evaluated: tuple[int, dict[str, Any]]) -> None:
-    task = next(task for task in evaluated[1]["tasks"] if task["task"] == "demo_order")
+    task = next(task for task in evaluated[1]["tasks"] if task["task"] == "demo_pairs")
     files = {model["samples"] for model in task["models"]}
     assert len(files) == 2
     for file in files:
         rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
-        order = [row for row in rows if row["task"] == "demo_order"]
-        assert len(order) == LIMIT
-        contexts, choices = zip(*((row["arguments"][0][0], row["arguments"][0][1]) for row in order), strict=True)
+        pairs = [row for row in rows if row["task"] == "demo_pairs"]
+        assert len(pairs) == LIMIT
+        contexts, choices = zip(*((row["arguments"][0][0], row["arguments"][0][1]) for row in pairs), strict=True)
         assert all(context.startswith("<|user|>\n") and "<|assistant|>" in context for context in contexts)
         assert len(set(choices)) > LIMIT / 2 and not any("{" + "{" in choice for choice in choices)
 
@@ -132,20 +137,19 @@ def test_the_numbers_are_those_of_the_harness_by_hand(
 ) -> None:
     import lm_eval
 
-    folder = str(next((trained_demo / "runs" / ".cache" / "demo").glob("tasks-*")))
+    folder = str(trained_demo / "runs" / "demo" / "sft" / "evaluation" / "tasks")
     results = lm_eval.simple_evaluate(
         model="hf",
         model_args={"pretrained": str(trained_demo / "runs" / "demo" / "sft" / "model")},
         device="cpu",
-        tasks=["demo_order", "demo_likelihood"],
+        tasks=["demo_pairs", "demo_all"],
         task_manager=task_manager(folder),
-        apply_chat_template=True,
-        fewshot_as_multiturn=False,
+        apply_chat_template=False,
         limit=LIMIT,
         batch_size=8,
     )["results"]
     tasks = {task["task"]: task["models"][-1] for task in evaluated[1]["tasks"]}
-    for name, metric in (("demo_order", "acc"), ("demo_likelihood", "bits")):
+    for name, metric in (("demo_pairs", "acc"), ("demo_all", "exact_answers")):
         assert tasks[name]["score"] == pytest.approx(results[name][f"{metric},none"], rel=1e-6)
         assert tasks[name]["stderr"] == pytest.approx(results[name][f"{metric}_stderr,none"], rel=1e-6)
 

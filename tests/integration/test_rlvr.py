@@ -17,12 +17,19 @@ from tests.integration.conftest import finish, launch_in, records, stop_once
 
 pytestmark = pytest.mark.slow
 
-# the untrained model: its answers never end, which the sampling proof would refuse
+# the untrained model: none of its answers is right, so that another verifier scores them, and they never end, which the
+# sampling proof would refuse
+LENGTH = """
+def length(completions, **_):
+    return [len(completions[0][0]["content"]) % 3 / 2]
+"""
 SMALL = (
-    *("stage=demo_rlvr", "model=demo", "allow=[refuted_complete_answers]", "report=false", "recipe.max_steps=4"),
+    *("stage=demo_rlvr", "model=demo", "allow=[refuted_complete_answers,reward_proof]", "report=false"),
+    *("recipe.verifier=length.py:length", "recipe.max_steps=4"),
     *("recipe.prompts_per_step=4", "recipe.samples_per_prompt=4", "recipe.per_device_batch_size=4"),
     *("recipe.response_length=16", "recipe.truncated_reward=null"),
 )
+PROVEN = "allow=[refuted_complete_answers]"  # the proof of the verifier is not left out
 COLD = sys.executable  # the proof of rewards starts its verifiers in it, which a warm one does not
 
 # on a CPU its cache takes most of the memory unless it has a size
@@ -40,6 +47,7 @@ def small(*words: str) -> tuple[str, ...]:
 
 def train(home: Path, *words: str) -> tuple[int, str]:
     """Return the exit code of a small run and what it printed."""
+    (home / "length.py").write_text(LENGTH, encoding="utf-8")
     return finish(home, *small(*words), python=COLD)
 
 
@@ -62,7 +70,7 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     recorded = {
         "reward",
         "reward_std",
-        "rewards/names_a_module/mean",
+        "rewards/length/mean",
         "frac_reward_zero_std",
         "entropy",
         "verifier_failures",
@@ -106,9 +114,11 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     folder = home / "runs" / "demo_rlvr" / "mini"
     rewards = [step["reward"] for step in records(folder / "metrics.jsonl")]
     assert statistics.fmean(rewards[-4:]) >= statistics.fmean(rewards[:4]) + 0.15
-    shown = done.stdout + done.stderr
-    (verdict,) = [line for line in shown.splitlines() if "verdict:" in line]
-    assert " better than base" in verdict and "broken" not in shown
+    tasks = {task["task"]: task for task in json.loads((folder / "evaluation.json").read_text())["tasks"]}
+    assert [name for name, task in tasks.items() if task["broken"]] == []
+    for name in ("demo_reward", "demo_all"):
+        base, sft, _, trained = (model["score"] for model in tasks[name]["models"])
+        assert base <= 0.02 and sft >= 0.3 and trained > sft, name
 
 
 ASKED = [{"role": "user", "content": "?"}]
@@ -120,7 +130,7 @@ def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home
     """The proof's other sentences are in tests/worker/test_reward_proof.py."""
     own = home / "own.py"
     own.write_text("def f(**_): __import__('time').sleep(600)\n", encoding="utf-8")
-    ended, output = train(home, "name=bad", f"recipe.verifier={own}:f", "guards.verifier.seconds=2")
+    ended, output = train(home, "name=bad", PROVEN, f"recipe.verifier={own}:f", "guards.verifier.seconds=2")
     assert ended == EXIT_REFUSED, output
     (problem,) = [line for line in output.splitlines() if line.endswith("]") and "launch: " in line]
     assert "`f` did not answer within 2 s on" in problem and problem.endswith("[reward_proof]")
@@ -151,7 +161,7 @@ def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     own.write_text(
         "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == ground_truth[0])]\n"
     )
-    ended, output = train(home, "name=never", f"recipe.verifier={own}:f")
+    ended, output = train(home, "name=never", PROVEN, f"recipe.verifier={own}:f")
     assert ended == EXIT_STOPPED, output
     assert "[refuted_reward_variance]" in output
     assert not records(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")
@@ -201,14 +211,11 @@ def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
         assert re.search(r"generation [\d,]+ tokens/s, training [\d,]+", width["generation_speed"])
 
 
-TURNS = """
+TURNS = f"""
 import itertools
 
 _calls = itertools.count()
-
-def length(completions, **_):
-    return [len(completions[0][0]["content"]) % 3 / 2]
-
+{LENGTH}
 def constant(completions, **columns):
     return length(completions) if next(_calls) < 160 else [0.0]  # the proof's 128 answers and two steps
 """
@@ -226,8 +233,7 @@ def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
 ) -> None:
     """A reward function that turns constant, and answers that never end; test_rewards.py has the other guards."""
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
-    allowed = "allow=[refuted_complete_answers,reward_proof]"
-    own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
+    own = (f"recipe.verifier={home / 'turns.py'}:{function}", "recipe.response_length=8")
     own += ("recipe.per_device_batch_size=16",)
     ended, output = train(home, f"name={guard}", *own, *words)
     assert ended == EXIT_STOPPED, output

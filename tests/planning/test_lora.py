@@ -110,7 +110,7 @@ def test_the_shape_in_the_demos_file_is_that_of_the_model_that_is_made() -> None
     assert shape is not None
     made = (make_model.LAYERS, make_model.HIDDEN, make_model.HEADS, make_model.VOCABULARY)
     assert (shape.layers, shape.hidden, shape.heads, shape.vocabulary) == made
-    assert (shape.intermediate, shape.kv_heads) == (4 * make_model.HIDDEN, make_model.HEADS // 2)
+    assert (shape.intermediate, shape.kv_heads) == (2 * make_model.HIDDEN, make_model.HEADS)
     assert shape.parameters == pytest.approx(with_parameters(shape).parameters, rel=1e-3)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.demo.tasks import KINDS
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -67,9 +68,10 @@ def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path
         assert slurm.wait(job, 240) == "COMPLETED", log.read_text()
         assert "results computed in" in log.read_text()
         tasks = json.loads((run / "evaluation.json").read_text())["tasks"]
-        assert {task["task"]: task["questions"] for task in tasks} == {"demo_likelihood": 100, "demo_order": 100}
+        asked = {task["task"]: task["questions"] for task in tasks}
+        assert asked == {"demo_all": 200, "demo_pairs": 200, **{f"demo_{kind}": 25 for kind in KINDS}}
         assert not any(task["broken"] for task in tasks)
-        assert "demo_likelihood" in (run / "report.html").read_text()
+        assert "demo_pairs" in (run / "report.html").read_text()
     assert [model["model"] for model in tasks[0]["models"]] == ["base", "demo/two", "demo_dpo/two"]
 
     for path in (home / "runs").rglob("*"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.worker.held_out import bits, exact, write_tasks
+from launch.worker.held_out import bits, exact, most_likely, write_tasks
 
 pytest.importorskip("transformers", reason="the `train` dependencies are not installed")
 
@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="the `train` dependencies are not ins
 def tokenizer() -> Any:
     from launch.demo.make_model import make_tokenizer
 
-    return make_tokenizer(["<|user|>\nWhat is {{ 1 + 1 }}?\n<|assistant|>\n[1, 2]\n"])
+    return make_tokenizer()
 
 
 def turns(*texts: str) -> list[dict[str, str]]:
@@ -64,7 +64,24 @@ def test_pairs_ask_which_answer_is_more_likely(tmp_path: Path, tokenizer: Any) -
     assert chosen.startswith("Hello") and rejected.startswith("Go away")
 
 
+def test_rows_that_name_their_tasks_become_these(tmp_path: Path, tokenizer: Any) -> None:
+    rows: list[dict[str, Any]] = [{"task": name, "messages": turns("Hi", name)} for name in ("b", "a", "b")]
+    rows += [{"task": "pairs", "chosen": turns("Hi", "Hello"), "rejected": turns("Hi", "Go away")}]
+    left_out, tasks = write(tmp_path, tokenizer, [*rows, {"task": "a", "messages": turns("Hi", "word " * 200)}])
+    assert left_out == 1
+    assert {name: [doc["text"] for doc in docs] for name, docs in tasks.items()} == {
+        "a": ["a"],
+        "b": ["b", "b"],
+        "pairs": ["Hello"],
+    }
+    assert tasks["b"][0]["answer"] == "b<|end|>" and len(tasks["pairs"][0]["choices"]) == 2
+    texts = {name: (tmp_path / "tasks" / f"{name}.yaml").read_text(encoding="utf-8") for name in tasks}
+    assert "held_out.most_likely" in texts["a"] and "multiple_choice" in texts["pairs"]
+
+
 def test_scores() -> None:
+    assert most_likely({}, [(-0.5, True)]) == {"exact_answers": 1.0}
+    assert most_likely({}, [(-0.5, False)]) == {"exact_answers": 0.0}
     assert bits({"text": "four"}, [(-2.772588722239781, True)]) == {"bits": pytest.approx(1.0)}
     assert exact({"text": "It is red."}, [" It is red.\n"]) == {"exact_answers": 1.0}
     assert exact({"text": "It is red."}, ["It is red. It"]) == {"exact_answers": 0.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launch import demo
 from launch.worker.trl_options import VerifierOption
 from launch.worker.verifiers import Call, Outcome, VerifierError, VerifierProcess
+from tests.paths import ROOT
 
 OWN = """
 import os, signal, subprocess, sys, time
@@ -143,7 +142,6 @@ def test_rows_name_their_verifiers() -> None:
     assert option.names_in(iter(["MATH", "gsm8k", "MATH"])) == {"gsm8k": 1, "math": 1, "exact": 0.5}
 
 
-DEMO_CHATS = Path(demo.__file__).with_name("chats.jsonl.gz")
 TRAIN_PUNKT = """
 import sys
 from nltk.tokenize.punkt import PunktTrainer, save_punkt_params
@@ -153,11 +151,10 @@ save_punkt_params(PunktTrainer(sys.stdin.read()).get_params(), dir=sys.argv[1])
 
 @pytest.fixture(scope="module")
 def punkt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """nltk's punkt_tab, which nltk trains here on the demo's answers: the download needs a network."""
+    """nltk's punkt_tab, which nltk trains here on the project's own README: the download needs a network."""
     data = tmp_path_factory.mktemp("nltk")
     (data / "tokenizers" / "punkt_tab").mkdir(parents=True)
-    chats = gzip.decompress(DEMO_CHATS.read_bytes()).decode().splitlines()[:500]
-    text = "\n".join(json.loads(chat)["messages"][-1]["content"] for chat in chats)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NLTK_DATA", str(data))
         command = [sys.executable, "-c", TRAIN_PUNKT, str(data / "tokenizers" / "punkt_tab" / "english")]

@@ -12,7 +12,7 @@ from launch.check.machine.rule import Host, failed, passed, rule, skipped, warne
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind, Launcher
 from launch.data.conversion import Conversion
-from launch.demo.ensure import read_rows
+from launch.demo.tasks import make_rows
 from launch.errors import Cure
 from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
@@ -69,7 +69,7 @@ def _request(plan: Plan, folder: Path) -> ProofRequest:
                 converted = Conversion(entry.data).rows(entry.data.files.paths)
                 stream.writelines(json.dumps(columns) + "\n" for _, columns in converted)
             elif entry.source.build:
-                stream.write(read_rows("prompts").decode())
+                stream.write(make_rows("prompts").decode())
             else:
                 hub.append((entry.source.reference, entry.split))
     return ProofRequest(
