@@ -108,7 +108,7 @@ def test_the_keys_in_comments_have_the_shipped_values(folder: Path, model: list[
         assert float(value) == getattr(recipe, key)
 
 
-@pytest.mark.parametrize(("rows", "steps"), [(60, None), (4000, 100)])
+@pytest.mark.parametrize(("rows", "steps"), [(60, None), (20_000, 225)])
 def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: int | None) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * rows)
     assert new(["mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
