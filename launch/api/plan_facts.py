@@ -36,6 +36,7 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("batch" if is_ray else "", groups if recipe.prompts_per_step else ""),
         *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
+        ("loss", _describe_loss(plan)),
         ("schedule", _schedule(plan, tokens.samples if tokens else None)),
         ("adapter", _adapter(plan)),
         ("template", _describe_template(plan)),
@@ -52,6 +53,15 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("packing", _describe_packing(plan)),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _describe_loss(plan: Plan) -> str:
+    """How the loss weights its tokens or pairs, and the stage's own value where the trainer lacks it."""
+    own = plan.replaced.get("loss_averaging")
+    nearest = (
+        f"; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets: this is nearest" if own else ""
+    )
+    return f"{plan.loss_weighting.text}{nearest}"
 
 
 def _describe_packing(plan: Plan) -> str:

@@ -80,6 +80,11 @@ class Origins:
             origin = Origin(group) if group in Origin.__members__ else Origin.launcher
             yield find_file(group, self.choices[group], self.roots), rest, origin
 
+    def is_shipped(self, key: str) -> bool:
+        """Return whether a file of the project sets `key`, or none does: not the command line, nor a file of the user's."""
+        where = self.of(key).where
+        return where is None or (not where.startswith("override ") and not Path(where).is_absolute())
+
     @property
     def stage_file(self) -> str | None:
         """The short name of the stage's file."""

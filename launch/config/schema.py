@@ -64,8 +64,10 @@ class Packing(StrEnum):
 
 
 class LossAveraging(StrEnum):
-    """Of an optimizer step's SFT loss: the mean over all its tokens, or of its micro batches' means."""
+    """Of an optimizer step's SFT loss: the sum over the tokens of a sample, in the mean over the samples; the mean over all
+    its tokens; or the mean of its micro batches' means. Under `sum` the gradient is clipped as the sum's."""
 
+    sum = "sum"
     tokens = "tokens"
     micro_batch_means = "micro_batch_means"
 
@@ -311,6 +313,7 @@ class TrainerConfig:
     patches: list[str] = field(default_factory=list)  # launch/worker/patches: those that fit it, as they are applied
     recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
     why: dict[str, str] = field(default_factory=dict)  # recipe key: the reason why a value is not in its map
+    nearest: dict[str, Any] = field(default_factory=dict)  # recipe key: its value where it lacks a shipped stage's
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs

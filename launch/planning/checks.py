@@ -19,7 +19,6 @@ from launch.config.schema import (
     Family,
     Kind,
     Launcher,
-    LossAveraging,
     ModelConfig,
     Packing,
     RootConfig,
@@ -29,6 +28,7 @@ from launch.config.trials import TunedConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
+from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.parallel import Parallel
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
@@ -213,11 +213,11 @@ def check_evaluation(config: RootConfig) -> None:
 
 
 def check_dealing(config: RootConfig) -> None:
-    """Check what the patches balanced_batches and token_weighting can't do; the worker refuses it too.
+    """Check what the patches balanced_batches, token_weighting and token_sums can't do; the worker refuses it too.
 
     Raises UserError: balanced_sequence_parallel, weighted_auxiliary_loss.
     """
-    weights_tokens = config.recipe.loss_averaging == LossAveraging.tokens
+    weights_tokens = config.recipe.loss_averaging in EQUAL_WEIGHTS
     key = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging" if weights_tokens else None
     sequence_parallel = config.flags.get("sequence_parallel_size")
     if key and isinstance(sequence_parallel, int) and sequence_parallel > 1:

@@ -138,6 +138,7 @@ def patch_conditions(
         "olmo_core_documents": packs,
         "olmo_core_on_cpu": on_cpu,
         "preview": None,  # added by `preview` and `check`
+        "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
     }
 

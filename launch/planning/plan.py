@@ -71,9 +71,11 @@ from launch.planning.inputs import Inputs, continues_adapter, model_shape, resol
 from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import Adapter, Lora, resolve_lora
+from launch.planning.loss import LossWeighting, weigh_loss, weighting_warnings
 from launch.planning.machine import Machine, UpstreamState, this_machine
 from launch.planning.model_folder import find_output_faults
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
+from launch.planning.recipe import use_nearest
 from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.saved_model import check_model_folder
 from launch.planning.tracking import (
@@ -114,6 +116,7 @@ class _Resolved:
     lora: Lora | None  # the adapter that is trained; None: all weights are
     template: ChatTemplate | None  # that the recipe sets
     finder: TemplateFinder = field(repr=False, compare=False)  # of TRL's templates
+    replaced: Mapping[str, Any]  # the stage's own values of the recipe in whose place the trainer's nearest are
 
     @property
     def upstream(self) -> UpstreamState:
@@ -173,6 +176,10 @@ class Plan(_Rendered):
         template = self.template
         is_read = template is not None and any(str(template.file) in argument for argument in self.command)
         return template.trl if template is not None and is_read else None
+
+    @property
+    def loss_weighting(self) -> LossWeighting:
+        return weigh_loss(self.config, self.batch, values_of(self.flags))
 
     @property
     def unset(self) -> tuple[str, ...]:
@@ -247,6 +254,8 @@ class Plan(_Rendered):
                 "device": self.parallel.width.device,
             },
             "batch": self.batch,
+            "loss": self.loss_weighting.text,
+            **({"replaced": self.replaced} if self.replaced else {}),
             "flags": {name: {"value": flag.value, **vars(flag.provenance)} for name, flag in self.flags.items()},
             "command": self.command,
             "env": self.env,
@@ -288,7 +297,8 @@ def build_plan(
     """
 
     def build(forms: Mapping[str, str]) -> Plan:
-        rendered = _render(composed, _resolve(composed, machine, pending, reads_rows=reads_rows, forms=forms))
+        resolved = _resolve(composed, machine, pending, replaced, reads_rows=reads_rows, forms=forms)
+        rendered = _render(composed, resolved)
         identity, digests = _identify(rendered)
         texts = texts_with_name(rendered.runs, composed.stage, NAME)
         named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
@@ -296,6 +306,7 @@ def build_plan(
         return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
 
     try:
+        composed, replaced = use_nearest(composed)
         plan = _take_earlier_text(build({}), build)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -333,6 +344,7 @@ def _resolve(
     composed: Composed,
     machine: Machine,
     pending: PendingModel,
+    replaced: Mapping[str, Any],
     *,
     reads_rows: bool,
     forms: Mapping[str, str],
@@ -383,6 +395,7 @@ def _resolve(
         lora=lora,
         template=template,
         finder=finder,
+        replaced=replaced,
     )
 
 
@@ -468,6 +481,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     steps = count_steps(config, batch, stage.inputs.mixture, stage.data, None)
     warnings += few_steps_warnings(config, stage.origins, flags, steps)
     warnings += template_warnings(stage.template, stage.finder)
+    warnings += weighting_warnings(weigh_loss(config, batch, values_of(flags)), stage.origins)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
     values = values_of(flags)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from launch import resources
+from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
@@ -47,6 +50,30 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
     cure = near or set_any(*(f"recipe.{key}={value}" for value in supported[:3] or ["null"]))
     message = f"{trainer} does not support recipe.{key}={text}{reason}"
     raise refusal("unsupported_recipe", message, f"recipe.{key}", cure)
+
+
+def use_nearest(composed: Composed) -> tuple[Composed, dict[str, Any]]:
+    """Replace a shipped stage's own values that the trainer lacks by those that its file gives under `nearest`.
+
+    Returns the configuration, and the stage's values by key. A value that the user wrote stays, and is refused.
+    """
+    trainer, recipe = composed.config.trainer, composed.plain["recipe"]
+    missing = {
+        key: recipe[key]
+        for key in trainer.nearest
+        if _as_text(recipe[key]) not in trainer.recipe[key]
+        and recipe[key] is not None
+        and composed.origins.is_shipped(f"recipe.{key}")
+    }
+    if not missing:
+        return composed, {}
+    nearest = {key: trainer.nearest[key] for key in missing}
+    typed = copy(composed.config.recipe)
+    for key, value in nearest.items():
+        kind = type(getattr(typed, key))  # of an enumeration, whose value a trainer's file has as a text
+        setattr(typed, key, None if value is None else kind(value))
+    plain = {**composed.plain, "recipe": {**recipe, **nearest}}
+    return replace(composed, config=replace(composed.config, recipe=typed), plain=plain), missing
 
 
 def _as_text(value: Any) -> str:

@@ -43,6 +43,9 @@ class MicroBatch:
     # The factor on its mean loss that makes the loss of the optimizer step the mean over all tokens that carry loss;
     # None if the tokens were not counted.
     weight: float | None
+    # The factor on the gradient of that weighted loss that makes the gradient of the optimizer step that of the sum over
+    # all tokens that carry loss, divided by the samples of a global batch; None if the tokens were not counted.
+    scale: float | None
 
 
 class GlobalBatchSampler:
@@ -112,12 +115,13 @@ class GlobalBatchSampler:
         counts = None if self.loss_tokens is None else [self.loss_tokens[sample] for sample in samples]
         batches = []
         for start in range(layout.rank * size, len(samples), layout.ranks * size):
-            weight = None
+            weight = scale = None
             if counts is not None:
                 # the trainer averages over the ranks and divides by the accumulation steps, even in a shorter step
                 micro_batches = layout.ranks * layout.accumulation
                 weight = sum(counts[start : start + size]) * micro_batches / max(1, sum(counts))
-            batches.append(MicroBatch(tuple(lengths[start : start + size]), weight))
+                scale = sum(counts) / (micro_batches * size)
+            batches.append(MicroBatch(tuple(lengths[start : start + size]), weight, scale))
         return batches
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, Precision
+from launch.config.schema import Family, Kind, Launcher, Packing, Precision
 from launch.planning.flags import values_of
+from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.plan import Plan
 
 
@@ -130,7 +131,7 @@ def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
     """The best assignment of a global batch's samples depends on the ranks (launch/worker/dealing.py). The loss of
     dpo_tune_cache.py is a mean over pairs, wherever they are; the other DPO trainers have no balanced batches."""
     config = plans[0].config
-    weighted = config.recipe.loss_averaging == LossAveraging.tokens
+    weighted = config.recipe.loss_averaging in EQUAL_WEIGHTS
     if not config.recipe.balanced or weighted or config.stage.kind == Kind.dpo:
         return None
     what = "balanced batches group samples into different micro batches, and the loss is the mean of their means"

@@ -15,6 +15,7 @@ from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, M
 from launch.errors import UserError, refusal
 from launch.planning.checks import check_dealing
 from launch.planning.flags import values_of
+from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
@@ -202,8 +203,8 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> LossWeigh
         return LossWeighting.same if candidate.per_device == base.per_device else LossWeighting.micro_batches
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return LossWeighting.same
-    if candidate.averaging == TOKENS:
-        return LossWeighting.same if base.averaging == TOKENS else LossWeighting.token_weighted
+    if candidate.averaging in EQUAL_WEIGHTS:
+        return LossWeighting.same if base.averaging == candidate.averaging else LossWeighting.token_weighted
     same = candidate.per_device == base.per_device and _same_micro_batches(candidate, base)
     return LossWeighting.same if same else LossWeighting.micro_batches
 

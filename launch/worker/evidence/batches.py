@@ -12,7 +12,7 @@ from .trainer_objects import TrainerObjects
 
 _ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
 
-TOKENS, MICRO_BATCH_MEANS = "tokens", "micro_batch_means"
+TOKENS, SUM, MICRO_BATCH_MEANS = "tokens", "sum", "micro_batch_means"
 NONE, FLATTEN, BINS, WRAPPED = "none", "flatten", "bins", "wrapped"
 
 
@@ -150,11 +150,11 @@ def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evid
 
 
 def check_averaging(objects: TrainerObjects) -> Evidence:
-    """Return the finding "loss_averaging": what the loss of a global batch is the mean of."""
+    """Return the finding "loss_averaging": how the loss of a global batch weights its tokens."""
     if objects.trainer is not None:
         by_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
         how = "whether the Trainer passes the token count of the whole step to the model"
-    else:
-        by_tokens = any(getattr(module, "weighs_tokens_for_launch", False) for module in objects.wrapped.modules())
-        how = "whether the loss of the first micro batch was weighted"
-    return Evidence("loss_averaging", TOKENS if by_tokens else MICRO_BATCH_MEANS, how)
+        return Evidence("loss_averaging", TOKENS if by_tokens else MICRO_BATCH_MEANS, how)
+    applied = (getattr(module, "loss_averaging_for_launch", None) for module in objects.wrapped.modules())
+    averaging = next(filter(None, applied), MICRO_BATCH_MEANS)
+    return Evidence("loss_averaging", averaging, "whether the loss of the first micro batch was weighted")

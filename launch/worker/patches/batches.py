@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .. import global_batches, hooks
 from ..channel import EventWriter
 from ..columns import SampleLengths
+from ..evidence.batches import SUM, TOKENS
 from ..global_batches import GlobalBatchSampler, StepLoad
-from .patch import PatchContext, PatchError, PatchInfo
+from .patch import PatchContext, PatchError, PatchInfo, UpstreamLines
 from .shared import StepListener
 
 _BALANCED = "balanced_batches"
@@ -103,15 +105,18 @@ BALANCED = PatchInfo(
 )
 
 
-_WEIGHTING = "token_weighting"
-_WEIGHT_KEY = "launch_weight"  # key in the batch, from the collator to the model
+_WEIGHTING, _SUMS = "token_weighting", "token_sums"
+_WEIGHT_KEY = "launch_weight"  # key in the batch, from the collator to the model: the weight and the gradient's scale
 
 
 class WeightingCollator:
-    """Wraps the trainer's collator and adds the weight of the batch's mean loss to its batch."""
+    """Wraps the trainer's collator and adds the weight of the batch's mean loss to its batch.
 
-    def __init__(self, collator: Any, batches: GlobalBatchSampler) -> None:
-        self.data_collator, self._batches = collator, batches
+    `sums`: the gradient is that of the sum over the tokens, as MicroBatch.scale has it.
+    """
+
+    def __init__(self, collator: Any, batches: GlobalBatchSampler, *, sums: bool = False) -> None:
+        self.data_collator, self._batches, self._sums = collator, batches, sums
 
     def __call__(self, features: Sequence[Any]) -> Any:
         """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were counted."""
@@ -126,14 +131,19 @@ class WeightingCollator:
                 _WEIGHTING, f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were dealt"
             )
         batch = self.data_collator(features)
-        batch[_WEIGHT_KEY] = torch.tensor(micro.weight, dtype=torch.float32)
+        scale = micro.scale if self._sums else 1.0
+        batch[_WEIGHT_KEY] = torch.tensor([micro.weight, scale], dtype=torch.float32)
         return batch
 
 
 class LossWeighter:
-    """Removes the weight from the model's arguments and multiplies the model's loss by it."""
+    """Removes the weight from the model's arguments, multiplies the model's loss by it, and scales its gradient.
 
-    def __init__(self) -> None:
+    `averaging`: what the loss of an optimizer step then is, a value of the evidence "loss_averaging".
+    """
+
+    def __init__(self, averaging: str) -> None:
+        self._averaging = averaging
         self._weight: Any = None
 
     def follow(self, model: Any) -> None:
@@ -151,44 +161,57 @@ class LossWeighter:
             raise PatchError(_WEIGHTING, f"{type(model).__name__} returned no loss to weight")
         import torch
 
-        weight, loss = self._weight.to(output.loss.device), output.loss
+        weight, scale = self._weight.to(output.loss.device)
+        loss = output.loss
         # the mean over no tokens is NaN, and NaN * 0 is NaN too
-        output.loss = torch.where(weight == 0, loss.nan_to_num(), loss) * weight
-        model.weighs_tokens_for_launch = True  # checked by the evidence
+        weighted = torch.where(weight == 0, loss.nan_to_num(), loss) * weight
+        scaled = weighted * scale
+        # the value that is logged is the mean over the tokens, whatever the gradient is scaled by
+        output.loss = weighted.detach() + (scaled - scaled.detach())
+        model.loss_averaging_for_launch = self._averaging  # checked by the evidence
         return output
 
 
-def _weight_tokens(context: PatchContext) -> None:
-    refuse_sequence_parallel(_WEIGHTING, context)
+def _weight_tokens(patch: str, context: PatchContext) -> None:
+    """Weight the tokens of a global batch equally; by the patch token_sums, with the gradient of their sum."""
+    refuse_sequence_parallel(patch, context)
     if context.trainer.flag("load_balancing_loss") == "true":
         raise PatchError(
-            _WEIGHTING, "--load_balancing_loss adds a loss that is not a mean over tokens; remove one of the two"
+            patch, "--load_balancing_loss adds a loss that is not a mean over tokens; remove one of the two"
         )
+    sums = patch == _SUMS
 
     def configure(batches: GlobalBatchSampler, loader: Any, lengths: SampleLengths) -> None:
         if lengths.loss_tokens is None or loader.num_workers:
-            raise PatchError(_WEIGHTING, "needs the dataset's labels, and a data loader without worker processes")
+            raise PatchError(patch, "needs the dataset's labels, and a data loader without worker processes")
         batches.loss_tokens = lengths.loss_tokens
-        loader.base_dataloader.collate_fn = WeightingCollator(loader.collate_fn, batches)
+        loader.base_dataloader.collate_fn = WeightingCollator(loader.collate_fn, batches, sums=sums)
 
     global_batches.when_prepared(configure)
-    hooks.when_prepared(LossWeighter().follow)
+    hooks.when_prepared(LossWeighter(SUM if sums else TOKENS).follow)
 
 
+_WEIGHTED_LINES: UpstreamLines = {
+    "open_instruct/finetune.py": {
+        (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+        822: "outputs = model(**batch, use_cache=False)",
+        824: "loss = outputs.loss",
+        844: "total_loss += loss.detach().float()",
+        845: "accelerator.backward(loss)",
+    },
+    "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
+    "accelerate/accelerator.py": {2851: "loss = loss / self.gradient_accumulation_steps"},
+    "transformers/loss/loss_utils.py": {41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'},
+}
 TOKEN_WEIGHTING = PatchInfo(
     id=_WEIGHTING,
     reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
-    lines={
-        "open_instruct/finetune.py": {
-            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
-            822: "outputs = model(**batch, use_cache=False)",
-            824: "loss = outputs.loss",
-            844: "total_loss += loss.detach().float()",
-            845: "accelerator.backward(loss)",
-        },
-        "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
-        "accelerate/accelerator.py": {2851: "loss = loss / self.gradient_accumulation_steps"},
-        "transformers/loss/loss_utils.py": {41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'},
-    },
-    apply=_weight_tokens,
+    lines=_WEIGHTED_LINES,
+    apply=partial(_weight_tokens, _WEIGHTING),
+)
+TOKEN_SUMS = PatchInfo(
+    id=_SUMS,
+    reason="Tulu 3 summed the loss over tokens, before clipping; finetune.py no longer can (#1024)",
+    lines=_WEIGHTED_LINES,
+    apply=partial(_weight_tokens, _SUMS),
 )

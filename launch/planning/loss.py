@@ -1,0 +1,100 @@
+"""How the loss of an optimizer step weights its tokens or its pairs, and whether that depends on how the batch is split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launch.config.origins import Origins
+from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, RootConfig
+from launch.errors import Cure, Problem
+from launch.planning.parallel import Batch
+
+# of recipe.loss_averaging: each token of a global batch has the same weight, whatever its micro batch
+EQUAL_WEIGHTS = (LossAveraging.sum, LossAveraging.tokens)
+_BY_AVERAGING = {
+    LossAveraging.sum: "the sum over a sample's tokens, then the mean over the samples: every token counts the same",
+    LossAveraging.tokens: "the mean over the tokens of the global batch: every token counts the same",
+}
+_MEANS = "the mean over the tokens of each micro batch, then over the micro batches"
+_VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch, so another per-device batch size trains otherwise"
+_VARIES_BY_RANK = "a token counts more on a rank with few of them, so another width trains otherwise"
+# TRL's GRPO, by --loss_type (trl/trainer/grpo_trainer.py); the others have normalisations of their own
+_BY_LOSS_TYPE = {
+    "grpo": "the mean over the tokens of each completion, then over the completions",
+    "dr_grpo": "the sum over the tokens, divided by the longest completion that is allowed and the completions",
+    "dapo": "the mean over the completions' tokens of the global batch",
+    "bnpo": "the mean over the completions' tokens of each micro batch, then over the micro batches",
+}
+
+
+@dataclass(frozen=True)
+class LossWeighting:
+    """What the loss of an optimizer step is a mean of."""
+
+    text: str
+    varies: str = ""  # why the same samples have another loss when they are split otherwise; empty: they have not
+    cure: Cure | None = None  # of what varies
+
+
+def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
+    """Return how a trainer weights what its loss is computed of. `flags`: the trainer's, by name."""
+    if config.stage.kind == Kind.sft:
+        return _weigh_sft(config, batch, flags)
+    if config.stage.kind == Kind.rlvr:
+        return _weigh_rlvr(config, flags)
+    if config.trainer.weighs_pairs and config.recipe.packing == Packing.none:
+        # olmo_core_train_modules.py:236-243
+        text = "the mean over the pairs of each micro batch, weighted by its tokens on its rank, then over the ranks"
+        if batch.accumulation == 1:
+            return LossWeighting(text)
+        cure = Cure("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
+        varies = "a pair counts more in a long micro batch, so another per-device batch size or width trains otherwise"
+        return LossWeighting(text, varies, cure)
+    return LossWeighting("the mean over the pairs of the global batch: every pair counts the same")
+
+
+def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
+    trainer = config.trainer
+    if trainer.launcher == Launcher.torchrun:  # olmo_core/train/train_module/transformer/train_module.py:402
+        text = "the mean over the tokens of each rank's rows, then over the ranks"
+        if batch.width == 1:
+            return LossWeighting(text)
+        cure = Cure("{0} weights every token equally", "trainer=finetune recipe.loss_averaging=sum")
+        return LossWeighting(text, _VARIES_BY_RANK, cure)
+    if trainer.family == Family.trl:
+        if flags.get("average_tokens_across_devices") is False and batch.width > 1:
+            text = "the mean over the tokens of each rank's samples, then over the ranks"
+            cure = Cure("remove {0}", "~flags.average_tokens_across_devices")
+            return LossWeighting(text, _VARIES_BY_RANK, cure)
+        return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
+    averaging = config.recipe.loss_averaging
+    if averaging in EQUAL_WEIGHTS:
+        return LossWeighting(_BY_AVERAGING[averaging])
+    if batch.width * batch.accumulation == 1:
+        return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
+    cure = Cure(
+        "{0} weights every token equally, as Tulu 3 did, and {1} with the mean's gradient norm",
+        *(f"recipe.loss_averaging={value}" for value in EQUAL_WEIGHTS),
+    )
+    return LossWeighting(_MEANS, _VARIES_BY_MICRO_BATCH, cure)
+
+
+def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
+    if config.trainer.family != Family.trl:  # grpo_utils.py:141
+        denominator = flags.get("loss_denominator") or "token"
+        return LossWeighting(f"the sum over the completions' tokens, divided by --loss_denominator {denominator}")
+    loss_type = str(flags.get("loss_type") or "dapo")
+    text = _BY_LOSS_TYPE.get(loss_type, f"as --loss_type {loss_type} has it")
+    if loss_type != "bnpo":
+        return LossWeighting(text)
+    cure = Cure("{0} takes the mean over all tokens", "recipe.loss=dapo")
+    return LossWeighting(text, _VARIES_BY_MICRO_BATCH, cure)
+
+
+def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Problem, ...]:
+    """Return the warning micro_batch_means where the loss depends on how the global batch is split."""
+    if not weighting.varies:
+        return ()
+    return (Problem("micro_batch_means", weighting.varies, origins.of("recipe.loss_averaging").where, weighting.cure),)
