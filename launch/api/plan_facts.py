@@ -57,11 +57,10 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
 
 def _describe_loss(plan: Plan) -> str:
     """How the loss weights its tokens or pairs, and the stage's own value where the trainer lacks it."""
-    own = plan.replaced.get("loss_averaging")
-    nearest = (
-        f"; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets: this is nearest" if own else ""
-    )
-    return f"{plan.loss_weighting.text}{nearest}"
+    text, own = plan.loss_weighting.text, plan.replaced.get("loss_averaging")
+    if own is None:
+        return text
+    return f"{text}; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets, and this is nearest"
 
 
 def _describe_packing(plan: Plan) -> str:

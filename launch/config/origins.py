@@ -81,7 +81,7 @@ class Origins:
             yield find_file(group, self.choices[group], self.roots), rest, origin
 
     def is_shipped(self, key: str) -> bool:
-        """Return whether a file of the project sets `key`, or none does: not the command line, nor a file of the user's."""
+        """Return whether a file of the project sets `key`, or nothing does: no override, and no file of the user's."""
         where = self.of(key).where
         return where is None or (not where.startswith("override ") and not Path(where).is_absolute())
 

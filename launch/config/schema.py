@@ -64,8 +64,8 @@ class Packing(StrEnum):
 
 
 class LossAveraging(StrEnum):
-    """Of an optimizer step's SFT loss: the sum over the tokens of a sample, in the mean over the samples; the mean over all
-    its tokens; or the mean of its micro batches' means. Under `sum` the gradient is clipped as the sum's."""
+    """Of an optimizer step's SFT loss: the sum over a sample's tokens, then the mean over the samples (the gradient is
+    clipped as the sum's); the mean over all its tokens; or the mean of its micro batches' means."""
 
     sum = "sum"
     tokens = "tokens"

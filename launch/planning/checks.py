@@ -25,7 +25,7 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.config.trials import TunedConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
+from launch.errors import Cure, Problem, UserError, Way, did_you_mean, refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
 from launch.planning.loss import EQUAL_WEIGHTS
@@ -90,6 +90,8 @@ def _value_problems(schema: Schema, trainer: TrainerConfig, flags: Mapping[str, 
         past = explain_unknown_flag(trainer.name, name, schema.fields) if error.id == "unknown_flag" else None
         message = f"{error.message}: {past.message}" if past else error.message
         cure = (f"use flags.{past.use}" if past.use else "leave it out") if past else error.cure
+        if past and (override := past.instead.get(str(flags[name].value))):
+            cure = Cure("set {0} in its place", Way((override,), f"flags.{name}"))
         problems.append(Problem(error.id, message, where, cure))
     return problems
 

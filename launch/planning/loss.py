@@ -1,4 +1,4 @@
-"""How the loss of an optimizer step weights its tokens or its pairs, and whether that depends on how the batch is split."""
+"""How the loss of an optimizer step weights its tokens or pairs, and whether that depends on how the batch is split."""
 
 from __future__ import annotations
 
@@ -56,29 +56,29 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
 
 
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
-    trainer = config.trainer
+    trainer, averaging = config.trainer, config.recipe.loss_averaging or LossAveraging.micro_batch_means
     if trainer.launcher == Launcher.torchrun:  # olmo_core/train/train_module/transformer/train_module.py:402
-        text = "the mean over the tokens of each rank's rows, then over the ranks"
-        if batch.width == 1:
-            return LossWeighting(text)
         cure = Cure("{0} weights every token equally", "trainer=finetune recipe.loss_averaging=sum")
-        return LossWeighting(text, _VARIES_BY_RANK, cure)
-    if trainer.family == Family.trl:
-        if flags.get("average_tokens_across_devices") is False and batch.width > 1:
-            text = "the mean over the tokens of each rank's samples, then over the ranks"
-            cure = Cure("remove {0}", "~flags.average_tokens_across_devices")
-            return LossWeighting(text, _VARIES_BY_RANK, cure)
-        return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
-    averaging = config.recipe.loss_averaging
+        return _weigh_ranks(batch, cure)
+    if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
+        return _weigh_ranks(batch, Cure("remove {0}", "~flags.average_tokens_across_devices"))
+    if trainer.family == Family.trl or batch.width * batch.accumulation == 1:
+        averaging = LossAveraging.sum if averaging == LossAveraging.sum else LossAveraging.tokens
     if averaging in EQUAL_WEIGHTS:
         return LossWeighting(_BY_AVERAGING[averaging])
-    if batch.width * batch.accumulation == 1:
-        return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
     cure = Cure(
         "{0} weights every token equally, as Tulu 3 did, and {1} with the mean's gradient norm",
         *(f"recipe.loss_averaging={value}" for value in EQUAL_WEIGHTS),
     )
     return LossWeighting(_MEANS, _VARIES_BY_MICRO_BATCH, cure)
+
+
+def _weigh_ranks(batch: Batch, cure: Cure) -> LossWeighting:
+    """Return the weights of a trainer whose ranks average over their own tokens. `cure`: what changes that."""
+    if batch.width == 1:
+        return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
+    text = "the mean over the tokens of each rank's samples, then over the ranks"
+    return LossWeighting(text, _VARIES_BY_RANK, cure)
 
 
 def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:

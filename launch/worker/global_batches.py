@@ -43,8 +43,8 @@ class MicroBatch:
     # The factor on its mean loss that makes the loss of the optimizer step the mean over all tokens that carry loss;
     # None if the tokens were not counted.
     weight: float | None
-    # The factor on the gradient of that weighted loss that makes the gradient of the optimizer step that of the sum over
-    # all tokens that carry loss, divided by the samples of a global batch; None if the tokens were not counted.
+    # The factor on the gradient of that weighted loss that makes the optimizer step's gradient that of the sum over all
+    # tokens that carry loss, divided by the samples of a global batch; None if the tokens were not counted.
     scale: float | None
 
 

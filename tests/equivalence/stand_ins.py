@@ -1,6 +1,7 @@
 """What the old scripts need beside today's libraries, and what makes both sides fp32: each a stand-in with its reason.
 
-Nothing else of either side is changed. `STAND_INS` is the table of the page docs/explanation/tulu3.md.
+`STAND_INS` is the table of docs/explanation/tulu3.md. Nothing else of either side is changed. Each rank applies the names
+in EQUIVALENCE_STAND_INS before its script is read (site/sitecustomize.py).
 """
 
 from __future__ import annotations
@@ -20,27 +21,33 @@ from typing import Any
 class StandIn:
     """`apply` runs in each rank before the script."""
 
+    replaces: str
     reason: str
     apply: Callable[[], None]
 
 
-def _transformers_cache() -> None:
+def _add_transformers_cache() -> None:
     from transformers.utils import hub
 
     hub.TRANSFORMERS_CACHE = None  # type: ignore[attr-defined]
 
 
-def _module(name: str, **members: Any) -> None:
+def _add_module(name: str, **members: Any) -> None:
     module = types.ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
 
 
-def _litellm() -> None:
-    _module("litellm", acompletion=None)
+def _add_litellm() -> None:
+    _add_module("litellm", acompletion=None)
 
 
-def _chat_template_ids() -> None:
+def _add_matplotlib() -> None:
+    _add_module("matplotlib")
+    _add_module("matplotlib.pyplot")
+
+
+def _return_token_ids() -> None:
     from transformers import PreTrainedTokenizerBase
 
     original = PreTrainedTokenizerBase.apply_chat_template
@@ -52,7 +59,7 @@ def _chat_template_ids() -> None:
     PreTrainedTokenizerBase.apply_chat_template = apply_chat_template  # type: ignore[method-assign]
 
 
-def _cuda_memory() -> None:
+def _report_no_gpu_memory() -> None:
     import torch
 
     torch.cuda.current_device = lambda: 0
@@ -60,7 +67,21 @@ def _cuda_memory() -> None:
     torch.cuda.max_memory_allocated = lambda device=None: 0
 
 
-def _fp32() -> None:
+def _take_old_accelerator() -> None:
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    construct = Accelerator.__init__
+
+    @functools.wraps(construct)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        if options.pop("use_seedable_sampler", False):
+            options["dataloader_config"] = DataLoaderConfiguration(use_seedable_sampler=True)
+        construct(self, *arguments, **options)
+
+    Accelerator.__init__ = init  # type: ignore[method-assign]
+
+
+def _train_in_fp32() -> None:
     import torch
     from accelerate import Accelerator
     from transformers import PreTrainedModel
@@ -82,10 +103,11 @@ def _fp32() -> None:
 
 def _record() -> None:
     import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
     from transformers import PreTrainedModel
 
-    folder, rank = Path(os.environ["EQUIVALENCE_RECORD"]), os.environ.get("RANK", "0")
-    out = (folder / f"rank-{rank}.jsonl").open("a")
+    path = Path(os.environ["EQUIVALENCE_RECORD"]) / f"rank-{os.environ.get('RANK', '0')}.jsonl"
+    out = path.open("a", encoding="utf-8")
     load = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
 
     def write(**fields: Any) -> None:
@@ -93,26 +115,17 @@ def _record() -> None:
         out.flush()
 
     def on_forward(model: Any, arguments: Any, named: dict[str, Any]) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        tensors = {"input_ids": arguments[0], **named} if arguments else named
         names = ("input_ids", "labels", "attention_mask", "position_ids")
-        batch = {name: named[name].tolist() for name in names if hasattr(named.get(name), "tolist")}
-        if arguments:
-            batch["input_ids"] = arguments[0].tolist()
-        write(batch=batch, training=model.training and torch.is_grad_enabled())
+        write(batch={name: tensors[name].tolist() for name in names if hasattr(tensors.get(name), "tolist")})
 
     def on_step(optimizer: Any, arguments: Any, named: Any) -> None:
         groups = optimizer.param_groups
-        norms = [
-            parameter.grad.double().norm()
-            for group in groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
-        write(
-            rates=[group["lr"] for group in groups],
-            groups=[[group["weight_decay"], group["eps"], *group["betas"]] for group in groups],
-            sizes=[len(group["params"]) for group in groups],
-            norm=float(torch.stack(norms).norm()) if norms else 0.0,
-        )
+        gradients = [parameter.grad for group in groups for parameter in group["params"]]
+        norms = [gradient.double().norm() for gradient in gradients if gradient is not None]
+        write(rates=sorted({group["lr"] for group in groups}), norm=float(torch.stack(norms).norm()))
 
     def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
         model = load(cls, *arguments, **options)
@@ -120,21 +133,42 @@ def _record() -> None:
         return model
 
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
     register_optimizer_step_pre_hook(on_step)
 
 
 STAND_INS = {
-    "transformers_cache": StandIn("transformers 5 has no hub.TRANSFORMERS_CACHE", _transformers_cache),
-    "litellm": StandIn("imported for a judge that no training calls", _litellm),
-    "chat_template_ids": StandIn("transformers 5 returns a dict of apply_chat_template", _chat_template_ids),
-    "cuda_memory": StandIn("the scripts log a GPU's memory", _cuda_memory),
-    "fp32": StandIn("both scripts load bf16 whatever they are told", _fp32),
-    "record": StandIn("writes what each rank trains on, and at which rates; changes nothing", _record),
+    "transformers_cache": StandIn(
+        "transformers.utils.hub.TRANSFORMERS_CACHE",
+        "transformers 5 lacks it; used to look for a tokenizer's commit",
+        _add_transformers_cache,
+    ),
+    "litellm": StandIn("litellm.acompletion", "imported for a judge, which no training calls", _add_litellm),
+    "matplotlib": StandIn("matplotlib.pyplot", "imported for a plot, which no training here draws", _add_matplotlib),
+    "token_ids": StandIn(
+        "apply_chat_template(return_dict=False)", "transformers 5 returns a dictionary by default", _return_token_ids
+    ),
+    "gpu_memory": StandIn(
+        "torch.cuda.current_device, max_memory_reserved, max_memory_allocated",
+        "the scripts log a GPU's memory, also without one",
+        _report_no_gpu_memory,
+    ),
+    "old_accelerator": StandIn(
+        "Accelerator(use_seedable_sampler=True)",
+        "accelerate 1 takes it in a DataLoaderConfiguration",
+        _take_old_accelerator,
+    ),
+    "fp32": StandIn(
+        "from_pretrained(dtype=float32), Accelerator(mixed_precision=no)",
+        "the scripts load bf16 whatever they are given; on both sides, but for the bf16 pair",
+        _train_in_fp32,
+    ),
+    "record": StandIn(
+        "a hook of the model and of the optimizer", "writes batches, rates and norms; on both sides", _record
+    ),
 }
 
 
 def apply(names: Sequence[str]) -> None:
+    """Apply the stand-ins of these names."""
     for name in names:
         STAND_INS[name].apply()

@@ -49,6 +49,15 @@ def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None
     return flags
 
 
+def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
+    """Return the value of the flag at `index`: behind `=`, or the next argument; empty where there is none."""
+    if index is None or index >= len(arguments):
+        return ""
+    _, equals, value = arguments[index].text.partition("=")
+    following = arguments[index + 1].text if index + 1 < len(arguments) else ""
+    return value if equals else following
+
+
 def drop_launcher_flags(
     arguments: Sequence[Argument], launcher_flags: Mapping[str, bool], trainer_flags: Collection[str]
 ) -> tuple[Argument, ...]:
@@ -174,19 +183,25 @@ class CommandChecker:
             argument.is_resolved or argument.is_single for argument in arguments
         )
         problems = (
-            self._explain_problem(trainer, schema, problem, line_at(index)) for index, problem in report.problems
+            self._explain_problem(trainer, schema, problem, line_at(index), _value_of(arguments, index))
+            for index, problem in report.problems
         )
         warnings = self._find_warnings(trainer, schema, report, is_complete, line_at)
         findings = (*problems, *warnings)
         return LintVerdict(file, line, trainer.script, report.ok, findings, unchecked_code(schema))
 
-    def _explain_problem(self, trainer: TrainerScript, schema: Schema, problem: Problem, line: int) -> LintFinding:
+    def _explain_problem(
+        self, trainer: TrainerScript, schema: Schema, problem: Problem, line: int, value: str
+    ) -> LintFinding:
+        """Return the finding of a problem, with what became of a flag. `value`: what is given with the flag."""
         message, cure = problem.message, problem.cure
         if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
             explanation = explain_unknown_flag(trainer.name, problem.where.replace("-", "_"), schema.fields)
             if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
                 message = f"{message}: {explanation.message}"
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
+                if value in explanation.instead:
+                    cure = f"no flag does it, {explanation.instead[value]} of launch does"
         report = warning if problem.id == "unverified" else error
         return report(problem.id, message, line, problem.where, cure=cure)
 

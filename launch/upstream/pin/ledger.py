@@ -7,8 +7,8 @@ finetune still has the old name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -35,6 +35,9 @@ class LedgerEntry:
     old: Any = None  # the default, choices, type or requirement before, where `kind` is one of those
     new: Any = None
     note: str | None = None
+    instead: Mapping[str, str] | None = (
+        None  # of a removed flag: by its value, the override of launch that does the same
+    )
 
     @property
     def change(self) -> str:
@@ -65,6 +68,7 @@ class Explanation:
     message: str  # a clause, which continues a Problem's message
     use: str | None = None  # the name to use instead
     removed: bool = False
+    instead: Mapping[str, str] = field(default_factory=dict)  # by the flag's value: the override of launch
 
     @property
     def cure(self) -> str | None:
@@ -109,7 +113,7 @@ def _explain_by_own_history(
         if current in known_flags:
             yield Explanation(f"'{flag}' was renamed to '{current}' {past}", current)
         elif changes[-1].kind == "removed":
-            yield Explanation(f"'{flag}' was removed {past}", removed=True)
+            yield Explanation(f"'{flag}' was removed {past}", removed=True, instead=changes[-1].instead or {})
     earlier, added_by = flag, None
     for entry in reversed(entries):
         if entry.renamed_to == earlier:

@@ -2,20 +2,19 @@
 
 import os
 import sys
+from pathlib import Path
 
 _SCRIPTS = ("entry.py", "finetune.py", "dpo_tune_cache.py", "reward_modeling.py")
 
 
 def _script() -> str:
     """Return the name of the script that this interpreter was started with; empty for `-m` and `-c`."""
-    arguments = sys.orig_argv[1:]
-    while arguments and arguments[0] in ("-u", "-P"):
-        arguments = arguments[1:]
-    return os.path.basename(arguments[0]) if arguments else ""
+    arguments = [argument for argument in sys.orig_argv[1:3] if argument != "-u"]
+    return Path(arguments[0]).name if arguments else ""
 
 
 if "EQUIVALENCE_STAND_INS" in os.environ and _script() in _SCRIPTS:
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import stand_ins
 
     sys.path.pop(0)
