@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Chats and pairs of very different lengths."""
-    return runs.write_rows(tmp_path_factory.mktemp("rows"))
+def kit(before_1024: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> runs.Kit:
+    """What both sides of a comparison start from."""
+    chats, pairs = runs.write_rows(tmp_path_factory.mktemp("rows"))
+    return runs.Kit(before_1024, model, chats, pairs)
+
+
+@pytest.fixture
+def measure(model: Path, record_property: Callable[[str, object], None]) -> runs.Measure:
+    """Measure how far two models are apart, and put the figure into the report of the test."""
+
+    def apart(left: runs.Trained, right: runs.Trained, name: str = "distance") -> float:
+        figure = runs.distance(left, right, model)
+        record_property(name, figure)
+        return figure
+
+    return apart

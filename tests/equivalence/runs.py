@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,16 @@ def unpack(checkout: Path, commit: str, folder: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What both sides of a comparison start from."""
+
+    source: Path  # of the commit before #1024
+    model: Path
+    chats: Path
+    pairs: Path
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,9 @@ class Trained:
 
 def _split(batch: dict[str, Any]) -> list[list[int]]:
     """Return the samples of a micro batch: of a padded one by its mask, of a packed one by its positions."""
-    rows, masks, positions = batch["input_ids"], batch.get("attention_mask"), batch.get("position_ids")
+    rows: list[list[int]] = batch["input_ids"]
+    masks: Any = batch.get("attention_mask")
+    positions: Any = batch.get("position_ids")
     if masks is not None and len(masks[0]) == len(rows[0]):
         return [
             [token for token, seen in zip(row, mask, strict=True) if seen]
@@ -109,6 +121,9 @@ def distance(left: Trained, right: Trained, start: Path) -> float:
     moved = sum(float((left.weights[name] - begun[name]).square().sum()) for name in left.weights if name in begun)
     assert moved > 0
     return math.sqrt(apart / moved)
+
+
+Measure = Callable[..., float]  # of two trained models, and the figure's name
 
 
 def _environment(folder: Path, stand_ins: Sequence[str], *paths: Path) -> dict[str, str]:

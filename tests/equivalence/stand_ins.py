@@ -1,7 +1,7 @@
 """What the old scripts need beside today's libraries, and what makes both sides fp32: each a stand-in with its reason.
 
-`STAND_INS` is the table of docs/explanation/tulu3.md. Nothing else of either side is changed. Each rank applies the names
-in EQUIVALENCE_STAND_INS before its script is read (site/sitecustomize.py).
+`STAND_INS` is the table of docs/explanation/tulu3.md. Nothing else of either side is changed. Each rank applies its own
+(EQUIVALENCE_STAND_INS) before its script is read (site/sitecustomize.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StandIn:
 def _add_transformers_cache() -> None:
     from transformers.utils import hub
 
-    hub.TRANSFORMERS_CACHE = None  # type: ignore[attr-defined]
+    hub.TRANSFORMERS_CACHE = None
 
 
 def _add_module(name: str, **members: Any) -> None:
@@ -56,7 +56,7 @@ def _return_token_ids() -> None:
     def apply_chat_template(self: Any, *arguments: Any, **options: Any) -> Any:
         return original(self, *arguments, **{"return_dict": False, **options})
 
-    PreTrainedTokenizerBase.apply_chat_template = apply_chat_template  # type: ignore[method-assign]
+    PreTrainedTokenizerBase.apply_chat_template = apply_chat_template
 
 
 def _report_no_gpu_memory() -> None:
@@ -78,7 +78,7 @@ def _take_old_accelerator() -> None:
             options["dataloader_config"] = DataLoaderConfiguration(use_seedable_sampler=True)
         construct(self, *arguments, **options)
 
-    Accelerator.__init__ = init  # type: ignore[method-assign]
+    Accelerator.__init__ = init
 
 
 def _train_in_fp32() -> None:
@@ -86,7 +86,7 @@ def _train_in_fp32() -> None:
     from accelerate import Accelerator
     from transformers import PreTrainedModel
 
-    load = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
+    load = PreTrainedModel.from_pretrained.__func__
     construct = Accelerator.__init__
 
     def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
@@ -97,8 +97,8 @@ def _train_in_fp32() -> None:
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         construct(self, *arguments, **{**options, "mixed_precision": "no"})
 
-    PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
-    Accelerator.__init__ = init  # type: ignore[method-assign]
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    Accelerator.__init__ = init
 
 
 def _record() -> None:
@@ -108,7 +108,7 @@ def _record() -> None:
 
     path = Path(os.environ["EQUIVALENCE_RECORD"]) / f"rank-{os.environ.get('RANK', '0')}.jsonl"
     out = path.open("a", encoding="utf-8")
-    load = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
+    load = PreTrainedModel.from_pretrained.__func__
 
     def write(**fields: Any) -> None:
         out.write(json.dumps(fields) + "\n")
@@ -132,7 +132,7 @@ def _record() -> None:
         model.register_forward_pre_hook(on_forward, with_kwargs=True)
         return model
 
-    PreTrainedModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
     register_optimizer_step_pre_hook(on_step)
 
 

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.equivalence.runs import GLOBAL, STEPS, distance, train_launch, train_old
+from tests.equivalence.runs import GLOBAL, STEPS, Kit, Measure, train_launch, train_old
 from tests.equivalence.test_sft import ROUNDING
 
 pytestmark = pytest.mark.equivalence
-Record = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_dpo(
-    before_1024: Path,
-    checkout: Path,
-    model: Path,
-    rows: tuple[Path, Path],
-    tmp_path: Path,
-    ranks: int,
-    record_property: Record,
-) -> None:
+def test_dpo(kit: Kit, tmp_path: Path, measure: Measure, ranks: int) -> None:
     """dpo_norm with beta 5, clipped at 1.0, on 40 pairs: log-probs of the reference are part of it."""
     flags = [
-        *("--model_name_or_path", str(model), "--tokenizer_name_or_path", str(model), "--chat_template_name", "tulu"),
-        *("--dataset_mixer_list", str(rows[1]), "1.0", "--dataset_skip_cache", "True", "--max_seq_length", "128"),
+        *(
+            "--model_name_or_path",
+            str(kit.model),
+            "--tokenizer_name_or_path",
+            str(kit.model),
+            "--chat_template_name",
+            "tulu",
+        ),
+        *("--dataset_mixer_list", str(kit.pairs), "1.0", "--dataset_skip_cache", "True", "--max_seq_length", "128"),
         *("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", str(GLOBAL // ranks)),
         *("--max_train_steps", str(STEPS), "--learning_rate", "1e-3", "--lr_scheduler_type", "linear"),
         *("--warmup_ratio", "0.2", "--weight_decay", "0.0", "--clip_grad_norm", "1.0", "--seed", "8"),
@@ -36,9 +33,9 @@ def test_dpo(
         *("--add_seed_and_date_to_exp_name", "False", "--push_to_hub", "False"),
         *("--try_launch_beaker_eval_jobs", "False"),
     ]
-    then = train_old(tmp_path / "old", before_1024, "dpo_tune_cache.py", flags, ranks=ranks)
+    then = train_old(tmp_path / "old", kit.source, "dpo_tune_cache.py", flags, ranks=ranks)
     recipe = (
-        *("stage=dpo", f"model.path={model}", f"data.mix=[{{name: {rows[1]}}}]", "recipe.max_steps=10"),
+        *("stage=dpo", f"model.path={kit.model}", f"data.mix=[{{name: {kit.pairs}}}]", "recipe.max_steps=10"),
         *("recipe.max_seq_length=128", "recipe.learning_rate=1e-3", "recipe.warmup_ratio=0.2"),
         *("recipe.checkpoint_steps=null", "recipe.chat_template=tulu"),
     )
@@ -46,39 +43,34 @@ def test_dpo(
     assert len(then.batches) == ranks
     assert now.batches == then.batches
     assert now.rates == then.rates
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+    assert measure(then, now) < ROUNDING
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_reward_model(
-    before_1024: Path,
-    checkout: Path,
-    model: Path,
-    rows: tuple[Path, Path],
-    tmp_path: Path,
-    ranks: int,
-    record_property: Record,
-) -> None:
+def test_reward_model(kit: Kit, tmp_path: Path, measure: Measure, ranks: int) -> None:
     """40 pairs are ten steps: the script trains whole epochs. It does not clip, and its epsilon is 1e-5."""
     flags = [
-        *("--model_name_or_path", str(model), "--tokenizer_name_or_path", str(model), "--chat_template_name", "tulu"),
-        *("--dataset_mixer_list", str(rows[1]), "1.0", "--dataset_skip_cache", "True"),
+        *(
+            "--model_name_or_path",
+            str(kit.model),
+            "--tokenizer_name_or_path",
+            str(kit.model),
+            "--chat_template_name",
+            "tulu",
+        ),
+        *("--dataset_mixer_list", str(kit.pairs), "1.0", "--dataset_skip_cache", "True"),
         *("--max_token_length", "2048", "--max_prompt_token_length", "2048", "--per_device_train_batch_size", "1"),
         *("--gradient_accumulation_steps", str(GLOBAL // ranks), "--num_train_epochs", "1"),
         *("--learning_rate", "1e-3", "--seed", "8", "--gradient_checkpointing", "True", "--output_dir", "out"),
         *("--push_to_hub", "False"),
     ]
-    then = train_old(tmp_path / "old", before_1024, "reward_modeling.py", flags, ranks=ranks)
+    then = train_old(tmp_path / "old", kit.source, "reward_modeling.py", flags, ranks=ranks)
     recipe = (
-        *("stage=rm", f"model.path={model}", f"data.mix=[{{name: {rows[1]}}}]", "recipe.learning_rate=1e-3"),
+        *("stage=rm", f"model.path={kit.model}", f"data.mix=[{{name: {kit.pairs}}}]", "recipe.learning_rate=1e-3"),
         "recipe.seed=8",
     )
     now = train_launch(tmp_path / "new", recipe, ranks=ranks)
     assert len(then.batches) == ranks
     assert now.batches == then.batches
     assert now.rates == then.rates
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+    assert measure(then, now) < ROUNDING

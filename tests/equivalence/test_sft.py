@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.equivalence import runs
-from tests.equivalence.runs import BF16, GLOBAL, STEPS, Trained, distance, train_launch, train_old
+from tests.equivalence.runs import BF16, GLOBAL, STEPS, Kit, Measure, Trained, train_launch, train_old
 
 Sft = Callable[..., Trained]
 # Half of the steps are a whole number of warm-up at every width: the scripts round it before the ranks divide it.
@@ -18,44 +18,44 @@ ROUNDING = 1e-5  # of the update: fp32 sums in another order; ten times what two
 
 
 @pytest.fixture(scope="module")
-def old(before_1024: Path, model: Path, rows: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Sft:
+def old(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Sft:
     """Train with the script before #1024; the same training is done once."""
 
     @cache
     def train(ranks: int = 2, *, per_device: int = 1, reduce: str = "sum", fp32: bool = True) -> Trained:
         flags = [
-            *("--tokenizer_name_or_path", str(model), "--verbose", "True", "--dataset_skip_cache", "True"),
-            *("--do_not_randomize_output_dir", "True", "--add_seed_and_date_to_exp_name", "False"),
-            *sft_flags(model, rows[0], ranks, per_device, reduce, seed=8),
+            *("--tokenizer_name_or_path", str(kit.model), "--verbose", "True", "--dataset_skip_cache", "True"),
+            *("--do_not_randomize_output_dir", "True", "--add_seed_and_date_to_exp_name", "False", "--seed", "8"),
+            *sft_flags(kit, GLOBAL // ranks // per_device, per_device, reduce),
         ]
         stand_ins = runs.BOTH if fp32 else BF16
         folder = tmp_path_factory.mktemp("old")
-        return train_old(folder, before_1024, "finetune.py", flags, ranks=ranks, stand_ins=stand_ins)
+        return train_old(folder, kit.source, "finetune.py", flags, ranks=ranks, stand_ins=stand_ins)
 
     return train
 
 
-def sft_flags(model: Path, chats: Path, ranks: int, per_device: int, reduce: str, seed: int) -> list[str]:
-    """Return the flags that both old scripts take."""
+def sft_flags(kit: Kit, accumulation: int, per_device: int = 1, reduce: str = "sum") -> list[str]:
+    """Return the flags that both old scripts take, but for the seed."""
     return [
-        *("--model_name_or_path", str(model), "--dataset_mixer_list", str(chats), "1.0", *_RECIPE),
+        *("--model_name_or_path", str(kit.model), "--dataset_mixer_list", str(kit.chats), "1.0", *_RECIPE),
         *("--per_device_train_batch_size", str(per_device)),
-        *("--gradient_accumulation_steps", str(GLOBAL // ranks // per_device)),
+        *("--gradient_accumulation_steps", str(accumulation)),
         *("--max_train_steps", str(STEPS), "--max_seq_length", "128", "--clip_grad_norm", "1.0"),
-        *("--seed", str(seed), "--reduce_loss", reduce, "--logging_steps", "1", "--use_flash_attn", "False"),
+        *("--reduce_loss", reduce, "--logging_steps", "1", "--use_flash_attn", "False"),
         *("--chat_template_name", "tulu", "--gradient_checkpointing", "True", "--output_dir", "out"),
         *("--push_to_hub", "False", "--try_launch_beaker_eval_jobs", "False"),
     ]
 
 
 @pytest.fixture(scope="module")
-def new(checkout: Path, model: Path, rows: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Sft:
+def new(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Sft:
     """Train the stage `sft` of `launch`; `overrides` are further ones."""
 
     @cache
     def train(*overrides: str, ranks: int = 2, fp32: bool = True) -> Trained:
         recipe = (
-            *("stage=sft", f"model.path={model}", f"data.mix=[{{name: {rows[0]}}}]", "recipe.max_steps=10"),
+            *("stage=sft", f"model.path={kit.model}", f"data.mix=[{{name: {kit.chats}}}]", "recipe.max_steps=10"),
             *("recipe.max_seq_length=128", "recipe.learning_rate=1e-3", "recipe.warmup_ratio=0.2"),
             *("recipe.checkpoint_steps=null", *overrides),
         )
@@ -66,9 +66,7 @@ def new(checkout: Path, model: Path, rows: tuple[Path, Path], tmp_path_factory: 
 
 
 @pytest.mark.slow
-def test_the_stage_trains_as_tulu_3_did(
-    old: Sft, new: Sft, model: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_the_stage_trains_as_tulu_3_did(old: Sft, new: Sft, measure: Measure) -> None:
     then, now = old(), new()
     assert len(then.batches) == 2
     assert now.batches == then.batches
@@ -78,31 +76,23 @@ def test_the_stage_trains_as_tulu_3_did(
     assert now.norms == pytest.approx(then.norms, rel=1e-5)
     lengths = [len(sample) for step in range(STEPS) for sample in then.samples(step)]
     assert max(lengths) == 128 and min(lengths) < 30  # some are cut, others are short
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+    assert measure(then, now) < ROUNDING
 
 
 @pytest.mark.equivalence
 @pytest.mark.parametrize(("averaging", "least"), [("null", 0.3), ("micro_batch_means", 0.3), ("tokens", 0.01)])
 def test_another_averaging_is_another_training(
-    old: Sft, new: Sft, model: Path, averaging: str, least: float, record_property: Callable[[str, object], None]
+    old: Sft, new: Sft, measure: Measure, averaging: str, least: float
 ) -> None:
     then, now = old(), new(f"recipe.loss_averaging={averaging}")
     assert now.batches == then.batches
     assert now.rates == then.rates
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart > least
+    assert measure(then, now) > least
 
 
 @pytest.mark.equivalence
-def test_micro_batch_means_are_the_old_mean(
-    old: Sft, new: Sft, model: Path, record_property: Callable[[str, object], None]
-) -> None:
-    apart = distance(old(reduce="mean"), new("recipe.loss_averaging=micro_batch_means"), model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+def test_micro_batch_means_are_the_old_mean(old: Sft, new: Sft, measure: Measure) -> None:
+    assert measure(old(reduce="mean"), new("recipe.loss_averaging=micro_batch_means")) < ROUNDING
 
 
 @pytest.mark.equivalence
@@ -119,65 +109,40 @@ def test_micro_batch_means_are_the_old_mean(
     ],
 )
 def test_every_width_packing_and_order_trains_the_same(
-    old: Sft,
-    new: Sft,
-    model: Path,
-    ranks: int,
-    overrides: tuple[str, ...],
-    record_property: Callable[[str, object], None],
+    old: Sft, new: Sft, measure: Measure, ranks: int, overrides: tuple[str, ...]
 ) -> None:
     then, now = old(), new(*overrides, ranks=ranks)
     assert [now.samples(step) for step in range(STEPS)] == [then.samples(step) for step in range(STEPS)]
     assert now.rates == [[pytest.approx(rate)] for [rate] in then.rates]
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+    assert measure(then, now) < ROUNDING
 
 
 @pytest.mark.equivalence
 @pytest.mark.parametrize(("ranks", "per_device"), [(1, 1), (4, 1), (2, 2)])
-def test_the_old_script_at_other_widths(
-    old: Sft, new: Sft, model: Path, ranks: int, per_device: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_the_old_script_at_other_widths(old: Sft, new: Sft, measure: Measure, ranks: int, per_device: int) -> None:
     """At two samples a device its gradient is twice as long before it is clipped, and the same after that."""
     then = old(ranks, per_device=per_device)
     now = new(f"recipe.per_device_batch_size={per_device}", ranks=ranks)
     assert now.batches == then.batches
     assert now.rates == then.rates
-    of_widths, apart = distance(then, old(), model), distance(then, now, model)
-    record_property("distance", apart)
-    record_property("of two widths", of_widths)
-    assert max(of_widths, apart) < ROUNDING
+    assert measure(then, old(), "of two widths") < ROUNDING
+    assert measure(then, now) < ROUNDING
 
 
 @pytest.mark.equivalence
-def test_untouched_scripts_agree_to_the_noise_of_bf16(
-    old: Sft, new: Sft, model: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_untouched_scripts_agree_to_the_noise_of_bf16(old: Sft, new: Sft, measure: Measure) -> None:
     """The bound is how far two runs of the old script are apart that only differ in the order of summation."""
     then, other_order, now = old(fp32=False), old(1, fp32=False), new(fp32=False)
     assert now.batches == then.batches
-    noise, apart = distance(then, other_order, model), distance(then, now, model)
-    record_property("distance", apart)
-    record_property("noise", noise)
-    assert apart < 1.5 * noise
+    assert measure(then, now) < 1.5 * measure(then, other_order, "noise")
 
 
 @pytest.mark.equivalence
-def test_the_release(
-    release: Path,
-    new: Sft,
-    model: Path,
-    rows: tuple[Path, Path],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_the_release(release: Path, kit: Kit, new: Sft, tmp_path: Path, measure: Measure) -> None:
     """The script of November 2024 shuffled rows by 42 whatever the seed, so the seed is 42 on both sides."""
-    flags = sft_flags(model, rows[0], 2, 1, "sum", seed=42)
+    flags = [*sft_flags(kit, accumulation=2), "--seed", "42"]
     then = train_old(tmp_path / "release", release, "finetune.py", flags)
     now = new("recipe.seed=42")
     assert now.batches == then.batches
     assert now.rates == then.rates
-    apart = distance(then, now, model)
-    record_property("distance", apart)
-    assert apart < ROUNDING
+    assert measure(then, now) < ROUNDING
