@@ -58,11 +58,12 @@ def kit(before_1024: Path, model: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def measure(model: Path, record_property: Callable[[str, object], None]) -> runs.Measure:
-    """Measure how far two models are apart, and put the figure into the report of the test."""
+    """Measure how far two models are apart, print it, and put it into the report of the test."""
 
     def apart(left: runs.Trained, right: runs.Trained, name: str = "distance") -> float:
         figure = runs.distance(left, right, model)
         record_property(name, figure)
+        print(f"{name} {figure:.3g}")
         return figure
 
     return apart
