@@ -31,7 +31,8 @@ KINDS = {
 }
 SETTINGS = """
 recipe.packing=flatten | recipe.packing=bins | recipe.packing=none | recipe.liger=true | recipe.attention=flash_2
-recipe.attention=eager | recipe.balanced=true | recipe.loss_averaging=tokens | recipe.loss=sigmoid | recipe.loss=simpo
+recipe.attention=eager | recipe.balanced=true | recipe.loss_averaging=tokens | recipe.loss_averaging=sum
+recipe.loss=sigmoid | recipe.loss=simpo
 recipe.beta=0.1 | recipe.chat_template=zephyr | recipe.chat_template=tulu | recipe.checkpoint_steps=10
 recipe.eval_steps=5 | recipe.early_stop=2 | data.validation=0.1 | recipe.lora.rank=8 | recipe.lora.alpha=8
 recipe.lora.rank=8 recipe.lora.dropout=0.1 | recipe.lora.rank=8 recipe.lora.quantize=nf4 | recipe.lora.start=continue

@@ -228,7 +228,8 @@ def check_dealing(config: RootConfig) -> None:
         raise refusal("balanced_sequence_parallel", message, key, "remove one of the two")
     if weights_tokens and config.flags.get("load_balancing_loss") is True:
         message = "the load-balancing loss is added to the loss and is not a mean over tokens"
-        raise refusal("weighted_auxiliary_loss", message, "recipe.loss_averaging", "remove one of the two")
+        cure = Cure("set {0}, or remove {1}", "recipe.loss_averaging=micro_batch_means", "~flags.load_balancing_loss")
+        raise refusal("weighted_auxiliary_loss", message, "recipe.loss_averaging", cure)
 
 
 def contradiction_warnings(config: RootConfig) -> tuple[Problem, ...]:

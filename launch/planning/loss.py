@@ -58,7 +58,9 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
     trainer, averaging = config.trainer, config.recipe.loss_averaging or LossAveraging.micro_batch_means
     if trainer.launcher == Launcher.torchrun:  # olmo_core/train/train_module/transformer/train_module.py:402
-        cure = Cure("{0} weights every token equally", "trainer=finetune recipe.loss_averaging=sum")
+        cure = Cure(
+            "{0} weights every token equally", "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum"
+        )
         return _weigh_ranks(batch, cure)
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
         return _weigh_ranks(batch, Cure("remove {0}", "~flags.average_tokens_across_devices"))

@@ -25,7 +25,8 @@ def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> No
 
 def test_they_are_patches_that_change_the_identity() -> None:
     plain = planned("stage=sft", "gpus=8")
-    assert not {"balanced_batches", "token_weighting"} & set(plain.patches)
+    assert {"balanced_batches", "token_weighting", "token_sums"} & set(plain.patches) == {"token_sums"}
+    assert "--expect loss_averaging=sum" in " ".join(plain.command)
     balanced = planned("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens")
     assert balanced.patches[:2] == ("balanced_batches", "token_weighting")  # before those that log the figures
     assert balanced.flags == plain.flags | {"output_dir": balanced.flags["output_dir"]}
@@ -36,8 +37,8 @@ def test_they_are_patches_that_change_the_identity() -> None:
 
 def test_the_trainers_own_way_is_no_patch() -> None:
     means = planned("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")
-    assert "token_weighting" not in means.patches
-    assert means.identity == planned("stage=sft", "gpus=8").identity
+    assert not {"token_weighting", "token_sums"} & set(means.patches)
+    assert means.identity == planned("stage=sft", "gpus=8", "recipe.loss_averaging=null").identity
     trl = planned("stage=demo", "trainer=trl_sft", "recipe.loss_averaging=tokens")
     assert "token_weighting" not in trl.patches
     assert "--expect loss_averaging=tokens" in " ".join(trl.command)
@@ -66,8 +67,10 @@ def test_who_has_it_not_says_why(overrides: list[str]) -> None:
 def test_what_does_not_go_together() -> None:
     message = problem_of("stage=sft", "gpus=8", "recipe.balanced=true", "flags.sequence_parallel_size=2")
     assert message.endswith("[balanced_sequence_parallel]")
-    message = problem_of("stage=sft", "gpus=8", "recipe.loss_averaging=tokens", "flags.load_balancing_loss=true")
-    assert message.endswith("[weighted_auxiliary_loss]")
+    for averaging in ("tokens", "sum"):
+        own = f"recipe.loss_averaging={averaging}"
+        message = problem_of("stage=sft", "gpus=8", own, "flags.load_balancing_loss=true")
+        assert message.endswith("[weighted_auxiliary_loss]")
 
 
 def test_widths_deal_differently_unless_tokens_are_weighted() -> None:
@@ -75,6 +78,7 @@ def test_widths_deal_differently_unless_tokens_are_weighted() -> None:
         plans = [planned(*overrides, "recipe.balanced=true", f"gpus={width}") for width in (1, 8)]
         return {difference.id for difference in find_plan_differences(plans)}
 
-    assert "other_micro_batches" in ids("stage=sft")
+    assert "other_micro_batches" in ids("stage=sft", "recipe.loss_averaging=null")
     assert "other_micro_batches" not in ids("stage=sft", "recipe.loss_averaging=tokens")
+    assert "other_micro_batches" not in ids("stage=sft")
     assert "other_micro_batches" not in ids("stage=dpo")

@@ -71,6 +71,7 @@ CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
     },
     ("recipe.balanced=true",): everywhere(UNSUPPORTED, *without("finetune", "dpo_tune_cache")),
     ("recipe.loss_averaging=tokens",): everywhere(UNSUPPORTED, *without("finetune", "trl_sft")),
+    ("recipe.loss_averaging=sum",): everywhere(UNSUPPORTED, *without("finetune")),
     ("recipe.lr_scheduler=polynomial",): everywhere(UNSUPPORTED, *OLMO_CORE),
     ("recipe.max_steps=5",): {**CPU_OLMO, **everywhere(UNSUPPORTED, "reward_modeling")},
     ("recipe.precision=fp32",): everywhere("unsupported_precision", *without("trl_sft", "trl_dpo")),

@@ -75,7 +75,9 @@ def test_a_micro_batch_without_a_token_that_counts_adds_nothing_and_no_nan() -> 
     loss.backward()
     assert float(loss.detach()) == 1.5
     assert full.grad is not None and full.grad.tolist() == [0.25, 0.25]
-    assert torch.isnan(model(empty, launch_weight=torch.tensor([1.0, 1.0])).loss)  # a loss that should be one is not hidden
+    assert torch.isnan(
+        model(empty, launch_weight=torch.tensor([1.0, 1.0])).loss
+    )  # a loss that should be one is not hidden
 
 
 def test_other_samples_than_those_that_were_dealt_end_the_run() -> None:

@@ -1,0 +1,110 @@
+"""How a plan says that the loss is weighted, when it warns, and what a trainer has in place of a stage's own value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.api.plan_facts import plan_facts
+from launch.config.line import override_key
+from launch.errors import ways_of
+from tests.conftest import planned, problem
+
+OLMO = ("trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
+CHECKED = ("micro_batch_means",)
+
+
+def warned(*overrides: str) -> list[str]:
+    return [str(warning) for warning in planned(*overrides).warnings if warning.id in CHECKED]
+
+
+def loss_line(*overrides: str) -> str:
+    [line] = [text for name, text in plan_facts(planned(*overrides), None, None) if name == "loss"]
+    return line
+
+
+@pytest.mark.parametrize("stage", ["sft", "sft_25pct", "sft_10pct"])
+@pytest.mark.parametrize("width", ["gpus=1", "gpus=8", "device=cpu processes=2"])
+def test_tulu_3_s_stages_have_the_sum(stage: str, width: str) -> None:
+    plan = planned(f"stage={stage}", *width.split())
+    assert "token_sums" in plan.patches and "token_weighting" not in plan.patches
+    assert plan.config.recipe.max_grad_norm == 1.0
+    assert plan.as_json()["loss"].startswith("the sum over a sample's tokens")
+    assert warned(f"stage={stage}", *width.split()) == []
+
+
+@pytest.mark.parametrize("stage", ["sft", "sft_25pct", "sft_10pct"])
+def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> None:
+    trl = planned(f"stage={stage}", "gpus=8", "trainer=trl_sft")
+    assert (trl.config.recipe.loss_averaging, trl.resolved["recipe"]["loss_averaging"]) == ("tokens", "tokens")
+    assert "--expect loss_averaging=tokens" in " ".join(trl.command)
+    assert trl.as_json()["replaced"] == {"loss_averaging": "sum"}
+    line = loss_line(f"stage={stage}", "gpus=8", "trainer=trl_sft")
+    assert line == (
+        "the mean over the tokens of the global batch: every token counts the same; trl_sft has no "
+        f"recipe.loss_averaging=sum, which {stage} sets, and this is nearest"
+    )
+    olmo = planned(f"stage={stage}", "gpus=8", *OLMO)
+    assert (olmo.config.recipe.loss_averaging, olmo.resolved["recipe"]["loss_averaging"]) == (None, None)
+    assert "olmo_core_finetune has no recipe.loss_averaging=sum" in loss_line(f"stage={stage}", "gpus=8", *OLMO)
+    assert "replaced" not in planned(f"stage={stage}", "gpus=8").as_json()
+
+
+@pytest.mark.parametrize("trainer", [("trainer=trl_sft",), OLMO])
+def test_what_the_user_wrote_is_refused(trainer: tuple[str, ...]) -> None:
+    found, message = problem("stage=sft", "gpus=8", *trainer, "recipe.loss_averaging=sum")
+    assert found == "unsupported_recipe" and "does not support recipe.loss_averaging=sum" in message
+
+
+def test_a_stage_file_of_the_user_is_what_the_user_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "stage").mkdir()
+    lines = ["# @package _global_", "defaults:", "  - sft", "  - override /trainer: trl_sft", "  - _self_"]
+    (tmp_path / "stage" / "inherits.yaml").write_text("\n".join([*lines, "recipe: {epochs: 1}", ""]))
+    (tmp_path / "stage" / "sums.yaml").write_text("\n".join([*lines, "recipe: {loss_averaging: sum}", ""]))
+    assert planned("stage=inherits", "gpus=8").config.recipe.loss_averaging == "tokens"
+    assert problem("stage=sums", "gpus=8")[0] == "unsupported_recipe"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cure"),
+    [
+        (("stage=sft", "gpus=8", "recipe.loss_averaging=null"), "recipe.loss_averaging=sum"),
+        (("stage=sft", "gpus=1", "recipe.loss_averaging=micro_batch_means"), "recipe.loss_averaging=sum"),
+        (("stage=sft", "gpus=8", *OLMO), "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum"),
+        (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "trainer=dpo_tune_cache"),
+        (("stage=rlvr", "gpus=8", "recipe.loss=bnpo"), "recipe.loss=dapo"),
+    ],
+)
+def test_a_loss_that_depends_on_the_split_is_warned_of(overrides: tuple[str, ...], cure: str) -> None:
+    [warning] = [found for found in planned(*overrides).warnings if found.id in CHECKED]
+    assert " ".join(ways_of(warning.cure)[0].sets) == cure
+    cured = {override_key(override): override for override in (*overrides, *cure.split())}
+    assert warned(*cured.values()) == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("stage=sft", "gpus=8", "recipe.loss_averaging=tokens"),
+        ("stage=sft", "gpus=8", "trainer=trl_sft"),
+        ("stage=sft", "gpus=1", *OLMO),
+        ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=16"),  # one micro batch a step
+        ("stage=demo",),
+        ("stage=dpo", "gpus=8"),
+        ("stage=dpo", "gpus=8", "trainer=trl_dpo"),
+        ("stage=rm", "gpus=8"),
+        ("stage=rlvr", "gpus=8"),
+    ],
+)
+def test_another_is_not(overrides: tuple[str, ...]) -> None:
+    assert warned(*overrides) == []
+    assert loss_line(*overrides).startswith(("the mean over the", "the sum over a sample's"))
+
+
+def test_a_removed_flag_has_its_override() -> None:
+    found, message = problem("stage=sft", "gpus=8", "flags.reduce_loss=sum")
+    assert found == "unknown_flag" and "was removed upstream in #1024" in message
+    _, message = problem("stage=dpo", "gpus=8", "flags.reduce_loss=sum")
+    assert "it never had an effect there" in message
