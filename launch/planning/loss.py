@@ -18,8 +18,8 @@ _BY_AVERAGING = {
     LossAveraging.tokens: "the mean over the tokens of the global batch: every token counts the same",
 }
 _MEANS = "the mean over the tokens of each micro batch, then over the micro batches"
-_VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch, so another per-device batch size trains otherwise"
-_VARIES_BY_RANK = "a token counts more on a rank with few of them, so another width trains otherwise"
+_VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch"
+_VARIES_BY_RANK = "a token counts more on a rank with few of them"
 # TRL's GRPO, by --loss_type (trl/trainer/grpo_trainer.py); the others have normalisations of their own
 _BY_LOSS_TYPE = {
     "grpo": "the mean over the tokens of each completion, then over the completions",
@@ -50,7 +50,7 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         if batch.accumulation == 1:
             return LossWeighting(text)
         cure = Cure("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
-        varies = "a pair counts more in a long micro batch, so another per-device batch size or width trains otherwise"
+        varies = "a pair counts more in a long micro batch"
         return LossWeighting(text, varies, cure)
     return LossWeighting("the mean over the pairs of the global batch: every pair counts the same")
 
@@ -99,4 +99,5 @@ def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Prob
     """Return the warning micro_batch_means where the loss depends on how the global batch is split."""
     if not weighting.varies:
         return ()
-    return (Problem("micro_batch_means", weighting.varies, origins.of("recipe.loss_averaging").where, weighting.cure),)
+    message = f"{weighting.varies}, so the same global batch has another loss when it is split otherwise"
+    return (Problem("micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure),)

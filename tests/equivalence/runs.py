@@ -29,7 +29,10 @@ STEPS = 10
 GLOBAL = 4
 _SITE = Path(__file__).parent / "site"
 _SECONDS = 900
-_OLD_STAND_INS = ("transformers_cache", "litellm", "matplotlib", "token_ids", "gpu_memory", "old_accelerator")
+_OLD_STAND_INS = (
+    *("transformers_cache", "litellm", "matplotlib", "token_ids", "gpu_memory", "registered_models"),
+    "old_accelerator",
+)
 BOTH = ("fp32", "record")
 BF16 = ("record",)
 

@@ -67,6 +67,17 @@ def _report_no_gpu_memory() -> None:
     torch.cuda.max_memory_allocated = lambda device=None: 0
 
 
+def _register_again() -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    original = AutoModelForSequenceClassification.register
+
+    def register(config: Any, model: Any, exist_ok: bool = True) -> None:
+        original(config, model, exist_ok=exist_ok)
+
+    AutoModelForSequenceClassification.register = register
+
+
 def _take_old_accelerator() -> None:
     from accelerate import Accelerator, DataLoaderConfiguration
 
@@ -151,6 +162,11 @@ STAND_INS = {
         "torch.cuda.current_device, max_memory_reserved, max_memory_allocated",
         "the scripts log a GPU's memory, also without one",
         _report_no_gpu_memory,
+    ),
+    "registered_models": StandIn(
+        "AutoModelForSequenceClassification.register(exist_ok=True)",
+        "transformers 5 has the OLMo classifiers that reward_modeling.py registers",
+        _register_again,
     ),
     "old_accelerator": StandIn(
         "Accelerator(use_seedable_sampler=True)",
