@@ -140,7 +140,8 @@ def _record() -> None:
 
     def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
         model = load(cls, *arguments, **options)
-        model.register_forward_pre_hook(on_forward, with_kwargs=True)
+        called = model.base_model if hasattr(model, "score") else model  # get_reward calls the model without its head
+        called.register_forward_pre_hook(on_forward, with_kwargs=True)
         return model
 
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)

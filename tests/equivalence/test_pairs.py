@@ -46,31 +46,24 @@ def test_dpo(kit: Kit, tmp_path: Path, measure: Measure, ranks: int) -> None:
     assert measure(then, now) < ROUNDING
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_reward_model(kit: Kit, tmp_path: Path, measure: Measure, ranks: int) -> None:
-    """40 pairs are ten steps: the script trains whole epochs. It does not clip, and its epsilon is 1e-5."""
+def test_reward_model(kit: Kit, tmp_path: Path, measure: Measure) -> None:
+    """In one process: its get_reward goes past DDP, so that several ranks need DeepSpeed. It does not clip."""
     flags = [
-        *(
-            "--model_name_or_path",
-            str(kit.model),
-            "--tokenizer_name_or_path",
-            str(kit.model),
-            "--chat_template_name",
-            "tulu",
-        ),
-        *("--dataset_mixer_list", str(kit.pairs), "1.0", "--dataset_skip_cache", "True"),
-        *("--max_token_length", "2048", "--max_prompt_token_length", "2048", "--per_device_train_batch_size", "1"),
-        *("--gradient_accumulation_steps", str(GLOBAL // ranks), "--num_train_epochs", "1"),
-        *("--learning_rate", "1e-3", "--seed", "8", "--gradient_checkpointing", "True", "--output_dir", "out"),
-        *("--push_to_hub", "False"),
+        *("--model_name_or_path", str(kit.model), "--tokenizer_name_or_path", str(kit.model)),
+        *("--chat_template_name", "tulu", "--dataset_mixer_list", str(kit.pairs), "1.0"),
+        *("--dataset_skip_cache", "True", "--max_token_length", "256", "--max_prompt_token_length", "256"),
+        *("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", str(GLOBAL)),
+        *("--num_train_epochs", "1", "--learning_rate", "1e-3", "--seed", "8", "--gradient_checkpointing", "True"),
+        *("--output_dir", "out", "--push_to_hub", "False"),
     ]
-    then = train_old(tmp_path / "old", kit.source, "reward_modeling.py", flags, ranks=ranks)
+    then = train_old(tmp_path / "old", kit.source, "reward_modeling.py", flags, ranks=1)
     recipe = (
         *("stage=rm", f"model.path={kit.model}", f"data.mix=[{{name: {kit.pairs}}}]", "recipe.learning_rate=1e-3"),
-        "recipe.seed=8",
+        *("recipe.seed=8", "recipe.max_seq_length=256"),
     )
-    now = train_launch(tmp_path / "new", recipe, ranks=ranks)
-    assert len(then.batches) == ranks
+    now = train_launch(tmp_path / "new", recipe, ranks=1)
+    assert len(then.batches[0]) > GLOBAL * 7
     assert now.batches == then.batches
     assert now.rates == then.rates
+    assert max(then.norms) > 1
     assert measure(then, now) < ROUNDING
