@@ -32,7 +32,7 @@ _TAG = 64  # characters; wandb refuses longer tags, and open-instruct makes the 
 # 2 of TRL's trainers: launch's own entry in place of TRL's patched scripts; it trains the same.
 # 2 of open-instruct's and 3 of TRL's: the demo stages save checkpoints.
 # 4 of TRL's: the stages of RLVR have a reward for completions without an end.
-# 3 of open-instruct's: the SFT stages weight every token equally, those of Tulu 3 with the sum's gradient.
+# 3 of open-instruct's: Tulu 3's SFT stages have the gradient of the sum over tokens.
 IDENTITY_VERSIONS = {Family.open_instruct: 3, Family.trl: 4}
 # the files that transformers reads a tokenizer and its chat template from
 TOKENIZER_FILES = (

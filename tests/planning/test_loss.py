@@ -72,6 +72,7 @@ def test_a_stage_file_of_the_user_is_what_the_user_wrote(tmp_path: Path, monkeyp
     [
         (("stage=sft", "gpus=8", "recipe.loss_averaging=null"), "recipe.loss_averaging=sum"),
         (("stage=sft", "gpus=1", "recipe.loss_averaging=micro_batch_means"), "recipe.loss_averaging=sum"),
+        (("stage=demo",), "recipe.loss_averaging=sum"),
         (("stage=sft", "gpus=8", *OLMO), "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum"),
         (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "trainer=dpo_tune_cache"),
         (("stage=rlvr", "gpus=8", "recipe.loss=bnpo"), "recipe.loss=dapo"),
@@ -91,7 +92,7 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(overrides: tuple[str, ...
         ("stage=sft", "gpus=8", "trainer=trl_sft"),
         ("stage=sft", "gpus=1", *OLMO),
         ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=16"),  # one micro batch a step
-        ("stage=demo",),
+        ("stage=demo", "trainer=trl_sft"),
         ("stage=dpo", "gpus=8"),
         ("stage=dpo", "gpus=8", "trainer=trl_dpo"),
         ("stage=rm", "gpus=8"),
