@@ -181,8 +181,9 @@ def train_launch(folder: Path, overrides: Sequence[str], *, ranks: int = 2, stan
     """Train a stage of `launch` on the CPU, with the pinned script."""
     environment = _environment(folder, stand_ins, ROOT)
     own = ("device=cpu", f"processes={ranks}", "name=run", "report=false", f"recipe.global_batch_size={GLOBAL}")
-    allowed = ("allow=[refuted_dtype]",) if "fp32" in stand_ins else ()
-    _run([sys.executable, "-P", "-m", "launch", "run", *overrides, *own, *allowed], folder, environment)
+    allowed = (*allowed, "refuted_dtype") if "fp32" in stand_ins else allowed
+    allow = f"allow=[{','.join(allowed)}]"
+    _run([sys.executable, "-P", "-m", "launch", "run", *overrides, *own, allow], folder, environment)
     [config] = folder.glob("runs/*/run/model/**/config.json")
     return Trained(config.parent, folder / "records")
 
