@@ -12,9 +12,9 @@ from tests.equivalence import runs
 from tests.equivalence.runs import BF16, GLOBAL, STEPS, Kit, Measure, Trained, train_launch, train_old
 
 Sft = Callable[..., Trained]
-# Half of the steps are a whole number of warm-up at every width: the scripts round it before the ranks divide it.
+# A warm-up of whole steps at every width: the scripts round it down before the ranks divide it.
 _RECIPE = ("--warmup_ratio", "0.2", "--learning_rate", "1e-3", "--lr_scheduler_type", "linear", "--weight_decay", "0.0")
-ROUNDING = 1e-5  # of the update: fp32 sums in another order; ten times what two widths of the old script are apart
+ROUNDING = 1e-5  # of the update: fp32 sums in another order; thirty times what two widths of the old script are apart
 
 
 @pytest.fixture(scope="session")
