@@ -34,8 +34,8 @@ class LossWeighting:
     """What the loss of an optimizer step is a mean of."""
 
     text: str
-    varies: str = ""  # why the same samples have another loss when they are split otherwise; empty: they have not
-    cure: Cure | None = None  # of what varies
+    reason: str = ""  # why the same samples have another loss when they are split otherwise; empty: they have not
+    cure: Cure | None = None  # of that
 
 
 def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
@@ -50,8 +50,8 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         if batch.accumulation == 1:
             return LossWeighting(text)
         cure = Cure("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
-        varies = "a pair counts more in a long micro batch"
-        return LossWeighting(text, varies, cure)
+        reason = "a pair counts more in a long micro batch"
+        return LossWeighting(text, reason, cure)
     return LossWeighting("the mean over the pairs of the global batch: every pair counts the same")
 
 
@@ -97,7 +97,7 @@ def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
 
 def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Problem, ...]:
     """Return the warning micro_batch_means where the loss depends on how the global batch is split."""
-    if not weighting.varies:
+    if not weighting.reason:
         return ()
-    message = f"{weighting.varies}, so the same global batch has another loss when it is split otherwise"
+    message = f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
     return (Problem("micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure),)
