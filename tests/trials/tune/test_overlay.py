@@ -90,7 +90,7 @@ def test_the_command_line_still_decides(record: TuneRecord) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("stage=dpo", "gpus=8"), r"tuned/it.yaml:\d+: dpo_tune_cache does not support recipe.loss_averaging=tokens"),
+        (("stage=dpo", "gpus=8"), r"tuned/it.yaml:\d+: dpo_tune_cache does not support recipe.loss_averaging=sum"),
         (("stage=sft", "gpus=3"), r"tuned/it.yaml:\d+: global batch 128 is not divisible by 3 ranks x \d+ samples"),
         (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), r"tuned/it.yaml:\d+: dpo shards by itself"),
     ],

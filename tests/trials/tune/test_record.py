@@ -55,8 +55,13 @@ def test_the_gain_is_reported_by_what_was_measured_or_marked_as_predicted(tmp_pa
     assert "Stopped: the probes are used up" in record.verdict
 
 
-def test_a_change_of_the_loss_is_reported_as_one(tmp_path: Path) -> None:
-    record = record_in(tmp_path)
+def test_a_change_of_the_loss_is_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stage whose file has upstream's averaging: the search may change what the command line does not set."""
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    lines = ("# @package _global_", "defaults: [sft, _self_]", "recipe:", "  loss_averaging: null", "  liger: true")
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "means.yaml").write_text("\n".join([*lines, "  gradient_checkpointing: false", ""]))
+    record = record_in(tmp_path, "stage=means", "gpus=8")
     with_probes(record, fastest(record, loss=2.02), own(record))
     change = record.loss_change
     assert change is not None and change.loss_weighting == LossWeighting.token_weighted and change.steps == 2

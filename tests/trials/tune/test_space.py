@@ -134,7 +134,7 @@ def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
         for candidate in space(*words).candidates
         if candidate.per_device == 8 and candidate.packing == Packing.flatten
     ]
-    assert {candidate.averaging for candidate in others if candidate.balanced} == {TOKENS}
+    assert {candidate.averaging for candidate in others if candidate.balanced} == {"sum"}
 
 
 def test_dpo_py_weighs_pairs_by_the_tokens_of_their_micro_batch() -> None:
@@ -172,8 +172,9 @@ def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
 
 
 def test_samples_that_ranks_share_are_not_dealt() -> None:
-    built = space("stage=sft", "gpus=8", "flags.sequence_parallel_size=2", "allow=[refused_value]")
+    shared = ("flags.sequence_parallel_size=2", "allow=[refused_value]", "recipe.loss_averaging=null")
+    built = space("stage=sft", "gpus=8", *shared)
     assert not any(candidate.balanced or candidate.averaging for candidate in built.candidates)
     assert any(
-        candidate.balanced and candidate.averaging == TOKENS for candidate in space("stage=sft", "gpus=8").candidates
+        candidate.balanced and candidate.averaging == "sum" for candidate in space("stage=sft", "gpus=8").candidates
     )
