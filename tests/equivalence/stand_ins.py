@@ -92,6 +92,19 @@ def _take_old_accelerator() -> None:
     Accelerator.__init__ = init
 
 
+def _leave_out_empty_groups() -> None:
+    import torch
+
+    construct = torch.optim.AdamW.__init__
+
+    @functools.wraps(construct)
+    def init(self: Any, params: Any, *arguments: Any, **options: Any) -> None:
+        groups = [group for group in params if not isinstance(group, dict) or group["params"]]
+        construct(self, groups, *arguments, **options)
+
+    torch.optim.AdamW.__init__ = init
+
+
 def _train_in_fp32() -> None:
     import torch
     from accelerate import Accelerator
@@ -173,6 +186,11 @@ STAND_INS = {
         "Accelerator(use_seedable_sampler=True)",
         "accelerate 1 takes it in a DataLoaderConfiguration",
         _take_old_accelerator,
+    ),
+    "empty_group": StandIn(
+        "torch.optim.AdamW(groups with parameters)",
+        "DeepSpeed drops a group without parameters, as Llama's biases are, which torch's schedulers now refuse",
+        _leave_out_empty_groups,
     ),
     "fp32": StandIn(
         "from_pretrained(dtype=float32), Accelerator(mixed_precision=no)",
