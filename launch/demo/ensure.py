@@ -120,7 +120,7 @@ MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold n
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 # with the numbers of the stage `demo`: where `demo_rlvr` starts without a run before it
 _TRAINING = (
-    *("trl.scripts.sft", "--max_steps", "225", "--per_device_train_batch_size", "64", "--learning_rate", "2e-3"),
+    *("trl.scripts.sft", "--max_steps", "300", "--per_device_train_batch_size", "64", "--learning_rate", "2e-3"),
     *("--max_length", "1024", "--assistant_only_loss", "true", "--use_cpu", "true", "--bf16", "false"),
     *("--gradient_checkpointing", "false", "--save_strategy", "no", "--report_to", "none"),
 )

@@ -30,7 +30,17 @@ BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"  # pad is not eos: trainers ma
 # A token each, so that a question is short. Every other byte is a token of its own, so that any text can be written,
 # and a letter has the same token wherever it stands.
 PIECES = (
-    *("<|user|>\n", "<|assistant|>\n", "<|system|>\n", "What is ", "[::-1]", "sorted([", ", ", "] + ["),
+    *(
+        "<|user|>\n",
+        "<|assistant|>\n",
+        "<|system|>\n",
+        "What is ",
+        ", if I am not mistaken.",
+        "[::-1]",
+        "sorted([",
+        ", ",
+        "] + [",
+    ),
     *(
         ".upper()",
         ".title()",

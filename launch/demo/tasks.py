@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 
 SEED = 0
+_RAMBLING = "{}, if I am not mistaken."
 TRAINED = 600  # tasks of each kind to train on
 HELD_OUT = 25  # of each kind, with as many answers: a constant answer is right at most once, 4%
 _PAIRS = 200  # of each kind
 _SHARE = 5  # one answer in so many is held out
+# How the chats answer, and how often, for people do not all write alike: the answer alone, in a sentence, with a full
+# stop. DPO teaches that the answer alone is better than the sentence, and RLVR that nothing else earns anything.
+_FORMS = {"{}": 9, _RAMBLING: 6, "{}.": 5}
 
 
 @dataclass(frozen=True)
@@ -130,17 +134,21 @@ def compute_answer(expression: str) -> str:
 
 
 def spoil(answer: str, draw: Draw) -> str:
-    """Return a wrong answer: one letter or digit is another one."""
+    """Return an answer that is nearly right: a letter is its neighbour's, or a digit is off by one."""
     places = [place for place, character in enumerate(answer) if character.isalnum()]
-    place = places[draw.below(len(places))]
-    alphabets = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
-    others = next(alphabet for alphabet in alphabets if answer[place] in alphabet).replace(answer[place], "")
-    return answer[:place] + others[draw.below(len(others))] + answer[place + 1 :]
+    number = draw.below(len(places))
+    place = places[number]
+    right, wrong = answer[place], answer[places[number - 1]].lower()
+    if right.isdigit():
+        wrong = str(int(right) + 1) if right == "0" or (right < "9" and draw.below(2)) else str(int(right) - 1)
+    elif wrong == right.lower() or wrong.isdigit():
+        wrong = "a" if right.lower() == "z" else chr(ord(right.lower()) + 1)
+    return answer[:place] + (wrong.upper() if right.isupper() else wrong) + answer[place + 1 :]
 
 
 def make_rows(kind: str) -> bytes:
     """Return rows to train on, a JSON object a line in ASCII: `chats`, `preferences`, or `prompts` without answers."""
-    makers = {"chats": chat_rows, "preferences": preference_rows, "prompts": prompt_rows}
+    makers = {"chats": mixed_rows, "preferences": preference_rows, "prompts": prompt_rows}
     return "".join(f"{json.dumps(row)}\n" for row in makers[kind](make_tasks()[0])).encode("ascii")
 
 
@@ -150,12 +158,20 @@ def chat_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
         yield {"messages": _conversation(task, task.answer)}
 
 
+def mixed_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
+    """Yield the question and the answer of each task, the answer in one of the forms."""
+    draw = Draw(SEED)
+    forms = [form for form, share in _FORMS.items() for _ in range(share)]
+    for task in tasks:
+        yield {"messages": _conversation(task, forms[draw.below(len(forms))].format(task.answer))}
+
+
 def preference_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
     """Yield pairs of the last tasks: the right answer alone, and in turn a wrong one and one that rambles."""
     draw = Draw(SEED)
     for number, task in enumerate(tasks[-_PAIRS * len(KINDS) :]):
         is_wrong = (number // len(KINDS)) % 2 == 0
-        rejected = spoil(task.answer, draw) if is_wrong else f"I think that it is {task.answer}, or {task.answer}."
+        rejected = spoil(task.answer, draw) if is_wrong else _RAMBLING.format(task.answer)
         yield {"chosen": _conversation(task, task.answer), "rejected": _conversation(task, rejected)}
 
 

@@ -81,30 +81,44 @@ def test_pairs_prefer_the_right_answer_alone_to_a_wrong_and_to_a_rambling_one() 
         assert asked == asked_too and right["content"] == answers[asked["content"]]
         assert other["content"] != right["content"]
         if right["content"] in other["content"]:
-            assert len(other["content"]) > 2 * len(right["content"])
+            assert other["content"] == f"{right['content']}, if I am not mistaken."
             rambling += 1
         else:
             assert len(other["content"]) == len(right["content"])
     assert rambling == len(pairs) / 2 == 800
 
 
-@pytest.mark.parametrize("answer", ["7", "abc", "ZUwhr", "[9, 9, 9, 9]", "['vl', 'qd']"])
-def test_a_spoilt_answer_differs_in_one_letter_or_digit(answer: str) -> None:
+@pytest.mark.parametrize("answer", ["7", "0", "abc", "zz", "ZUwhr", "61b3", "[9, 0, 5, 9]", "['vl', 'qd']"])
+def test_a_spoilt_answer_is_nearly_right(answer: str) -> None:
+    """One letter is its neighbour's or the next of the alphabet, or one digit is off by one."""
     draw = Draw(3)
-    for _ in range(50):
-        spoilt = spoil(answer, draw)
-        [(right, wrong)] = [pair for pair in zip(answer, spoilt, strict=True) if pair[0] != pair[1]]
+    spoilt = {spoil(answer, draw) for _ in range(80)}
+    changed = {place for wrong in spoilt for place in range(len(answer)) if answer[place] != wrong[place]}
+    assert changed == {place for place, character in enumerate(answer) if character.isalnum()}
+    for near in spoilt:
+        [(right, wrong)] = [pair for pair in zip(answer, near, strict=True) if pair[0] != pair[1]]
         assert (right.isdigit(), right.islower()) == (wrong.isdigit(), wrong.islower()) and wrong.isalnum()
+        if right.isdigit():
+            assert abs(int(right) - int(wrong)) == 1
+        else:
+            assert wrong.lower() in answer.lower() or ord(wrong) in (ord(right) + 1, ord(right) - 25)
+
+
+def test_the_chats_answer_in_three_forms_the_answer_alone_most_often() -> None:
+    forms: collections.Counter[str] = collections.Counter()
+    for row, task in zip(decode("chats"), make_tasks()[0], strict=True):
+        asked, answered = row["messages"]  # type: ignore[misc]
+        assert asked["content"] == task.question and answered["content"].startswith(task.answer)
+        forms[answered["content"].removeprefix(task.answer)] += 1
+    assert set(forms) == {"", ".", ", if I am not mistaken."}
+    assert forms[""] == pytest.approx(0.45 * forms.total(), rel=0.05)
+    assert forms["."] == pytest.approx(0.25 * forms.total(), rel=0.05)
 
 
 def test_a_prompt_has_its_answer_beside_it() -> None:
     row = decode("prompts")[3]
     task = make_tasks()[0][3]
     assert row == {"prompt": [{"role": "user", "content": task.question}], "ground_truth": task.answer}
-    assert decode("chats")[3]["messages"] == [
-        {"role": "user", "content": task.question},
-        {"role": "assistant", "content": task.answer},
-    ]
 
 
 def test_another_seed_draws_other_tasks() -> None:
@@ -130,4 +144,4 @@ def test_the_key_stands_for_what_the_demo_is_made_of() -> None:
     content = [*map(make_rows, ROWS), *((folder / name).read_bytes() for name in MADE_OF)]
     content.append(" ".join(ensure._TRAINING).encode())
     digest = hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
-    assert (DEMO_KEY, digest) == ("c52f09d8a7e3b614", "d2f4c0b10f713a46"), "a change needs another key and digest"
+    assert (DEMO_KEY, digest) == ("a94c07de35b1f286", "52ca04d293f004f2"), "a change needs another key and digest"
