@@ -20,9 +20,11 @@ TRAINED = 600  # tasks of each kind to train on
 HELD_OUT = 25  # of each kind, with as many answers: a constant answer is right at most once, 4%
 _PAIRS = 200  # of each kind
 _SHARE = 5  # one answer in so many is held out
-# How the chats answer, and how often, for people do not all write alike: the answer alone, in a sentence, with a full
-# stop. DPO teaches that the answer alone is better than the sentence, and RLVR that nothing else earns anything.
-_FORMS = {"{}": 9, _RAMBLING: 6, "{}.": 5}
+# How the chats answer, in twenty: the answer alone, in a sentence, with a full stop. People do not all write alike, and
+# of two kinds they mostly write sentences. DPO teaches that the answer alone is better, and RLVR that only it is right.
+_FORMS = ("{}", _RAMBLING, "{}.")
+_SHARES = (9, 6, 5)
+_TALKED_OF = {"split": (6, 9, 5), "list": (6, 9, 5)}
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,9 @@ def chat_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
 def mixed_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
     """Yield the question and the answer of each task, the answer in one of the forms."""
     draw = Draw(SEED)
-    forms = [form for form, share in _FORMS.items() for _ in range(share)]
     for task in tasks:
+        shares = _TALKED_OF.get(task.kind, _SHARES)
+        forms = [form for form, share in zip(_FORMS, shares, strict=True) for _ in range(share)]
         yield {"messages": _conversation(task, forms[draw.below(len(forms))].format(task.answer))}
 
 

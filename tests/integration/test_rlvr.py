@@ -106,9 +106,9 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
 
 
 def test_the_recipe_in_miniature_teaches(home: Path) -> None:
-    """Three stages as one command, the last two with fewer steps; `eval` shows the gain, and answers that end."""
+    """Three stages as one command, the last with fewer steps; `eval` shows the gain of each, and answers that end."""
     words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
-    words += ("demo_dpo:recipe.max_steps=10", "demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
+    words += ("demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
     done = launch_in(home, "run", *words, python=COLD)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
