@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launch.demo import make_model
-from launch.demo.tasks import make_tasks
+from launch.demo.tasks import chat_rows, make_tasks, mixed_rows
 
 pytest.importorskip("torch", reason="the train group is not installed")
 
@@ -108,7 +108,9 @@ def test_tokenizer_is_lossless(tokenizer: Any, text: str) -> None:
 
 def test_a_question_is_short_and_a_letter_has_one_token_wherever_it_stands(tokenizer: Any) -> None:
     trained, held_out = make_tasks()
-    texts = [f"<|user|>\n{task.question}\n<|assistant|>\n{task.answer}<|end|>" for task in (*trained, *held_out)]
+    rows = [*mixed_rows(trained), *chat_rows(held_out)]
+    chats = [[message["content"] for message in row["messages"]] for row in rows]  # type: ignore[attr-defined]
+    texts = [f"<|user|>\n{question}\n<|assistant|>\n{answer}<|end|>" for question, answer in chats]
     encoded = tokenizer(texts).input_ids
     assert tokenizer.batch_decode(encoded) == texts
     used = {token for tokens in encoded for token in tokens}
