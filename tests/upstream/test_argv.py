@@ -144,8 +144,8 @@ def test_given_values_are_never_none() -> None:
     assert report.values["maybe_int"] is UNKNOWN
     ((_, problem),) = report.problems
     assert (problem.id, problem.where) == ("contradiction", "mode")
-    message = "mode 'slow' and maybe_int (given) and on True (its default): slow and on (synthetic.py:"
-    assert problem.message.startswith(message)
+    given = "mode 'slow' and maybe_int (given) and on True (its default): the trainer's own error: slow and on"
+    assert problem.message.startswith(f"{given} (synthetic.py:")
 
 
 @st.composite

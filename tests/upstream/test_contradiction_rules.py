@@ -36,7 +36,7 @@ BROKEN = {
         {
             344: "--dataset_name d",
             346: "--no_push_to_hub",
-            351: "--optimizer_kwargs {a",
+            351: "--additional_model_arguments {",
             357: "--zero_stage 4",
             359: "--zero_stage 2 --offload_param true",
         },

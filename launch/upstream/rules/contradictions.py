@@ -1,7 +1,7 @@
-"""Finds what a trainer's `__post_init__` refuses: by its text where that is here, else by launch's own rules.
+"""Finds what a trainer's `__post_init__` refuses: by launch's own rules, and by its text where that is here.
 
 The rules are `data/contradictions.json`, each with upstream's line, and hold for the text that they were written about.
-A contradiction that a rule knows is worded by it in both cases.
+A line that has a rule is decided by the rule alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 from launch.files import load_json
 from launch.upstream.pin.lock import DATA
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Contradiction, check_rules, run_post_init
+from launch.upstream.rules.post_init import Contradiction, Doubt, Unknown, check_rules, run_post_init
 from launch.upstream.rules.source import read_functions
-from launch.upstream.rules.unknown import MACHINE, USER, Unknown
 from launch.upstream.schema import Field, Schema
 
 RULES_FILE = DATA / "contradictions.json"
@@ -37,11 +36,10 @@ def find_contradictions(schema: Schema, values: Mapping[str, Any], defaults_know
         }
         functions = read_functions(code["functions"], schema.sources)
         rules = _rules_about(code["functions"]) if schema.is_locked else {}
-        if functions is None:
-            contradictions += check_rules(rules, fields)
-        else:
-            found = run_post_init(functions, code["names"], fields)
-            contradictions += [_explain(contradiction, rules) for contradiction in found]
+        contradictions += check_rules(rules, fields)
+        for found in run_post_init(functions, code["names"], fields) if functions else ():
+            if found.where not in rules:
+                contradictions.append(replace(found, message=f"the trainer's own error: {found.message}"))
     return contradictions
 
 
@@ -58,13 +56,6 @@ def describe_unchecked(names: Iterable[str]) -> str:
     """Say in one line what is not checked without the text of these functions; '' for none."""
     listed = ", ".join(names)
     return f"unchecked without its source, beyond launch's own rules: {listed}" if listed else ""
-
-
-def _explain(contradiction: Contradiction, rules: Mapping[str, Mapping[str, Any]]) -> Contradiction:
-    """Word a contradiction by its rule; one without is the trainer's own error, and marked as that."""
-    rule = rules.get(contradiction.where)
-    message = rule["message"] if rule else f"the trainer's own error: {contradiction.message}"
-    return replace(contradiction, message=message)
 
 
 def _rules_about(functions: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -86,13 +77,12 @@ def load_rules() -> list[dict[str, Any]]:
 
 
 def _value(field: Field, values: Mapping[str, Any], defaults_known: bool, *, is_opaque: bool) -> Any:
-    is_number = field.kind in ("int", "float", "bool") and field.nargs is None and not field.none_words
     if field.name in values:
-        given = Unknown(USER, is_set=not field.none_words, is_number=is_number)
+        given = Unknown(Doubt.USER, is_set=not field.none_words)
         return given if is_opaque else _known_parts(values[field.name], given)
     if field.in_parser and (field.required or not defaults_known):
-        return Unknown(USER)
-    return Unknown(MACHINE) if is_opaque or "default" in field.unknown else field.default
+        return Unknown(Doubt.USER)
+    return Unknown() if is_opaque or "default" in field.unknown else field.default
 
 
 def _known_parts(value: Any, unknown: Unknown) -> Any:

@@ -1,22 +1,41 @@
 """Follows a `__post_init__` of upstream on values of which some are unknown, and reports everything that it raises.
 
-Its statements are followed one by one (`expressions.py`); a `raise` is recorded, and the next statement is followed as
-if it had not happened. A refusal is certain only where everything that it depends on is known.
+Nothing of it is executed. Plain statements, `if`, loops over fixed names and calls of the class's own functions are
+followed. Everything else is unknown: so is all that it assigns or could change, and what it raises is undecided. A
+refusal is certain only where everything that it depends on is known.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
-from launch.upstream.rules.expressions import Evaluator, Special, State, StatementError, has_part
 from launch.upstream.rules.source import Function
-from launch.upstream.rules.unknown import MACHINE, Kinds, Unknown, merged, merged_maps, truth_of, unknown_kinds
 
 _MAX_STEPS = 20_000  # statements that are followed
+_MAX_NUMBER = 2**63  # of arithmetic
+
+
+class Doubt(IntEnum):
+    """What something depends on that is not known; the greatest doubt counts."""
+
+    NONE = 0
+    MACHINE = 1  # the machine, or code that is not followed
+    USER = 2  # a value of the user's
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that is not known."""
+
+    doubt: Doubt = Doubt.MACHINE
+    is_set: bool = False  # it is not None
+    truth: bool | None = None  # whether it counts as true, where that is known
 
 
 @dataclass(frozen=True)
@@ -29,217 +48,47 @@ class Contradiction:
     certain: bool | None  # None: depends on an unknown value; False: on the machine, or on code that is not followed
 
 
-class _End(Enum):
-    """How a block ends before its last statement."""
-
-    RETURN = "return"
-    RAISE = "raise"
+class _EndError(Exception):
+    """What follows is not reached, or is too much to be followed."""
 
 
-class _TooLongError(Exception):
-    """There are more statements than are followed."""
+def _are_json(texts: str | Sequence[str]) -> bool:
+    try:
+        for text in [texts] if isinstance(texts, str) else texts:
+            json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
-class _Follower(Evaluator, ast.NodeVisitor):
-    def __init__(self, fields: Mapping[str, Any], constants: Mapping[str, Any], functions: Sequence[Function]) -> None:
-        super().__init__(fields, constants)
-        self.functions = functions
-        self.calls: list[Function] = []
-        self.exits: list[tuple[dict[str, Any], Any]] = []  # the fields and the value at each `return` of the function
-        self.steps = 0
-
-    def call_function(self, name: str, base: Any, arguments: Sequence[Any], origins: Sequence[list[str]]) -> Any:
-        if name == "super" and not arguments:
-            return Special.SUPER
-        named = [function for function in self.functions if function.qualified_name == name]
-        if isinstance(base, Special):
-            arguments, origins = [Special.SELF, *arguments], [[], *origins]
-            named = [function for function in self.functions if function.owner and function.node.name == name]
-        if base is Special.SUPER:
-            named = named[named.index(self.calls[-1]) + 1 :] if self.calls[-1] in named else []
-        parameters = [argument.arg for argument in named[0].node.args.args] if named else []
-        if not named or named[0] in self.calls or len(arguments) != len(parameters):
-            return NotImplemented
-        return self.follow_function(named[0], dict(zip(parameters, arguments, strict=True)), origins)
-
-    def follow_function(self, function: Function, names: dict[str, Any], origins: Sequence[list[str]] = ()) -> Any:
-        """Follow a function, whose parameters have these values, and return its value."""
-        outer = self.state, self.file, self.exits, self.doubt
-        self.state = State(self.state.fields, names, dict(zip(names, origins, strict=False)))
-        self.file, self.exits = function.file, []
-        self.calls.append(function)
-        if self._follow(function.node.body) != _End.RETURN:
-            self._exit(None)
-        self.calls.pop()
-        exits, kinds = self.exits, self.doubt
-        self.state, self.file, self.exits, self.doubt = outer
-        self.state.fields = merged_maps([fields for fields, _ in exits], kinds)
-        return merged([value for _, value in exits], kinds)
-
-    def _exit(self, value: Any) -> None:
-        self.exits.append(({**self.state.fields}, value))
-
-    def _follow(self, statements: Iterable[ast.stmt]) -> _End | None:
-        for statement in statements:
-            self.steps += 1
-            if self.steps > _MAX_STEPS:
-                raise _TooLongError
-            self.reads = []
-            try:
-                end = self.visit(statement)
-            except StatementError:
-                end = None
-                self.lose_targets(statement)
-            if isinstance(end, _End):
-                return end
-        return None
-
-    def visit_If(self, node: ast.If) -> _End | None:
-        test = self.visit(node.test)
-        truth = truth_of(test)
-        self.conditions.append(self.reads)
-        if truth is None:
-            end = self._follow_one_of(unknown_kinds(test), node.body, node.orelse)
-        else:
-            end = self._follow(node.body if truth else node.orelse)
-        self.conditions.pop()
-        return None if end == _End.RAISE else end
-
-    def _follow_one_of(self, kinds: Kinds, *blocks: Sequence[ast.stmt]) -> _End | None:
-        """Follow blocks of which one is executed; which one depends on `kinds`."""
-        before, outer, doubt = self.state, self.doubt, self.doubt
-        returned = len(self.exits)
-        ends = []
-        for block in blocks:
-            self.state, self.doubt = before.copy(), outer | kinds
-            exits = len(self.exits)
-            end = self._follow(block)
-            if len(self.exits) > exits:  # so that what follows may not be reached
-                doubt |= self.doubt
-            if end is None:
-                ends.append(self.state)
-        self.state, self.doubt = before, doubt
-        if not ends:
-            return _End.RETURN if len(self.exits) > returned else None
-        origins = {name: reads for state in ends for name, reads in state.origins.items()}
-        names = merged_maps([state.names for state in ends], outer | kinds)
-        self.state = State(merged_maps([state.fields for state in ends], outer | kinds), names, origins)
-        return None
-
-    def visit_For(self, node: ast.For) -> _End | None:
-        items = self.visit(node.iter)
-        origins = self.reads
-        if not isinstance(items, list | tuple) or has_part(node, ast.Break, ast.Continue):
-            self.generic_visit(node)
-            return None
-        for item in items:
-            self.reads = origins
-            self.assign(node.target, item)
-            if self._follow(node.body) == _End.RETURN:
-                return _End.RETURN
-        return self._follow(node.orelse)
-
-    def visit_Try(self, node: ast.Try) -> _End | None:
-        """Follow the body, and the handler if it is certain to be reached."""
-        catches = [handler.type and ast.unparse(handler.type) for handler in node.handlers]
-        if catches not in ([None], ["Exception"]) or has_part(node, ast.Return):
-            self.generic_visit(node)
-            return None
-        outer, self.raised = self.raised, {}
-        self._follow(node.body)
-        inside, self.raised = self.raised.values(), outer
-        if inside and all(raised.kinds for raised in inside):
-            self.generic_visit(node)
-        elif inside:
-            self.lose_targets(node)
-            self._follow(node.handlers[0].body)
-        else:
-            self._follow(node.orelse)
-        self._follow(node.finalbody)
-        return None
-
-    def visit_Raise(self, node: ast.Raise) -> _End:
-        self.record(self.place_of(node), self._describe(node.exc))
-        return _End.RAISE
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        test = self.visit(node.test)
-        if not truth_of(test):
-            self.record(self.place_of(node), self._text_of(node.msg), unknown_kinds(test))
-
-    def visit_Return(self, node: ast.Return) -> _End:
-        self._exit(self.visit(node.value) if node.value else None)
-        return _End.RETURN
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        self.visit(node.value)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        value = self.visit(node.value)
-        for target in node.targets:
-            self.assign(target, value)
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            self.state.names[(alias.asname or alias.name).partition(".")[0]] = Unknown()
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        self.visit_Import(node)
-
-    def visit_Pass(self, node: ast.Pass) -> None: ...
-
-    def generic_visit(self, node: ast.AST) -> Any:
-        """Leave out code that is not understood; whatever it raises is undecided."""
-        value = super().generic_visit(node)
-        for part in ast.walk(node):
-            if isinstance(part, ast.Raise):
-                self.record(self.place_of(part), self._describe(part.exc), value.kinds)
-            elif isinstance(part, ast.Assert):
-                self.record(self.place_of(part), self._text_of(part.msg), value.kinds)
-            elif isinstance(part, ast.Return):
-                self._exit(Unknown(value.kinds))
-                self.doubt |= value.kinds
-        return value
-
-    def _describe(self, error: ast.expr | None) -> str:
-        """Return the message of an error that is raised."""
-        kind = error.func if isinstance(error, ast.Call) else error
-        text = self._text_of(error.args[0]) if isinstance(error, ast.Call) and len(error.args) == 1 else ""
-        return text or f"raises {ast.unparse(kind) if kind else 'again'}"
-
-    def _text_of(self, node: ast.expr | None) -> str:
-        """Return a message's text, with `?` for what is not known; '' if there is none."""
-        if isinstance(node, ast.JoinedStr):
-            return "".join(map(self._text_of, node.values))
-        is_part = isinstance(node, ast.FormattedValue)
-        raised = {**self.raised}
-        try:
-            value = self.visit(node.value if isinstance(node, ast.FormattedValue) else node) if node else ""
-        except StatementError:
-            value = Unknown()
-        self.raised = raised
-        if isinstance(node, ast.FormattedValue) and not unknown_kinds(value):
-            return repr(value) if node.conversion == ord("r") else str(value)
-        return value if isinstance(value, str) else "?" if is_part else ""
-
-    def check(self, condition: str, message: str, where: str) -> None:
-        """Record a contradiction if a condition over the fields holds; where it raises an error it does not."""
-        self.state.names, self.state.origins = self.state.fields, {name: [name] for name in self.own}
-        self.reads = []
-        raised = {**self.raised}
-        try:
-            value = self.visit(ast.parse(condition, mode="eval").body)
-        except StatementError:
-            self.raised = raised
-            return
-        if truth_of(value) is not False:
-            self.record(where, message, unknown_kinds(value))
-
-    def contradictions(self) -> list[Contradiction]:
-        return [
-            Contradiction(found.message, where, found.reads, None if found.kinds - MACHINE else not found.kinds)
-            for where, found in self.raised.items()
-        ]
+_TYPES = {type_.__name__: type_ for type_ in (str, int, float, bool, list, tuple, dict)}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{function.__name__: function for function in (len, isinstance, sum, int, float, bool, list)},
+    "json.loads": lambda text: Unknown(is_set=json.loads(text) is not None),
+    "are_json": _are_json,  # for launch's rules
+}
+_OF_ANY_PARTS = ("len", "isinstance")  # the items of a list need not be known
+_CONVERSIONS = ("int", "float", "json.loads")  # which refuse some values
+_TEXT_METHODS = ("startswith", "endswith", "lower", "upper", "strip", "rstrip")
+_COMPARISONS: Mapping[type, Callable[..., Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
+_ARITHMETIC: Mapping[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def run_post_init(
@@ -247,21 +96,401 @@ def run_post_init(
 ) -> list[Contradiction]:
     """Return what the first function raises for the values of an instance's fields.
 
-    Upstream stops at the first raise; this reports the others too.
+    Upstream stops at the first raise; this goes on as if it had not happened. constants: of upstream's modules and
+    classes; a text enum is {"enum": its values}.
     """
     follower = _Follower(fields, constants, functions)
-    parameters = [argument.arg for argument in functions[0].node.args.args]
     try:
-        follower.follow_function(functions[0], dict.fromkeys(parameters, Unknown()) | {parameters[0]: Special.SELF})
-    except (_TooLongError, RecursionError):
+        follower.follow_function(functions[0])
+    except _EndError:
+        pass
+    except RecursionError:
         place = f"{functions[0].file}:{functions[0].node.lineno}"
-        return [Contradiction("it is too long to be followed", place, (), None)]
-    return follower.contradictions()
+        return [Contradiction("it is too deep to be followed", place, (), None)]
+    return list(follower.found.values())
 
 
 def check_rules(rules: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any]) -> list[Contradiction]:
-    """Return the rules that the values of the fields break: {file:line: `if`, a condition on fields, and `message`}."""
-    follower = _Follower(fields, {}, ())
+    """Return the rules that the values of the fields break: {file:line: `if`, a condition on fields, and `message`}.
+
+    A rule is not broken where its condition raises an error.
+    """
+    found = []
     for where, rule in rules.items():
-        follower.check(rule["if"], rule["message"], where)
-    return follower.contradictions()
+        follower = _Follower(fields, {}, ())
+        follower.names = {**fields}
+        follower.origins = {name: [name] for name in fields}
+        try:
+            value = follower.visit(ast.parse(rule["if"], mode="eval").body)
+        except _EndError:
+            continue
+        if truth_of(value) is not False:
+            found.append(follower.contradiction(where, rule["message"], doubt_of(value)))
+    return found
+
+
+def doubt_of(value: Any) -> Doubt:
+    """Return what the unknown parts of a value depend on."""
+    if isinstance(value, Unknown):
+        return value.doubt
+    parts = value.values() if isinstance(value, dict) else value
+    return max(map(doubt_of, parts), default=Doubt.NONE) if isinstance(value, list | tuple | dict) else Doubt.NONE
+
+
+def truth_of(value: Any) -> bool | None:
+    """Return whether a value counts as true; None if that is not known."""
+    return value.truth if isinstance(value, Unknown) else bool(value)
+
+
+class _Follower(ast.NodeVisitor):
+    """Follows a statement, or evaluates an expression, by `visit`; the one of a statement is True if it returns."""
+
+    def __init__(self, fields: Mapping[str, Any], constants: Mapping[str, Any], functions: Sequence[Function]) -> None:
+        self.own = frozenset(fields)
+        self.fields = {**fields}  # and other attributes of the instance
+        self.constants = constants
+        self.functions = functions
+        self.calls: list[Function] = []  # the functions that are being followed
+        self.names: dict[str, Any] = {}  # local ones
+        self.origins: dict[str, list[str]] = {}  # {local name: the fields that its value comes from}
+        self.reads: list[str] = []  # the fields that the conditions around the statement and itself have read
+        self.around = 0  # how many of these are of the conditions
+        self.branch = Doubt.NONE  # of the conditions around the statement
+        self.left = Doubt.NONE  # whether the function has returned before
+        self.is_shared = False  # the instance may be changed elsewhere
+        self.steps = 0
+        self.found: dict[str, Contradiction] = {}  # by file:line
+
+    @property
+    def doubt(self) -> Doubt:
+        """What it depends on whether this statement is reached."""
+        return max(self.branch, self.left)
+
+    def record(self, node: ast.expr | ast.stmt, message: str, doubt: Doubt = Doubt.NONE) -> None:
+        """Record that an error is raised here; a certain one replaces one that is not."""
+        where = f"{self.calls[-1].file if self.calls else ''}:{node.lineno}"
+        found = self.contradiction(where, message, max(doubt, self.doubt))
+        if where not in self.found or (found.certain and not self.found[where].certain):
+            self.found[where] = found
+
+    def contradiction(self, where: str, message: str, doubt: Doubt) -> Contradiction:
+        certain = {Doubt.NONE: True, Doubt.MACHINE: False, Doubt.USER: None}[doubt]
+        flags = dict.fromkeys(name for name in self.reads if name in self.own)
+        return Contradiction(" ".join(message.split()), where, tuple(flags), certain)
+
+    def skip(self, node: ast.AST) -> Unknown:
+        """Leave out code that is not followed, and return its unknown value.
+
+        What it assigns and every list are unknown from then on; every field, too, if it has the instance itself.
+        """
+        parts = list(ast.walk(node))
+        called = {part.func for part in parts if isinstance(part, ast.Call)}
+        attributes = [part for part in parts if isinstance(part, ast.Attribute) and _is_self(part.value)]
+        bases = {part.value for part in attributes if part not in called}
+        names = [part for part in parts if isinstance(part, ast.Name) and part not in bases]
+        self.reads += [attribute.attr for attribute in attributes]
+        self.reads += [origin for name in names for origin in self.origins.get(name.id, [])]
+        read = [self.fields.get(attribute.attr) for attribute in attributes]
+        doubt = max(Doubt.MACHINE, doubt_of(read), doubt_of([self.names.get(name.id) for name in names]))
+        has_function = any(isinstance(part, _NESTED) for part in parts)
+        if has_function:  # which could be called at any later place
+            self.left = max(self.left, doubt)
+        if has_function or any(name.id in ("self", "super") for name in names):
+            self.is_shared = True
+            self.fields = {name: _lost(value, doubt) for name, value in self.fields.items()}
+        for scope in (self.fields, self.names):
+            scope |= {name: _lost(value, doubt) for name, value in scope.items() if isinstance(value, list | dict)}
+        for part in parts:
+            self._skip_effect(part, Unknown(doubt))
+        return Unknown(doubt)
+
+    def _skip_effect(self, part: ast.AST, unknown: Unknown) -> None:
+        if isinstance(part, ast.Raise | ast.Assert):
+            self.record(part, _message_of(part), unknown.doubt)
+        elif isinstance(part, ast.Return):
+            self.left = max(self.left, unknown.doubt)
+        elif isinstance(part, ast.alias):
+            self.names[(part.asname or part.name).partition(".")[0]] = unknown
+        elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+            self.names[part.id] = unknown
+        elif isinstance(part, ast.Attribute) and _is_self(part.value) and not isinstance(part.ctx, ast.Load):
+            self.fields[part.attr] = unknown
+        elif isinstance(part, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar):
+            self.names[str(part.name)] = unknown
+
+    generic_visit = skip
+
+    # Statements
+
+    def follow_function(self, function: Function) -> Unknown:
+        """Follow a function of the instance; its value is not followed, and neither are parameters beside `self`."""
+        outer = self.names, self.origins, self.reads, self.branch, self.left
+        self.names = {argument.arg: Unknown() for argument in function.node.args.args[1:]}
+        self.origins = {}
+        self.branch = self.doubt
+        self.left = Doubt.NONE
+        self.calls.append(function)
+        self._follow(function.node.body)
+        self.calls.pop()
+        self.names, self.origins, self.reads, self.branch, self.left = outer
+        return Unknown()
+
+    def _follow(self, statements: Sequence[ast.stmt]) -> bool:
+        """Follow statements; whether they are certain to return."""
+        around = self.reads[: self.around]
+        for statement in statements:
+            self.steps += 1
+            if self.steps > _MAX_STEPS:
+                self.record(statement, "it is too long to be followed", Doubt.USER)
+                raise _EndError
+            self.reads = [*around]
+            if self.visit(statement) is True:
+                return True
+        return False
+
+    def visit_If(self, node: ast.If) -> bool:
+        test = self.visit(node.test)
+        truth = truth_of(test)
+        outer = self.around, self.branch
+        self.around = len(self.reads)
+        returns = False
+        if truth is None:
+            self.branch = max(self.branch, doubt_of(test))
+            self._follow(node.body)
+            self._follow(node.orelse)
+        else:
+            returns = self._follow(node.body if truth else node.orelse)
+        self.around, self.branch = outer
+        return returns
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Follow a loop over a tuple, which nothing changes meanwhile, or over an empty list."""
+        items = self.visit(node.iter)
+        items = () if items == [] else items
+        if not isinstance(items, tuple) or any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node)):
+            return self.skip(node)
+        for item in items:
+            self._assign(node.target, item)
+            if self._follow(node.body):
+                return True
+        return self._follow(node.orelse)
+
+    def visit_Return(self, node: ast.Return) -> bool:
+        if node.value:
+            self.visit(node.value)
+        self.left = self.doubt
+        return not self.doubt
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self.record(node, _message_of(node))
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        test = self.visit(node.test)
+        if not truth_of(test):
+            self.record(node, _message_of(node), doubt_of(test))
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        self.visit(node.value)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        value = self.visit(node.value)
+        for target in node.targets:
+            self._assign(target, value)
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Name) and not _is_self(target):
+            before = self.origins.get(target.id, []) if self.doubt else []
+            self.origins[target.id] = list(dict.fromkeys([*before, *self.reads[self.around :]]))
+            self.names[target.id] = self._either(self.names.get(target.id, Unknown()), value)
+        elif isinstance(target, ast.Attribute) and _is_self(target.value):
+            new = self._either(self.fields.get(target.attr, Unknown()), value)
+            self.fields[target.attr] = _lost(new, Doubt.MACHINE) if self.is_shared else new
+        elif isinstance(target, ast.Tuple) and isinstance(value, tuple) and len(target.elts) == len(value):
+            for part, item in zip(target.elts, value, strict=True):
+                self._assign(part, item)
+        else:
+            self.skip(target)
+
+    def _either(self, before: Any, value: Any) -> Any:
+        """Return the value that something has after this statement, which may not be reached."""
+        if not self.doubt or repr(before) == repr(value):
+            return value
+        is_set = all(part.is_set if isinstance(part, Unknown) else part is not None for part in (before, value))
+        return Unknown(max(self.doubt, doubt_of(before), doubt_of(value)), is_set)
+
+    # Expressions
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if _is_self(node):
+            return self.skip(node)
+        self.reads += self.origins.get(node.id, [])
+        return self.names[node.id] if node.id in self.names else _TYPES.get(node.id, Unknown())
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        name = ast.unparse(node)
+        if _is_self(node.value) and node.attr in self.fields:
+            self.reads.append(node.attr)
+            return self.fields[node.attr]
+        if name not in self.constants or self._is_local(name):
+            return self.skip(node)
+        value = self.constants[name]
+        return tuple(value) if isinstance(value, list) else value
+
+    def _is_local(self, name: str) -> bool:
+        return name.partition(".")[0] in self.names
+
+    def visit_List(self, node: ast.expr) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return self.skip(node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        return self.visit_List(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        ends = isinstance(node.op, ast.Or)  # the truth of a part after which no other is evaluated
+        outer = self.branch
+        doubt = Doubt.NONE
+        for part in node.values:
+            value = self.visit(part)
+            truth = truth_of(value)
+            if truth is ends:
+                break
+            if truth is None:
+                doubt = max(doubt, doubt_of(value))
+                self.branch = max(self.branch, doubt)
+        self.branch = outer
+        return Unknown(max(doubt, doubt_of(value)), truth=ends if truth is ends else None) if doubt else value
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        truth = truth_of(self.visit(node.test))
+        return self.skip(node) if truth is None else self.visit(node.body if truth else node.orelse)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        if not isinstance(node.op, ast.Not):
+            return self.visit_List(node)  # a number
+        value = self.visit(node.operand)
+        truth = truth_of(value)
+        return Unknown(doubt_of(value)) if truth is None else not truth
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Calculate with numbers; nothing that could become large."""
+        values = [self.visit(node.left), self.visit(node.right)]
+        is_small = all(isinstance(value, int | float) and abs(value) < _MAX_NUMBER for value in values)
+        function = _ARITHMETIC.get(type(node.op))
+        return self._compute(node, function, values) if function and is_small else self.skip(node)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        operands = [node.left, *node.comparators]
+        if len(node.ops) > 1:  # 0 < x < 1
+            pairs = zip(operands, node.ops, operands[1:], strict=False)
+            parts: list[ast.expr] = [ast.Compare(left, [operation], [right]) for left, operation, right in pairs]
+            return self.visit(ast.BoolOp(ast.And(), [ast.copy_location(part, node) for part in parts]))
+        values = [self.visit(operand) for operand in operands]
+        (operation,) = node.ops
+        if not isinstance(operation, ast.Is | ast.IsNot):
+            return self._compute(node, _COMPARISONS[type(operation)], values)
+        same = _is_same(*values)
+        return same if isinstance(same, Unknown) else same is isinstance(operation, ast.Is)
+
+    def _compute(
+        self, node: ast.expr, function: Callable[..., Any], values: Sequence[Any], doubt: Doubt | None = None
+    ) -> Any:
+        """Return a function's value; doubt: of its arguments. A certain error ends everything."""
+        doubt = doubt_of(values) if doubt is None else doubt
+        if doubt:
+            return Unknown(doubt)
+        try:
+            return function(*values)
+        except RecursionError:
+            return Unknown()
+        except Exception as error:
+            self.record(node, f"{type(error).__name__}: {error}")
+        if not self.doubt:
+            raise _EndError
+        return Unknown(self.doubt)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        name = ast.unparse(node.func)
+        own = self._own_function(ast.unparse(node))
+        if own:
+            return self.follow_function(own)
+        if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
+            return self.skip(node)
+        if name in ("getattr", "setattr") and not self._is_local(name):
+            return self._access_field(node)
+        function: Any = None if self._is_local(name) else _FUNCTIONS.get(name)
+        members = self.constants.get(name)
+        if isinstance(members, dict):  # those of an enum; other values may be converted too
+            function = lambda value: value if value in members["enum"] else Unknown()  # noqa: E731
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _TEXT_METHODS:
+            text = self.visit(node.func.value)
+            function = getattr(text, node.func.attr) if isinstance(text, str) else None
+        if not function:
+            return self.skip(node)
+        values = [self.visit(part) for part in node.args]
+        doubt = doubt_of(values)
+        if doubt is Doubt.USER and (members or name in _CONVERSIONS):
+            self.record(node, f"{name} refuses some values", doubt)
+        if name in _OF_ANY_PARTS:
+            doubt = max(value.doubt if isinstance(value, Unknown) else Doubt.NONE for value in values)
+        return self._compute(node, function, values, doubt)
+
+    def _own_function(self, call: str) -> Function | None:
+        """Return the function of the class that is called; None for another one, and for one that is being followed."""
+        for function in self.functions:
+            name = function.node.name
+            meant = [f"self.{name}()", f"{function.qualified_name}(self)"]
+            if function not in self.calls and name == self.calls[-1].node.name:
+                meant.append(f"super().{name}()")
+            if call in meant:
+                parameters = [argument.arg for argument in function.node.args.args]
+                return function if function not in self.calls and parameters == ["self"] else None
+        return None
+
+    def _access_field(self, node: ast.Call) -> Any:
+        """Read a field by `getattr`, or write it by `setattr`."""
+        instance, *arguments = node.args
+        name, *values = (self.visit(part) for part in arguments)
+        is_write = ast.unparse(node.func) == "setattr"
+        if not _is_self(instance) or not isinstance(name, str) or len(values) != is_write:
+            return self.skip(node)
+        field = ast.Attribute(instance, name)
+        return self._assign(field, values[0]) if is_write else self.visit(field)
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _lost(value: Any, doubt: Doubt) -> Unknown:
+    """Return the unknown value of what may have been changed elsewhere; a list stays one."""
+    return Unknown(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
+
+
+def _is_same(left: Any, right: Any) -> Any:
+    """Return what `left is right` gives."""
+    doubt = doubt_of([left, right])
+    if left is None or right is None:
+        other = right if left is None else left
+        return Unknown(doubt) if isinstance(other, Unknown) and not other.is_set else left is right
+    if doubt or bool not in (type(left), type(right)):
+        return Unknown(doubt or Doubt.MACHINE)
+    return left is right
+
+
+def _message_of(node: ast.Raise | ast.Assert) -> str:
+    """Return the message of an error, with `...` for what it inserts."""
+    error = node.msg if isinstance(node, ast.Assert) else node.exc
+    if isinstance(error, ast.Call) and error.args:
+        error = error.args[0]
+    if error is None:
+        return "raised again" if isinstance(node, ast.Raise) else ast.unparse(node)
+    parts = error.values if isinstance(error, ast.JoinedStr) else [error]
+    is_text = isinstance(error, ast.JoinedStr | ast.Constant)
+    texts = [str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts]
+    return "".join(texts) if is_text else ast.unparse(error)
