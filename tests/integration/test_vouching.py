@@ -118,6 +118,7 @@ def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
         name = write_pairs(file, chosen, rejected)
         line = ("stage=demo_dpo", "trainer=trl_dpo", f"model.path={model}", "recipe.chat_template=null", "report=false")
     data = ("data.build=null", f"data.mix=[{{name: {name}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
+    data += ("recipe.per_device_batch_size=8",)
     ran = launch_in(home, *line, *data, *overrides, f"name={file.stem}")
     folder = home / "runs" / ("demo_dpo" if rejected else "demo") / file.stem
     if found is None:
@@ -167,6 +168,7 @@ def test_a_template_or_rows_that_train_something_else_stop_a_run(
     rows, file = home / f"rows{number}.jsonl", home / f"template{number}.jinja"
     rows.write_text("".join(json.dumps({"messages": messages, "id": row}) + "\n" for row in range(8)), encoding="utf-8")
     data = ("data.build=null", f"data.mix=[{{name: {rows}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
+    data += ("recipe.per_device_batch_size=8",)
     line = ["stage=demo", f"trainer={trainer}", "report=false", *data, f"name={file.stem}"]
     if chat_template is not None:
         file.write_text(chat_template, encoding="utf-8")
