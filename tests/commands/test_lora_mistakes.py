@@ -51,7 +51,7 @@ def refused(home: Path, launch: Launch, line: str) -> str:
     ("line", "id"),
     [
         ("run stage=demo_lora recipe.lora.rank=0", "out_of_range"),
-        ("run stage=demo_lora recipe.lora.rank=65", "lora_rank"),
+        ("run stage=demo_lora recipe.lora.rank=129", "lora_rank"),
         ("run stage=lora_sft recipe.lora.rank=1025", "lora_rank"),
         ("run stage=demo_lora recipe.lora.targets=[q_proj,qkv]", "lora_targets"),
         ("run stage=demo_lora recipe.lora.targets=[lm_head]", "lora_targets"),
