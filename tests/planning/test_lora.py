@@ -80,7 +80,7 @@ def test_the_stages_need_no_override_for_either_model(stage: str, model: str) ->
         (["stage=demo_lora", "trainer=finetune", "recipe.lora.quantize=nf4"], ["quantized_parallel"]),
         ([*NF4, "trainer=finetune", "recipe.liger=true"], ["quantized_liger"]),
         (["stage=dpo", "recipe.lora.rank=8"], ["lora_checkpointing"]),
-        (["stage=demo_lora", "recipe.lora.rank=65"], ["lora_rank"]),  # before the demo's model is made
+        (["stage=demo_lora", "recipe.lora.rank=129"], ["lora_rank"]),  # before the demo's model is made
         (["stage=demo_lora", "recipe.lora.targets=[q_prj]"], ["lora_targets"]),
         (["stage=demo_lora", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
         (["stage=lora_sft", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
