@@ -154,7 +154,7 @@ def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
     assert "4 -> 4 rows (subset 1.0)" in log and "8 -> 4 rows (subset 0.5)" in log
     with (home / "b.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(LONG_ROW) + "\n")
-    code, output = train(home, "name=long", *words[1:])
+    code, output = train(home, "name=long", PROVEN, *words[1:])
     assert code == EXIT_REFUSED and "1 prompt longer than the 240 tokens" in output and "row 13 has" in output
 
 
