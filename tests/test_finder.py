@@ -39,7 +39,7 @@ def test_modules_on_the_command_line_become_their_tests() -> None:
 
 
 def test_the_folders_of_tests_are_those_of_the_package() -> None:
-    others = {"docs", "fixtures", "golden", "integration", "scripts", "seeds", "lab", "logs"}
+    others = {"docs", "equivalence", "fixtures", "golden", "integration", "scripts", "seeds", "lab", "logs"}
     others |= {"synthetic_trainer", "__pycache__"}
     folders = [path for path in TESTS.rglob("*") if path.is_dir() and not others & set(path.relative_to(TESTS).parts)]
     own = {path: ROOT / "launch" / path.relative_to(TESTS) for path in folders}  # of a folder, or of a module

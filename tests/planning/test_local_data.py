@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,23 @@ from launch.worker.trl_options import MixturePart
 from tests.conftest import machine_in, planned, problem_ids
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
+# of the demo's chats, for the few rows of a test
+SMALL = ("recipe.global_batch_size=16", "recipe.per_device_batch_size=8", "recipe.epochs=1")
+
+
+def small(words: Sequence[str]) -> list[str]:
+    """Return a line's words, and SMALL of a demo's line as far as it has no other."""
+    keys = {word.partition("=")[0] for word in words}
+    added = SMALL if "stage=demo" in words else ()
+    return [*words, *(word for word in added if word.partition("=")[0] not in keys)]
+
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    return planned(*words, machine=machine_in(folder))
+    return planned(*small(words), machine=machine_in(folder))
 
 
 def refusal(folder: Path, *words: str) -> list[str]:
-    return problem_ids(*words, machine=machine_in(folder))
+    return problem_ids(*small(words), machine=machine_in(folder))
 
 
 @pytest.mark.parametrize(

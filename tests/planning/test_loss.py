@@ -91,7 +91,7 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(overrides: tuple[str, ...
         ("stage=sft", "gpus=8", "recipe.loss_averaging=tokens"),
         ("stage=sft", "gpus=8", "trainer=trl_sft"),
         ("stage=sft", "gpus=1", *OLMO),
-        ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=16"),  # one micro batch a step
+        ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=64"),  # one micro batch a step
         ("stage=demo", "trainer=trl_sft"),
         ("stage=dpo", "gpus=8"),
         ("stage=dpo", "gpus=8", "trainer=trl_dpo"),

@@ -106,7 +106,7 @@ def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer:
 @pytest.mark.parametrize(
     ("trainer", "override", "problem"),
     [
-        ("finetune", "flags.sequence_parallel_size=2", "refused_value"),
+        ("finetune", "flags.sequence_parallel_size=2", "balanced_sequence_parallel"),
         ("finetune", "flags.sequence_parallel_size=1", None),
         ("finetune", "flags.checkpointing_steps=abc", "refused_value"),
         ("finetune", "flags.checkpointing_steps=epoch", None),

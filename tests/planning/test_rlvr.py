@@ -31,13 +31,13 @@ def test_the_numbers_of_tulu_3_1() -> None:
 
 
 def test_one_override_changes_the_batch() -> None:
-    assert planned("stage=demo_rlvr", "recipe.prompts_per_step=4").batch.global_ == 32
+    assert planned("stage=demo_rlvr", "recipe.prompts_per_step=8").batch.global_ == 64
 
 
 @pytest.mark.parametrize(
     ("overrides", "id", "words"),
     [
-        (("recipe.global_batch_size=60",), "partial_groups", "8 prompts x 8 samples are 64"),
+        (("recipe.global_batch_size=60",), "partial_groups", "32 prompts x 8 samples are 256"),
         (("recipe.samples_per_prompt=1",), "out_of_range", "samples_per_prompt must be at least 2, got 1"),
         (("recipe.response_length=256",), "no_room_for_prompts", "response_length=256 leaves no room"),
         (("recipe.verifier=maths",), "unknown_verifier", "there is no 'maths'"),
@@ -46,7 +46,7 @@ def test_one_override_changes_the_batch() -> None:
         (("recipe.verifier=null",), "missing_rlvr_key", "an rlvr stage needs recipe.verifier"),
         (("flags.reward_funcs=[f]",), "refused_flag", "recipe.verifier"),
         (("flags.use_vllm=true",), "refused_flag", "recipe.generation=vllm_colocate"),
-        (("processes=3",), "batch_not_divisible", "global batch 64"),
+        (("processes=3",), "batch_not_divisible", "global batch 256"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(overrides: tuple[str, ...], id: str, words: str) -> None:

@@ -167,7 +167,7 @@ def test_trainers_without_an_evaluation_refuse_with_the_reason(
         (["recipe.early_stop=5"], "no_validation", "recipe.early_stop=5 needs validation data"),
         (["data.validation=0.1", "recipe.eval_steps=0"], "out_of_range", "recipe.eval_steps must be at least 1"),
         (["data.validation=0.1", "recipe.early_stop=0"], "out_of_range", "recipe.early_stop must be at least 1"),
-        (["data.validation=0.1", "recipe.eval_steps=101"], "eval_never", "more than recipe.max_steps=100"),
+        (["data.validation=0.1", "recipe.eval_steps=301"], "eval_never", "more than recipe.max_steps=300"),
         (["data.validation=0.1", "recipe.early_stop=2"], "early_stop_checkpoints", "needs recipe.eval_steps"),
         (
             ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5", "recipe.checkpoint_steps=null"],
