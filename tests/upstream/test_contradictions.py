@@ -138,7 +138,7 @@ def test_unknown_values_and_the_machine(tmp_path: Path) -> None:
             {"b": "x"},
             [("b", False)],
         ),
-        ("self.a += 1\nif self.a == 1:\n    raise ValueError('a')", {"a": 1}, [("a", False)]),
+        ("self.a += 1\nif self.a == 1:\n    raise ValueError('a')", {"a": 1}, []),
         ("(self.a, self.b), x = other()\nif self.b == 'x':\n    raise ValueError('b')", {"b": "x"}, [("b", None)]),
         ("del self.b\nif self.b == 'x':\n    raise ValueError('b')", {"b": "x"}, [("b", False)]),
         ("if (x := self.b) == 'x':\n    raise ValueError(x)", {"b": "x"}, [("x", False)]),

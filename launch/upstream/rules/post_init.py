@@ -297,6 +297,10 @@ class _Follower(ast.NodeVisitor):
         for target in node.targets:
             self._assign(target, value)
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        before = ast.parse(ast.unparse(node.target), mode="eval").body
+        self._assign(node.target, self.visit(ast.copy_location(ast.BinOp(before, node.op, node.value), node)))
+
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name) and not _is_self(target):
             before = self.origins.get(target.id, []) if self.doubt else []

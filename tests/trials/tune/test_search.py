@@ -259,7 +259,7 @@ def test_failures_of_every_mode_and_packing_are_not_the_settings(record: TuneRec
 
 def like(prediction: Prediction, other: Prediction, *words: str) -> bool:
     """Whether two settings have these words in common; by default any of those that matter."""
-    names = words or ("mode", "packing", "balanced", "averaging")
+    names = words or ("mode", "packing", "balanced")
     same = [getattr(prediction.candidate, name) == getattr(other.candidate, name) for name in names]
     return all(same) if words else any(same)
 
