@@ -76,7 +76,7 @@ def test_the_wheel_has_the_data_files(wheel: Path) -> None:
     package = resources.ROOT / "launch"
     files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     data = {path for path in files if not any(part.startswith(".") for part in path.relative_to(package).parts)}
-    assert {path.suffix for path in data} >= {".yaml", ".gz", ".json", ".j2", ".jinja", ".txt"}
+    assert {path.suffix for path in data} >= {".yaml", ".json", ".j2", ".jinja", ".js", ".css"}
     assert {path.relative_to(resources.ROOT).as_posix() for path in data} <= set(zipfile.ZipFile(wheel).namelist())
 
 
