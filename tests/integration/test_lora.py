@@ -53,7 +53,7 @@ def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(trainer: str
     found = {item["what"]: item for item in evidence}
     assert {found[name]["verdict"] for name in ("lora", "base_dtype", "first_update", "world_size")} == {"proven"}
     assert found["lora"]["found"] == "rank 8 on 14 layers"
-    assert "45,056 of 1,061,504 parameters are trained" in found["lora"]["note"]
+    assert "34,816 of 434,048 parameters are trained" in found["lora"]["note"]
     assert found["first_update"]["found"] == "adapter"
     inputs = found.get("adapter_inputs", {}).get("found")
     # DeepSpeed has no autocast, in which they need no cast, nor has fp32, which TRL trains in on a CPU
