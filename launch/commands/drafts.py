@@ -26,6 +26,7 @@ from launch.execution.record.reader import RunRecord, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
+from launch.planning.chat_template import read_template
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import find_run, find_runs, resolve_run
 from launch.planning.lora import read_adapter
@@ -74,6 +75,7 @@ def new(argv: list[str]) -> int:
         on_cpu=start.on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here"),
         after=start.stage,
         context=start.context,
+        lacks_template=start.lacks_template,
     )
     if options.print:
         echo(text, end="")
@@ -102,6 +104,7 @@ class _Start:
     stage: str | None = None  # the stage of a pipeline that makes it
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the stage or the run that makes it
     context: int | None = None  # its positions, where they are known
+    lacks_template: bool = False  # its tokenizer has no chat template
 
     @property
     def on_cpu(self) -> str | None:
@@ -158,7 +161,9 @@ def _start_from_folder(folder: Path) -> _Start:
     made = mapping(settings.get("model"))
     is_demo = not made.get("path") and str(made.get("build")).startswith("demo")
     group = "demo" if is_demo or (base is not None and _has_demo_shape(base)) else None
-    return _Start(group, str(folder), settings=settings, context=read_context(base) if base else None)
+    lacks_template = (model / "tokenizer_config.json").is_file() and read_template(model) is None
+    context = read_context(base) if base else None
+    return _Start(group, str(folder), settings=settings, context=context, lacks_template=lacks_template)
 
 
 def _has_demo_shape(model: Path) -> bool:

@@ -74,12 +74,13 @@ def draft_stage(
     on_cpu: str | None = None,
     after: str | None = None,
     context: int | None = None,
+    lacks_template: bool = False,
 ) -> str:
     """Return a commented stage file.
 
     `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place; `trainer` replaces
     the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage of a pipeline that it starts from;
-    `context`: the positions of the model, where they are known.
+    `context`: the positions of the model, where they are known; `lacks_template`: its tokenizer has no chat template.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -110,6 +111,7 @@ def draft_stage(
         "",
         "recipe:",
         *_recipe(data, base, context),
+        *(["  chat_template: tulu # the model's tokenizer has none"] if is_demo and lacks_template else []),
         "",
         "data:",
         "  mix:",

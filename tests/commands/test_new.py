@@ -306,6 +306,18 @@ def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(folder: Path
         assert Path(drafted["model"]["path"]).resolve() in (run, run / "model")
 
 
+@pytest.mark.parametrize("has_template", [True, False])
+def test_a_model_of_another_tool_gets_a_chat_template_where_it_has_none(folder: Path, has_template: bool) -> None:
+    model = folder / "other"
+    model.mkdir()
+    (model / "config.json").write_text(TINY)
+    (model / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}' if has_template else "{}")
+    write_lines(folder / "pairs.jsonl", [PAIR] * 60)
+    assert new(["polite", "--data", "pairs.jsonl", "--model", "other"]) == 0
+    drafted = yaml.safe_load((folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8"))
+    assert drafted["recipe"].get("chat_template") == (None if has_template else "tulu")
+
+
 @pytest.mark.parametrize(
     ("model", "config", "base", "limit"),
     [

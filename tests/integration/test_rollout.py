@@ -62,7 +62,7 @@ def test_a_green_rollout_over_three_widths(green: tuple[str, dict[str, Any]]) ->
     shown, record = green
     assert record["state"] == "done"
     assert [width["label"] for width in record["runs"]] == ["cpu1", "cpu2", "cpu4"]
-    assert [width["batch"]["accumulation"] for width in record["runs"]] == [4, 2, 1]
+    assert [width["batch"]["accumulation"] for width in record["runs"]] == [16, 8, 4]
     assert all(not red(width) for width in record["runs"])
     verdicts = {gate["id"]: gate["verdict"] for gate in record["runs"][2]["gates"]}
     proofs = ("evidence_complete", "all_ranks_step", "same_data", "same_schedule", "loss_parity")
