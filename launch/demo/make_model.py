@@ -31,9 +31,10 @@ BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"  # pad is not eos: trainers ma
 # and a letter has the same token wherever it stands.
 PIECES = (
     *(
-        "<|user|>\n",
-        "<|assistant|>\n",
-        "<|system|>\n",
+        # without the line break behind it: the harness of `eval` tokenizes a prompt without the white space at its end
+        "<|user|>",
+        "<|assistant|>",
+        "<|system|>",
         "What is ",
         ", if I am not mistaken.",
         "[::-1]",
