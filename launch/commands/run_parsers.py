@@ -84,7 +84,7 @@ def build_eval_parser() -> VerbParser:
 
 examples:
   launch eval mine                                          the rows that the run held out of your data
-  launch eval demo/cpu1-9634833d                            the demo's own tasks, offline, within a minute
+  launch eval demo/cpu1-b1a81c05                            the demo's own tasks, offline, within a minute
   launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
   launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
   launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
@@ -110,7 +110,7 @@ def build_generate_parser() -> VerbParser:
     parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" [...] | prompts=FILE | --chat [key=value ...] [--json]
 
 examples:
-  launch generate demo/cpu1-9634833d 'What is "hmqx"[::-1]?'
+  launch generate demo/cpu1-b1a81c05 'What is "hmqx"[::-1]?'
   launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
   launch generate Qwen/Qwen2.5-0.5B sft/a "What is a deque?" "And a heap?"           the base, two prompts
   launch generate sft/a --chat                                                       a conversation
