@@ -19,6 +19,7 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
+from launch.execution.record.history import checkpoint_step
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reader import RunRecord
 from launch.planning.flags import values_of
@@ -53,8 +54,7 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     if _read_early_stop(run, outcome.steps):
         planned = outcome.steps
     unlogged = plan.most_unlogged
-    recorded = sorted({0, *(int(step["step"]) for step in run.steps())}) if len(run.attempts) > 1 else []
-    gap = next((pair for pair in pairwise(recorded) if pair[1] - pair[0] > unlogged + 1), None)
+    gap = _find_gap(plan, run)
     if outcome.steps == 0 or (planned is not None and outcome.steps + unlogged < planned):
         of = f" of {planned}" if planned is not None else ""
         cause = f"the trainer exited without an error after {outcome.steps}{of} steps"
@@ -64,6 +64,20 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     else:
         return outcome
     return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
+
+
+def _find_gap(plan: Plan, run: RunRecord) -> tuple[int, int] | None:
+    """Return two steps of a resumed run between which no attempt recorded any, without a reason."""
+    if len(run.attempts) < 2:
+        return None
+    resumed = {checkpoint_step(attempt.get("resumed_from")) for attempt in run.attempts}
+    recorded = sorted({0, *(int(step["step"]) for step in run.steps())})
+    for last, following in pairwise(recorded):
+        # what a trainer did after its launcher was killed, up to the next checkpoint, has no record
+        is_unseen = following - 1 in resumed and following - 1 == plan.next_checkpoint(last)
+        if following - last > plan.most_unlogged + 1 and not is_unseen:
+            return last, following
+    return None
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:

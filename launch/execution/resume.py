@@ -167,10 +167,13 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     """Return how the run's record contradicts a checkpoint: by its step, or by the losses that TRL keeps in it."""
     if checkpoint.unit != "step":
         return None
-    losses = {entry["step"]: entry.get("loss") for entry in RunRecord(plan.folder).steps()}
+    run = RunRecord(plan.folder)
+    losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     unlogged = plan.most_unlogged
     last = max(losses, default=0)
-    if checkpoint.number > last + unlogged:
+    # a trainer whose launcher was killed may have written one more checkpoint before it ended too
+    is_next = run.outcome is None and checkpoint.number == plan.next_checkpoint(last)
+    if checkpoint.number > last + unlogged and not is_next:
         return f"no attempt got beyond step {last}"
     history = read_json_object(checkpoint.path / "trainer_state.json").get("log_history")
     kept = {int(entry["step"]): entry["loss"] for entry in objects(history) if {"loss", "step"} <= entry.keys()}

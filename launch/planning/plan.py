@@ -200,6 +200,11 @@ class Plan(_Rendered):
         interval = values_of(self.flags).get("logging_steps")
         return interval - 1 if isinstance(interval, int) else 0
 
+    def next_checkpoint(self, step: int) -> int | None:
+        """Return the step of the first checkpoint after a step; None if checkpoints are not written by steps."""
+        interval = self.config.recipe.checkpoint_steps
+        return (step // interval + 1) * interval if interval else None
+
     def find_output_faults(self) -> list[str]:
         """Return why what the trainer left is not a finished model, a sentence each."""
         return find_output_faults(self.model_dir, self.config.trainer.leaves)

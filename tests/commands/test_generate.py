@@ -52,7 +52,7 @@ def test_models_answer_a_file_into_a_file(
 def test_a_chat_goes_on_from_the_turns_before(
     models: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"Hello\n\nHello\n{'word ' * 3000}\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"Sort\n\nSort\n{'word ' * 3000}\n"))
     assert main(["generate", models[0], "--chat", "max_tokens=6", "temperature=1"]) == 2
     output = capsys.readouterr()
     half = len(output.out) // 2

@@ -24,18 +24,18 @@ from launch.planning.plan import Plan
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from tests.conftest import fixed_machine, planned
 
-Judge = Callable[[int, int | None, str], Outcome]
+Judge = Callable[..., Outcome]
 
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """What becomes of an exit status 0 after some steps, with a complete model; the trainer reported a total."""
 
-    def verify(steps: int, total: int | None, override: str) -> Outcome:
+    def verify(steps: int, total: int | None, *overrides: str) -> Outcome:
         events = tmp_path / "events.jsonl"
         entries = [{"kind": "phase"}] + ([{"kind": "total_steps", "rank": 0, "steps": total}] if total else [])
         events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-        plan = planned("stage=demo", "trainer=trl_sft", override, machine=fixed_machine(tmp_path))
+        plan = planned("stage=demo", "trainer=trl_sft", *overrides, machine=fixed_machine(tmp_path))
         return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
 
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
@@ -111,23 +111,27 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
 
 
 @pytest.mark.parametrize(
-    ("recorded", "interval", "attempts", "exit_code"),
+    ("recorded", "interval", "resumed", "exit_code"),
     [
-        ([*range(1, 21), *range(47, 61)], 1, 2, 1),  # checkpoint-20 under the name of checkpoint-46
-        ([*range(2, 61)], 1, 2, 1),
-        ([*range(1, 61)], 1, 3, 0),
-        ([*range(5, 61, 5)], 5, 2, 0),
-        ([*range(5, 26, 5), *range(35, 61, 5)], 5, 2, 1),
-        ([1, 60], 1, 1, 0),  # one attempt counts its steps itself; lines of its log may be lost
+        ([*range(1, 21), *range(47, 61)], 1, [None, "checkpoint-46"], 1),  # this was checkpoint-20
+        ([*range(2, 61)], 1, [None, None], 1),
+        ([*range(1, 61)], 1, [None, "checkpoint-20", "checkpoint-40"], 0),
+        ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-20"], 0),  # written after the launcher was killed
+        ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-10"], 1),
+        ([*range(1, 8), *range(21, 61)], 1, [None, "checkpoint-20"], 1),
+        ([*range(5, 61, 5)], 5, [None, "checkpoint-20"], 0),
+        ([*range(5, 26, 5), *range(35, 61, 5)], 5, [None, "checkpoint-20"], 1),
+        ([1, 60], 1, [None], 0),  # one attempt counts its steps itself; lines of its log may be lost
     ],
 )
 def test_every_step_of_a_resumed_run_is_in_the_record_of_an_attempt(  # noqa: PLR0917
-    judge: Judge, tmp_path: Path, recorded: list[int], interval: int, attempts: int, exit_code: int
+    judge: Judge, tmp_path: Path, recorded: list[int], interval: int, resumed: list[str | None], exit_code: int
 ) -> None:
     lines = "".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in recorded)
     (tmp_path / "metrics.jsonl").write_text(lines, encoding="utf-8")
-    (tmp_path / "attempts.jsonl").write_text('{"attempt": 1}\n' * attempts, encoding="utf-8")
-    outcome = judge(60, 60, f"flags.logging_steps={interval}")
+    attempts = [{"attempt": number, "resumed_from": name} for number, name in enumerate(resumed, 1)]
+    (tmp_path / "attempts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in attempts), encoding="utf-8")
+    outcome = judge(60, 60, f"flags.logging_steps={interval}", "recipe.checkpoint_steps=10")
     assert outcome.exit_code == exit_code
     assert exit_code == 0 or (outcome.cause_id == "too_few_steps" and "no attempt recorded" in str(outcome.cause))
 

@@ -206,6 +206,7 @@ def test_an_untested_trainer_is_refused(tmp_path: Path) -> None:
         ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.0}, {"step": 20, "eval_loss": 9.0}]}, None),
         ("checkpoint-50", {}, "no attempt got beyond step 26"),  # a copy of another one
         ("checkpoint-27", {}, "no attempt got beyond step 26"),
+        ("checkpoint-30", {}, None),  # written after the launcher was killed
         ("checkpoint-20", {"log_history": [{"step": 10, "loss": 1.0}]}, "its own losses end at step 10"),
         ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.5}]}, "its loss at step 20 is 1.5, the run's was 1"),
         ("checkpoint-20", {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]}, "its loss at step 5"),
@@ -225,3 +226,12 @@ def test_a_checkpoint_of_another_step_or_run_is_refused(
     else:
         id, text = problem_of(plan)
         assert id == "foreign_checkpoint" and reason in text
+
+
+def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    begin(plan, 26)
+    trl_checkpoint(plan.model_dir / "checkpoint-30", 30)
+    (plan.folder / "FAILED").write_text('{"exit_code": 1, "seconds": 1.0, "steps": 26, "last_loss": 1.0}')
+    id, text = problem_of(plan)
+    assert id == "foreign_checkpoint" and "no attempt got beyond step 26" in text

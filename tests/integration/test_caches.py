@@ -31,7 +31,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def launch(home: Path, tiny: TinyStage, data: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    said = ("run", "stage=demo", "processes=1", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]", *words)
+    shape = ("processes=1", "recipe.max_seq_length=256", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]")
+    said = ("run", "stage=demo", *shape, *words)
     return subprocess.run(
         [warm.python(), "-m", "launch", *said],
         cwd=home,

@@ -21,9 +21,9 @@ SHAPE = (
     *("recipe.global_batch_size=12", "recipe.per_device_batch_size=4", "processes=1"),
 )
 STAGES = {
-    "finetune": ("stage=demo", "data.fraction=0.02", "recipe.balanced=true", "recipe.loss_averaging=tokens"),
+    "finetune": ("stage=demo", "data.fraction=0.0167", "recipe.balanced=true", "recipe.loss_averaging=tokens"),
     "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.05", "recipe.balanced=true"),
-    "trl_sft": ("stage=demo", "data.fraction=0.02"),
+    "trl_sft": ("stage=demo", "data.fraction=0.0167"),
 }
 LAST = 21  # three epochs of 7 steps
 KILLED_AFTER = 10
@@ -59,6 +59,7 @@ def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureR
     bogus.mkdir()
     (bogus / "COMPLETED").write_text("COMPLETED")
 
+    logged = steps(cut)[-1]["step"]
     code, told = finish(home, *words, f"name={cut.name}")
     assert code == 0, told
     assert "took over the lock of" in told
@@ -70,8 +71,10 @@ def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureR
     assert f"{bogus.name} is incomplete" in told
     assert not bogus.exists()
 
-    expected, seen = steps(whole), steps(cut)
-    assert [one["step"] for one in seen] == [one["step"] for one in expected] == list(range(1, LAST + 1))
+    assert [one["step"] for one in steps(whole)] == list(range(1, LAST + 1))
+    # the trainer may have written one more checkpoint than its killed launcher recorded steps
+    expected, seen = [one for one in steps(whole) if not logged < one["step"] <= first], steps(cut)
+    assert first <= logged + 2 and [one["step"] for one in seen] == [one["step"] for one in expected]
     assert [one["loss"] for one in seen] == pytest.approx([one["loss"] for one in expected], rel=1e-6)
     assert [one.get("tokens") for one in seen] == [one.get("tokens") for one in expected]
     assert json.loads((cut / "DONE").read_text())["steps"] == LAST

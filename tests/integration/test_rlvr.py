@@ -228,7 +228,7 @@ def constant(completions, **columns):
     ("function", "words", "guard"),
     [
         ("constant", ("recipe.max_steps=8", "guards.reward_variance.steps=2"), "reward_variance"),
-        ("length", ("guards.length_limit.steps=2",), "length_limit"),
+        ("length", ("guards.length_limit.steps=2", "guards.length_limit.share=0.5"), "length_limit"),
     ],
 )
 def test_a_run_that_goes_wrong_is_stopped_by_its_guard(

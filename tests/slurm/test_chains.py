@@ -208,7 +208,7 @@ def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, h
     assert green["state"] == "done", green
     assert [width["label"] for width in green["runs"]] == ["cpu1", "cpu2", "cpu2x2"]
     wide = green["runs"][2]
-    assert (wide["batch"]["width"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (4, 1, 3)
+    assert (wide["batch"]["width"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (4, 4, 3)
     verdicts = {gate["id"]: gate["verdict"] for gate in wide["gates"]}
     proofs = ("evidence_complete", "all_ranks_step", "same_data", "loss_parity")
     assert {id: verdicts[id] for id in proofs} == dict.fromkeys(proofs, "pass")

@@ -14,6 +14,7 @@ from tests.upstream.checkouts import checkout
 
 HERE = Path(__file__).parent
 SYNTHETIC = HERE / "synthetic_trainer"
+NO_CLOUD = HERE / "no_cloud"  # a gsutil that fails at once, where the real one would ask its servers for minutes
 
 
 class RealParsers:
@@ -54,5 +55,6 @@ class RealParsers:
                 "TRANSFORMERS_OFFLINE": "1",
                 "WANDB_MODE": "disabled",
                 "CUDA_VISIBLE_DEVICES": "",
+                "PATH": f"{NO_CLOUD}{os.pathsep}{os.environ['PATH']}",
             },
         )

@@ -51,7 +51,7 @@ BROKEN = {
             519: "--num_samples_per_prompt_rollout 1 --filter_zero_std_samples true",
             524: "--async_steps 0",
             526: "--apply_verifiable_reward false --apply_r1_style_format_reward false --non_stop_penalty false",
-            543: "--save_traces true",
+            543: "--save_traces true --rollouts_save_path ''",
         },
     ),
     "open_instruct/grpo_utils.py": (
@@ -162,7 +162,7 @@ def values_of(field: Field) -> list[str]:
         return [str(choice) for choice in field.choices]
     numbers = ["-1", "0", "1", "2", "3", "8"]
     kinds = {"bool": ["true", "false"], "int": numbers, "float": [*numbers, "0.5", "1.5", "nan"]}
-    return kinds.get(field.kind, ["token", "gs://d", "x", "0.5", "{}", "none"])
+    return kinds.get(field.kind, ["token", "gs://d", "x", "0.5", "{}", "none", ""])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class RunHistory:
         """Return the events that are new since the last call."""
         # steps first: an event that precedes one of them has been written by then
         steps = list(self._steps.read())
-        self._resumed_steps += [_checkpoint_step(value.get("resumed_from")) for value in self._starts.read()]
+        self._resumed_steps += [checkpoint_step(value.get("resumed_from")) for value in self._starts.read()]
         events = [event for value in self._events.read() if (event := read_event(value)) and self._follow(event)]
         events += [event for value in steps if (event := self._time_step(value))]
         return sorted(events, key=lambda event: event.time)
@@ -98,7 +98,7 @@ class RunHistory:
         return Event("step", time, 0, {name: item for name, item in value.items() if name != "schema_version"})
 
 
-def _checkpoint_step(checkpoint: object) -> int | None:
+def checkpoint_step(checkpoint: object) -> int | None:
     """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and without one."""
     if not isinstance(checkpoint, str):
         return None
