@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -15,21 +16,26 @@ from tests.paths import ROOT
 
 CATALOGUE = Path(__file__).parent / "seeds.toml"
 AREAS = {
+    "api": "runs that are started, watched and stopped from Python",
     "bench": "statistics and verdict of a bench",
     "cache": "digests and keys of what is reused",
     "config": "the command line, keys and their ranges",
     "data": "rows, formats and their shares",
     "diagnosis": "causes and cures of a failed run",
     "estimate": "memory and time before a run",
+    "evaluation": "scores, and runs side by side",
     "evidence": "whether a requested setting is in effect",
     "gate": "rules between the widths of a rollout",
     "guard": "rules that stop a live run",
+    "host": "the interpreter and the cards of this machine",
     "lint": "rules for commands that people already have",
     "merge": "an adapter into its base model",
+    "pipeline": "stages that start from each other's models",
     "planner": "batch, flags and refused settings",
     "preflight": "checks of this machine",
     "reader": "logs, events and run folders",
     "redaction": "secrets that must not be written",
+    "report": "the page of a run",
     "requeue": "Slurm: what is submitted, requeued and given up",
     "resume": "identity, checkpoints and what an earlier run means",
     "supervisor": "processes, tear-down and locks",
@@ -38,6 +44,25 @@ AREAS = {
     "worker": "what runs inside the trainer's process",
 }
 _TEXTS = ("id", "area", "input", "right", "wrong", "file", "old", "new")
+
+
+class Fault(Protocol):
+    """A fault that can be put into a copy of the project."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def area(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Files, or pytest's node ids."""
+
+    @property
+    def behaviour(self) -> str: ...
+    def mutate(self, text: str) -> str:
+        """Return the file's text with the fault."""
 
 
 @dataclass(frozen=True)

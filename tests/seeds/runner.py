@@ -1,4 +1,4 @@
-"""What ./scripts/seeds runs: each fault of seeds.toml alone, in a copy, until the tests that it names fail."""
+"""What ./scripts/seeds runs: each fault of seeds.toml, or each drawn one, alone, in a copy, until its tests fail."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.seeds.catalogue import Seed, find_faults, load_seeds
+from tests.seeds.catalogue import Fault, Seed, find_faults, load_seeds
+from tests.seeds.contexts import load_contexts
+from tests.seeds.draw import Mutant, draw, find_rooms, load_equivalent
 from tests.seeds.sandbox import Sandbox
 
 _LIMIT = 300.0  # seconds of one seed's tests
+_LEAST_DRAWN = 0.9  # share of the drawn faults of a room that are caught
 _running: set[int] = set()  # process groups of tests
 _PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p", "tests.seeds.plugin")
 
@@ -57,14 +61,14 @@ class Result:
     by: str  # the test that caught it, or why it was not caught
 
 
-def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None) -> Tested:
-    """Run tests in the copy until one fails by an assertion."""
+def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None, *options: str) -> Tested:
+    """Run tests in the copy, with more options of pytest, until one fails by an assertion."""
     with tempfile.TemporaryDirectory(prefix="seeds-report-") as folder:
         report = Path(folder) / "report"
         environ = {**sandbox.environ(), "SEEDS_REPORT": str(report)}
         began = time.monotonic()
         process = subprocess.Popen(
-            [str(sandbox.python), *_PYTEST, *tests],
+            [str(sandbox.python), *_PYTEST, *options, *tests],
             cwd=sandbox.folder,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -95,8 +99,15 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def judge(seed: Seed, tested: Tested) -> Result:
-    """Decide whether the tests caught the fault: one failed by an assertion, after a collection without errors."""
+def judge(seed: Fault, tested: Tested) -> Result:
+    """Decide whether the tests caught the fault.
+
+    One has to fail by an assertion, after a collection without errors; of a drawn fault any failure counts, and that it
+    never ends.
+    """
+    if isinstance(seed, Mutant) and tested.status != 0 and seed.tests:
+        by = tested.failure["test"] if tested.failure else f"pytest's status {tested.status}"
+        return Result(seed.id, seed.area, caught=True, seconds=round(tested.seconds, 1), by=by)
     failure = tested.failure
     if tested.status is None:
         reason = f"its tests ran past {_LIMIT:.0f} s"
@@ -117,20 +128,23 @@ def _last_line(output: str) -> str:
     return lines[-1][:200] if lines else "no output"
 
 
-def run_seeds(seeds: Sequence[Seed], sandboxes: Sequence[Sandbox], show: Callable[[str], None]) -> list[Result]:
+def run_seeds(seeds: Sequence[Fault], sandboxes: Sequence[Sandbox], show: Callable[[str], None]) -> list[Result]:
     """Apply each seed alone, as many side by side as there are copies; `show` gets a line of each."""
     idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
     for sandbox in sandboxes:
         idle.put(sandbox)
 
-    def run_one(seed: Seed) -> Result:
+    def run_one(seed: Fault) -> Result:
         sandbox = idle.get()
+        options = ("--maxfail=1",) if isinstance(seed, Mutant) else ()
         try:
             with sandbox.apply(seed):
-                result = judge(seed, run_tests(sandbox, seed.tests, _LIMIT))
+                result = judge(seed, run_tests(sandbox, seed.tests, _LIMIT, *options))
         finally:
             idle.put(sandbox)
         show(_row(result))
+        if isinstance(seed, Mutant) and not result.caught:
+            show(f"    {seed.behaviour}")
         return result
 
     with ThreadPoolExecutor(len(sandboxes)) as pool:
@@ -159,22 +173,59 @@ def _list_seeds(seeds: Sequence[Seed]) -> None:
         print(f"{seed.id}  ({seed.area}; {seed.file})\n    {seed.behaviour}")
 
 
-def main() -> int:
-    """Check the list, run its tests without a fault, then with each; exit status 0 only if all are caught."""
+def _draw(options: argparse.Namespace) -> list[Mutant]:
+    """Draw faults; those that are known to change nothing are left out."""
+    contexts = load_contexts(options.measure)
+    rooms = find_rooms(contexts)
+    for name in options.room:
+        if name not in rooms:
+            raise SystemExit(f"seeds: there is no room {name}; there are {', '.join(rooms)}")
+    rooms = {name: room for name, room in rooms.items() if not options.room or name in options.room}
+    number = options.number or contexts.commit
+    drawn = draw(rooms, contexts, number, options.draw)
+    known = {(equal["file"], equal["function"], equal["change"]) for equal in load_equivalent()}
+    mutants = [mutant for mutant in drawn if (mutant.file, mutant.change.function, mutant.difference) not in known]
+    unreached = sum(room.unreached for room in rooms.values())
+    functions = sum(len(room.functions) for room in rooms.values())
+    print(
+        f"seeds: {len(drawn)} faults by the number {number}, {len(drawn) - len(mutants)} of them change nothing; "
+        f"{functions} functions, and {unreached} that the quick suite does not reach",
+        file=sys.stderr,
+    )
+    return mutants
+
+
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./scripts/seeds", description=main.__doc__)
-    parser.add_argument("seeds", nargs="*", metavar="ID", help="ids or areas; all without any")
-    parser.add_argument("--list", action="store_true", help="print the seeds and run nothing")
+    parser.add_argument("seeds", nargs="*", metavar="ID", help="ids or areas of the list; all without any")
+    parser.add_argument("--list", action="store_true", help="print the list and run nothing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("-j", type=int, default=1, metavar="N", help="seeds side by side, each in a copy of its own")
-    options = parser.parse_args()
-    seeds = _select(load_seeds(), options.seeds)
-    if options.list:
-        _list_seeds(seeds)
-        return 0
-    faults = find_faults(seeds)
-    if faults:
-        print(*faults, sep="\n", file=sys.stderr)
-        return 2
+    parser.add_argument("-j", type=int, default=1, metavar="N", help="faults side by side, each in a copy of its own")
+    parser.add_argument("--draw", type=int, metavar="N", help="draw about N faults instead of the list")
+    parser.add_argument("--number", help="what the draw depends on; the commit without it")
+    parser.add_argument("--room", action="append", default=[], help="draw in this folder of launch/ only; repeatable")
+    parser.add_argument("--measure", action="store_true", help="measure anew which tests reach what")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Put each fault of the list, or each drawn one, alone into a copy and run its tests.
+
+    Exit status 0 if all of the list are caught, or 90% of the drawn ones in each room.
+    """
+    options = _parse()
+    seeds: list[Fault]
+    if options.draw:
+        seeds = [*_draw(options)]
+    else:
+        listed = _select(load_seeds(), options.seeds)
+        if options.list:
+            _list_seeds(listed)
+            return 0
+        if faults := find_faults(listed):
+            print(*faults, sep="\n", file=sys.stderr)
+            return 2
+        seeds = [*listed]
 
     def show(line: str) -> None:
         print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
@@ -187,7 +238,7 @@ def main() -> int:
             sandbox.check()
         tests = list(dict.fromkeys(test for seed in seeds for test in seed.tests))
         print(f"seeds: {len(tests)} tests and files without a fault", file=sys.stderr, flush=True)
-        clean = run_tests(sandboxes[0], tests)
+        clean = run_tests(sandboxes[0], tests, None, "-n", str(options.j if options.draw else 0))
         if clean.status != 0:
             print(clean.output[-4000:], "seeds: they fail without a fault too", sep="\n", file=sys.stderr)
             return 2
@@ -197,9 +248,27 @@ def main() -> int:
     caught, seconds = sum(result.caught for result in results), round(time.monotonic() - began)
     if options.json:
         print(json.dumps({"seeds": [asdict(result) for result in results], "seconds": seconds}, indent=1))
+    elif options.draw:
+        print(*table(results), sep="\n")
     else:
         print(f"{caught} of {len(results)} faults caught in {seconds} s")
-    return 0 if caught == len(results) else 1
+    least = _LEAST_DRAWN if options.draw else 1.0
+    return 0 if all(share >= least for share in shares(results).values()) else 1
+
+
+def shares(results: Sequence[Result]) -> dict[str, float]:
+    """Return the share of the faults of each area that were caught."""
+    found = {result.area: [one.caught for one in results if one.area == result.area] for result in results}
+    return {area: sum(caught) / len(caught) for area, caught in sorted(found.items())}
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Return how many drawn faults of each room were caught."""
+    rows = [f"{'room':14}{'faults':>8}{'caught':>8}"]
+    counts = Counter(result.area for result in results)
+    rows += [f"{area:14}{counts[area]:>8}{share:>8.0%}" for area, share in shares(results).items()]
+    caught = sum(result.caught for result in results)
+    return [*rows, f"{'all':14}{len(results):>8}{caught / max(1, len(results)):>8.0%}"]
 
 
 if __name__ == "__main__":

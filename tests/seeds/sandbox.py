@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.paths import ROOT
-from tests.seeds.catalogue import Seed
+from tests.seeds.catalogue import Fault
 
 _WHERE = "import launch; print(launch.__file__)"
 # the process itself, and one that it starts elsewhere without its environment
@@ -96,7 +96,7 @@ class Sandbox:
             raise RuntimeError(f"the copy in {self.folder} is not what is imported: {imported or done.stderr}")
 
     @contextmanager
-    def apply(self, seed: Seed) -> Iterator[None]:
+    def apply(self, seed: Fault) -> Iterator[None]:
         """Put one fault into the copy, and take it out again."""
         path = self.folder / seed.file
         text = path.read_text(encoding="utf-8")
