@@ -21,6 +21,7 @@ import pytest
 
 from launch import resources
 from launch.__main__ import main
+from launch.upstream.pin.lock import load_lock
 
 # what is another one each time, or on each machine
 _VOLATILE = (
@@ -28,7 +29,18 @@ _VOLATILE = (
     (re.compile(r"python3(\.\d+)?\b"), "{python}"),
 )
 _PADDING = re.compile(r"(?<=\S) {3,}")
+# what moves with the pin and the libraries: the lock has it, and the golden files need not move with it
+_UPSTREAM = (
+    (re.compile(rf"\b{load_lock().pin[:9]}(?:{load_lock().pin[9:]})?\b"), "{pin}"),
+    (re.compile(r"(?<=\.py):\d+\b"), ":{line}"),
+    (re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= as installed| from the lock)|(?<=TRL )\d+\.\d+\b"), "{version}"),
+)
+SUBMODULE = resources.ROOT / "external" / "open-instruct" / "open_instruct"
 CRASHED = 1  # Python's exit code of an exception that nothing catches
+
+without_submodule = pytest.mark.skipif(
+    SUBMODULE.exists(), reason="the plans are recorded without a checkout, and the submodule is one"
+)
 
 
 @dataclass(frozen=True)
@@ -72,10 +84,6 @@ class Terminal:
             sys.prefix: "{venv}",
         }
 
-    def name_place(self, path: Path, name: str) -> None:
-        """Show `path` as `{name}`."""
-        self._places[str(path)] = f"{{{name}}}"
-
     def run(self, *argv: str) -> Printed:
         """Run one command line. A crash, which a user would see as a traceback, is recorded as its last line."""
         out, err = io.StringIO(), io.StringIO()
@@ -107,10 +115,13 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, json.dumps(value, ensure_ascii=False)
 
 
-def describe_json(text: str, base: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
-    """Return the leaves of a JSON text as lines, and as a map; with `base`, only what differs from it."""
-    leaves = dict(flatten(json.loads(text)))
-    if base is None:
-        return [f"{path} = {value}" for path, value in leaves.items()], leaves
-    changed = [f"{path} = {value}" for path, value in leaves.items() if base.get(path) != value]
-    return [*changed, *(f"without {path}" for path in base if path not in leaves)], leaves
+def describe_json(text: str) -> list[str]:
+    """Return the leaves of a JSON text as lines."""
+    return [f"{path} = {value}" for path, value in flatten(json.loads(text))]
+
+
+def mask_upstream(text: str) -> str:
+    """Replace the pin, line numbers of upstream's sources and versions of libraries."""
+    for pattern, name in _UPSTREAM:
+        text = pattern.sub(name, text)
+    return text

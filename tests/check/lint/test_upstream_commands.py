@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -19,7 +19,7 @@ from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import FileReport, check_files, list_files, scan_file
 from launch.check.lint.trainer_commands import TrainerCommand
 from launch.upstream import trainers
-from tests.check.lint.helpers import live_checker
+from tests.check.lint.helpers import live_checker, locked_checker
 from tests.upstream.checkouts import PROJECT, checkout
 from tests.upstream.real_parsers import RealParsers
 
@@ -112,6 +112,21 @@ def test_nothing_is_left_without_a_reason(checked: list[FileReport]) -> None:
         for verdict in report.verdicts:
             assert bool(verdict.problems) == (verdict.ok is False)
             assert verdict.ok is not None or verdict.warnings
+
+
+def test_the_lock_finds_what_the_checkout_finds(commands: list[LintVerdict]) -> None:
+    """But for the templates' names, which the source has."""
+
+    def findings(verdicts: Iterable[LintVerdict]) -> set[tuple[str, int, str, str | None]]:
+        found = ((verdict.file, one) for verdict in verdicts for one in (*verdict.problems, *verdict.warnings))
+        return {(file, one.line, one.id, one.where) for file, one in found if one.id != "unknown_chat_template"}
+
+    assert ROOT is not None
+    reports = check_files([str(ROOT / "scripts")], locked_checker())
+    locked = [verdict for report in reports for verdict in report.verdicts]
+    live = [verdict for verdict in commands if verdict.file.startswith(str(ROOT / "scripts"))]
+    assert [verdict.ok for verdict in locked] == [verdict.ok for verdict in live]
+    assert findings(locked) == findings(live) and len(locked) > 100
 
 
 def test_speed() -> None:
