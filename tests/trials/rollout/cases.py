@@ -37,6 +37,7 @@ def plan_of(
     precision: Precision = Precision.bf16,
     zero_stage: int | None = None,
     loss: str | None = None,
+    allow: Sequence[str] = (),
 ) -> Plan:
     """The plan of a width, of which only what the gates read is that of a real one."""
     base = _base()
@@ -45,6 +46,7 @@ def plan_of(
         stage=replace(base.config.stage, kind=kind),
         trainer=replace(base.config.trainer, name=trainer, family=family),
         recipe=replace(base.config.recipe, loss=loss, learning_rate=1e-3),
+        allow=list(allow),
     )
     mode = Mode(f"zero{zero_stage}") if zero_stage else Mode.single if ranks == 1 else Mode.ddp
     parallel = Parallel(mode, Width(device, ranks), precision)
@@ -56,8 +58,9 @@ def falling(count: int = 10, start: float = 3.0, by: float = 0.1) -> list[float]
 
 
 def measured(
-    losses: Sequence[float] | None = None,
+    losses: Sequence[float | None] | None = None,
     *,
+    first_step: int = 1,
     ranks: int = 1,
     outcome: Outcome = DONE,
     columns: dict[str, Sequence[float]] | None = None,
@@ -69,12 +72,16 @@ def measured(
     requested: int | None = None,
     **plan: Any,
 ) -> Measurement:
-    """A width of `ranks` with a loss a step, and `columns` of other numbers beside it."""
+    """A width of `ranks` with a loss a step, None where it is not logged, and `columns` of other numbers beside it."""
     losses = falling() if losses is None else losses
     columns = columns or {}
     steps = tuple(
-        {"step": number, "loss": loss, **{name: values[number - 1] for name, values in columns.items()}}
-        for number, loss in enumerate(losses, 1)
+        {
+            "step": number + first_step,
+            **({} if loss is None else {"loss": loss}),
+            **{name: row[number] for name, row in columns.items()},
+        }
+        for number, loss in enumerate(losses)
     )
     return Measurement(
         plan=plan_of(ranks, **plan),
