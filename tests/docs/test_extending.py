@@ -127,7 +127,7 @@ def test_every_change_fits_the_tree(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
     tree.pytest(
-        "tests/test_registers.py", "tests/config/test_trainers.py", "tests/execution/guards/test_life.py", *TESTS
+        "tests/test_registers.py", "tests/config/test_trainers.py", "tests/execution/guards/test_guards.py", *TESTS
     )
 
 

@@ -184,13 +184,17 @@ def dead_rank(ranks: int = 2, **more: Any) -> Make:
 def stalled(phase: str, key: str) -> Case:
     """Ten seconds are not too long, eleven are."""
     facts = ticks(100, PhaseStarted(0.0, phase))
-    return Case(f"{phase} stalls", stall(**{key: 10}), facts, 11, f"no progress for 11 s in {phase}")
+    patience: dict[str, Any] = {key: 10}
+    return Case(f"{phase} stalls", stall(**patience), facts, 11, f"no progress for 11 s in {phase}")
 
 
 OUTPUT = [NewOutput(at + 0.5) for at in range(0, 100, 5)]
 TRAINING = PhaseStarted(0.0, "training")
 SLOW_STEPS = [LoggedStep(20.0 * at, at, {}) for at in range(1, 4)]
 ASLEEP = [*ticks(5, PhaseStarted(0.0, "load")), *ticks(5009, start=5000)]
+ERRORS = (RankError(5.0, 1), RankError(9.0, 0))
+GONE = RankExited(5.0, 1)
+LAST_STEP = (TotalSteps(0.5, 7), LoggedStep(1.0, 7, {}))
 VANISHED = "rank 1 exited without an error while ranks 0, 2 waited"
 GOES_ON = [NewOutput(float(at)) for at in range(0, 60, 4)]
 LIFE = (
@@ -204,26 +208,12 @@ LIFE = (
     Case("the machine slept", stall(load=10), ASLEEP, None),
     Case("a node without rank 0", stall((8, 9), first_step=5, training=5), ticks(100, TRAINING), None),
     # 11 s after the first error
-    Case(
-        *("an error that ends nothing", dead_rank(), ticks(60, RankError(5.0, 1), RankError(9.0, 0)), 16),
-        reports={"failed": True, "rank": 1},
-    ),
-    Case(
-        *("a rank vanished", dead_rank(3, silent=20), ticks(60, TRAINING, RankExited(5.0, 1)), 26, VANISHED),
-        reports={"failed": False},
-    ),
-    Case("the others go on", dead_rank(3), ticks(60, TRAINING, RankExited(5.0, 1), *GOES_ON), None),
-    Case(
-        "a rank leaves as the model is saved",
-        dead_rank(),
-        ticks(500, PhaseStarted(1.0, "save"), RankExited(5.0, 1)),
-        None,
-    ),
-    Case(
-        *("a rank leaves after the last step", dead_rank()),
-        *(ticks(500, TotalSteps(0.5, 7), LoggedStep(1.0, 7, {}), RankExited(5.0, 1)), None),
-    ),
-    Case("every rank is gone", dead_rank(), ticks(500, RankExited(5.0, 0), RankExited(5.0, 1)), None),
+    Case("an error that ends nothing", dead_rank(), ticks(60, *ERRORS), 16, reports={"failed": True, "rank": 1}),
+    Case("a rank vanished", dead_rank(3, silent=20), ticks(60, TRAINING, GONE), 26, VANISHED, {"failed": False}),
+    Case("the others go on", dead_rank(3), ticks(60, TRAINING, GONE, *GOES_ON), None),
+    Case("a rank leaves as the model is saved", dead_rank(), ticks(500, PhaseStarted(1.0, "save"), GONE), None),
+    Case("a rank leaves after the last step", dead_rank(), ticks(500, *LAST_STEP, GONE), None),
+    Case("every rank is gone", dead_rank(), ticks(500, RankExited(5.0, 0), GONE), None),
 )
 
 # ---- the disk: checkpoints of 10 GiB and a model of 1

@@ -19,8 +19,8 @@ from launch.worker.finding import TOO_SHORT
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured
 
 Facts = dict[str, Any]  # arguments of `measured`
-CPU = {"device": Device.cpu}
-FP32 = {"family": Family.trl, "precision": Precision.fp32}
+CPU: Facts = {"device": Device.cpu}
+FP32: Facts = {"family": Family.trl, "precision": Precision.fp32}
 OLMO = {"trainer": "olmo_core_finetune"}
 
 
@@ -172,7 +172,7 @@ MACHINE = (
 
 # ---- one width: preferences
 
-DPO = {"kind": Kind.dpo, "trainer": "dpo_tune_cache"}
+DPO: Facts = {"kind": Kind.dpo, "trainer": "dpo_tune_cache"}
 BUILT = [{"what": "reference_logprobs_cache", "requested": None, "found": "built", "verdict": None}]
 
 
@@ -245,7 +245,7 @@ def scaled(name: str, verdict: str, efficiency: float, device: Device = Device.c
     return Case("scaling", name, verdict, width(4, 2000.0 * efficiency), width(2, 1000.0))
 
 
-STEADY_RATE = {"columns": {"lr": [1e-3] * 10}}
+STEADY_RATE: Facts = {"columns": {"lr": [1e-3] * 10}}
 LATER = {"losses": [*falling(30)[:10], *(loss * 1.5 for loss in falling(30)[10:])], "ranks": 2}
 ACROSS = (
     *(Case(gate, "the first", None, {}) for gate in ("same_data", "same_schedule", "loss_parity", "scaling")),
