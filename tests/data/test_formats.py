@@ -2,232 +2,226 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from launch.config.schema import DataFormat, Kind
 from tests.data.files import CHAT, PAIR, chat, converted, problems, write_lines
 
+Row = dict[str, Any]
 SYSTEM = {"role": "system", "content": "Be brief."}
+EMPTY_SYSTEM = {"role": "system", "content": ""}
 QUESTION, ANSWER = CHAT["messages"]
+HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
+RESULT = {"role": "tool", "content": "42"}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        CHAT,
-        {"conversations": CHAT["messages"], "source": "web"},
-        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
-        {"instruction": "Hi", "input": "", "output": "Hello"},
-        {"instruction": "Hi", "context": None, "response": "Hello", "category": "qa"},
-        {"prompt": "Hi", "completion": "Hello"},
-        {"question": "Hi", "answer": "Hello"},
-        {"prompt": [QUESTION], "completion": [ANSWER]},
-        {"Instruction": "Hi", " Output ": "Hello", "id": 7},
-        {"Question": "Hi", "ANSWER": "Hello"},
-        {"conversations": [{"from": "User", "value": "Hi"}, {"from": "Assistant", "value": "Hello"}]},
-        {"conversations": [{"role": "human", "value": "Hi"}, {"role": "gpt", "value": "Hello"}]},
-        {"messages": [{**QUESTION, "content": [{"type": "text", "text": "Hi"}]}, ANSWER]},
-        {"messages": '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]'},
-    ],
-)
-def test_chats_of_every_shape_are_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
-    assert converted(write_lines(tmp_path / "a.jsonl", [row])) == [CHAT]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "system": "Be brief."},
-        {"instruction": "Hi", "output": "Hello", "system": "Be brief."},
-        {"messages": [{"role": "developer", "content": "Be brief."}, QUESTION, ANSWER]},
-        {"prompt": "Hi", "response": "Hello", "system": "Be brief."},
-    ],
-)
-def test_a_system_prompt_is_kept(tmp_path: Path, row: dict[str, Any]) -> None:
-    assert converted(write_lines(tmp_path / "a.jsonl", [row])) == [{"messages": [SYSTEM, QUESTION, ANSWER]}]
-
-
-def test_the_input_of_an_instruction_follows_it(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"instruction": "Translate", "input": "Haus", "output": "house"}])
-    assert converted(path) == [chat("Translate\n\nHaus", "house")]
-
-
-def test_the_parts_of_a_turn_are_lines_and_an_empty_system_prompt_stays(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
-    empty = {**SYSTEM, "content": ""}
-    row = {"messages": [empty, QUESTION, {"role": "assistant", "content": parts}]}
-    [found] = converted(write_lines(tmp_path / "a.jsonl", [row]))
-    assert found == {"messages": [empty, QUESTION, {"role": "assistant", "content": "Hel\nlo"}]}
-
-
-def test_tool_calls_are_kept(tmp_path: Path) -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
-    row = {"messages": [QUESTION, call, {"role": "tool", "content": "42"}, ANSWER], "tools": [{"name": "f"}]}
-    (found,) = converted(write_lines(tmp_path / "a.jsonl", [row]))
-    assert found["messages"][1] == {**call, "content": ""}
-    assert found["tools"] == [{"name": "f"}]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        PAIR,
-        {"prompt": "Hi", "chosen": "Hello", "rejected": "No"},
-        {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": [PAIR["rejected"][1]]},
-        {"instruction": "Hi", "input": "", "chosen": "Hello", "rejected": "No"},
-        {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"},
-        {"prompt": "Hi", **PAIR},  # the prompt once more, as UltraFeedback has it
-        {
-            "conversations": [{"from": "human", "value": "Hi"}],
-            "chosen": {"from": "gpt", "value": "Hello"},
-            "rejected": {"from": "gpt", "value": "No"},
-        },
-    ],
-)
-@pytest.mark.parametrize("kind", [Kind.dpo, Kind.rm])
-def test_pairs_of_every_shape_are_the_same(tmp_path: Path, row: dict[str, Any], kind: Kind) -> None:
-    assert converted(write_lines(tmp_path / "a.jsonl", [row]), kind=kind) == [PAIR]
-
-
-def test_columns_in_another_language_are_named(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"frage": "Hi", "antwort": "Hello"}])
-    (problem,) = problems(path)
-    assert problem.id == "data_columns"
-    assert "'frage', 'antwort'" in problem.message
-    assert str(problem.cure).endswith("as in data.columns.prompt=frage data.columns.completion=antwort")
-    assert converted(path, columns={"prompt": "frage", "completion": "antwort"}) == [CHAT]
-
-
-def test_a_format_can_be_said(tmp_path: Path) -> None:
-    row = {"messages": [QUESTION], "prompt": "Hi", "completion": "Hello"}
-    assert converted(write_lines(tmp_path / "a.jsonl", [row]), form=DataFormat.prompt_completion) == [CHAT]
-
-
-def messages(*turns: object) -> dict[str, object]:
+def messages(*turns: object) -> Row:
     return {"messages": list(turns)}
 
 
-def answered(content: object) -> dict[str, object]:
+def answered(content: object) -> Row:
     return messages(QUESTION, {"role": "assistant", "content": content})
 
 
-@pytest.mark.parametrize(
-    ("row", "id", "message"),
-    [
-        ([1, 2], "data_row", "the row is a list; an object with named columns is expected"),
-        (None, "data_row", "the row is null; an object with named columns is expected"),
-        ({"text": "once upon a time"}, "data_columns", "the columns 'text' fit no known format"),
-        ({}, "data_columns", "the columns none fit no known format"),
-        (PAIR, "data_columns", "preference pairs can't train an sft stage"),
-        (messages(), "data_no_answer", "messages is an empty list"),
-        ({"messages": "Hi"}, "data_row", "messages is a text; a list of messages is expected"),
-        (messages("Hi"), "data_row", "turn 1 of messages is a text; an object with role is expected"),
-        (messages(QUESTION), "data_no_answer", "no turn of the assistant: nothing in this row carries loss"),
-        (messages(SYSTEM), "data_no_answer", "the row has only a system turn"),
-        (messages(QUESTION, SYSTEM, ANSWER), "data_roles", "turn 2 is a system turn; it may only be the first"),
-        (messages({"role": "bard", "content": "x"}), "data_roles", "turn 1 of messages has the unknown role 'bard'"),
-        (messages({"content": "x"}), "data_roles", "turn 1 of messages has no 'role'; it has 'content'"),
-        (answered(None), "data_row", "turn 2 of messages is null where text belongs"),
-        (
-            answered(["a"]),
-            "data_row",
-            "turn 2 of messages is a list where text belongs",
-        ),
-        (
-            answered(42),
-            "data_row",
-            "turn 2 of messages is a number where text belongs",
-        ),
-        (answered(" \n"), "data_row", "turn 2 of messages is empty"),
-        (answered([{"type": "image_url"}]), "data_row", "turn 2 of messages has a part of type 'image_url'"),
-        (answered([{"type": "text"}]), "data_row", "turn 2 of messages is null where text belongs"),
-        (
-            messages(QUESTION, {**ANSWER, "weight": 0}, QUESTION, ANSWER),
-            "data_row",
-            "turn 2 of messages has weight 0, but the trainers learn every answer",
-        ),
-        (
-            messages(QUESTION, {**ANSWER, "train": False}),
-            "data_row",
-            "turn 2 of messages has train False, but the trainers learn every answer",
-        ),
-        (
-            messages(QUESTION, {"role": "assistant", "function_call": {"name": "f"}}),
-            "data_row",
-            "turn 2 of messages has a function_call, which chat templates leave out",
-        ),
-        ({"messages": None}, "data_columns", "the columns 'messages' (null) fit no known format"),
-        ({"prompt": "Hi", "completion": {"a": 1}}, "data_roles", "turn 1 of completion has no 'role'; it has 'a'"),
-        ({"instruction": "Hi", "output": ""}, "data_row", "output is empty"),
-    ],
+class Converted(NamedTuple):
+    name: str
+    row: Row
+    result: Row
+    kind: Kind = Kind.sft
+    options: Row | None = None
+
+
+BRIEF = messages(SYSTEM, QUESTION, ANSWER)
+PARTS = messages(EMPTY_SYSTEM, *answered([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])["messages"])
+CALLS = {**messages(QUESTION, CALL, RESULT, ANSWER), "tools": [{"name": "f"}]}
+GERMAN = {"prompt": "frage", "completion": "antwort"}
+BY_HAND = {"form": DataFormat.prompt_completion}
+ONE_TURN = {"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "No"}}
+CONVERTED = (
+    Converted("messages", CHAT, CHAT),
+    Converted("OpenAI's turns of conversations", {"conversations": [QUESTION, ANSWER], "source": "web"}, CHAT),
+    Converted("ShareGPT", {"conversations": [HUMAN, GPT]}, CHAT),
+    Converted(
+        "ShareGPT, other names", {"conversations": [{**HUMAN, "from": "User"}, {**GPT, "from": "Assistant"}]}, CHAT
+    ),
+    Converted(
+        "ShareGPT, as roles",
+        {"conversations": [{"role": "human", "value": "Hi"}, {"role": "gpt", "value": "Hello"}]},
+        CHAT,
+    ),
+    Converted("Alpaca", {"instruction": "Hi", "input": "", "output": "Hello"}, CHAT),
+    Converted("Alpaca with an input", {"instruction": "A", "input": "B", "output": "C"}, chat("A\n\nB", "C")),
+    Converted("Alpaca, capitals and spaces", {"Instruction": "Hi", " Output ": "Hello", "id": 7}, CHAT),
+    Converted("Dolly", {"instruction": "Hi", "context": None, "response": "Hello", "category": "qa"}, CHAT),
+    Converted("prompt and completion", {"prompt": "Hi", "completion": "Hello"}, CHAT),
+    Converted("prompt and completion of turns", {"prompt": [QUESTION], "completion": [ANSWER]}, CHAT),
+    Converted("question and answer", {"question": "Hi", "answer": "Hello"}, CHAT),
+    Converted("a part of a turn", messages({**QUESTION, "content": [{"type": "text", "text": "Hi"}]}, ANSWER), CHAT),
+    Converted("messages as JSON text", {"messages": json.dumps([QUESTION, ANSWER])}, CHAT),
+    Converted(
+        "parts are lines, and an empty system prompt stays",
+        PARTS,
+        messages(EMPTY_SYSTEM, *answered("Hel\nlo")["messages"]),
+    ),
+    Converted("system prompt of ShareGPT", {"conversations": [HUMAN, GPT], "system": "Be brief."}, BRIEF),
+    Converted("system prompt of Alpaca", {"instruction": "Hi", "output": "Hello", "system": "Be brief."}, BRIEF),
+    Converted("system prompt of a prompt", {"prompt": "Hi", "response": "Hello", "system": "Be brief."}, BRIEF),
+    Converted("developer", messages({**SYSTEM, "role": "developer"}, QUESTION, ANSWER), BRIEF),
+    Converted("tool calls", CALLS, {**CALLS, **messages(QUESTION, {**CALL, "content": ""}, RESULT, ANSWER)}),
+    Converted("columns in another language", {"frage": "Hi", "antwort": "Hello"}, CHAT, options={"columns": GERMAN}),
+    Converted(
+        "a format that is set", {**messages(QUESTION), "prompt": "Hi", "completion": "Hello"}, CHAT, options=BY_HAND
+    ),
+    Converted("pair", PAIR, PAIR, Kind.dpo),
+    Converted("pair of a reward model", PAIR, PAIR, Kind.rm),
+    Converted("pair of texts", {"prompt": "Hi", "chosen": "Hello", "rejected": "No"}, PAIR, Kind.dpo),
+    Converted(
+        "pair of turns", {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": PAIR["rejected"][1:]}, PAIR, Kind.dpo
+    ),
+    Converted(
+        "pair of Alpaca", {"instruction": "Hi", "input": "", "chosen": "Hello", "rejected": "No"}, PAIR, Kind.dpo
+    ),
+    Converted("pair, capitals", {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"}, PAIR, Kind.dpo),
+    Converted("pair with the prompt once more, as in UltraFeedback", {"prompt": "Hi", **PAIR}, PAIR, Kind.dpo),
+    Converted("pair of ShareGPT", ONE_TURN, PAIR, Kind.dpo),
 )
-def test_a_row_that_cannot_be_used(tmp_path: Path, row: object, id: str, message: str) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [row])
-    (problem,) = problems(path)
-    assert (problem.id, problem.message, problem.where) == (id, message, f"{path}:1")
 
 
-def test_half_of_a_character_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CONVERTED, ids=lambda case: case.name)
+def test_a_row_is_converted(tmp_path: Path, case: Converted) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [case.row])
+    assert converted(path, kind=case.kind, **(case.options or {})) == [case.result]
+
+
+class Refused(NamedTuple):
+    name: str
+    row: object
+    id: str
+    message: str
+    kind: Kind = Kind.sft
+
+
+LEARNED = "but the trainers learn every answer"
+NO_ANSWER = "no turn of the assistant: nothing in this row carries loss"
+TWO_CHATS = {**PAIR, "rejected": chat("Other", "No")["messages"]}
+EQUAL = {"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"}
+NO_FORMAT = "fit no known format"
+REFUSED = (
+    Refused("a list", [1, 2], "data_row", "the row is a list; an object with named columns is expected"),
+    Refused("null", None, "data_row", "the row is null; an object with named columns is expected"),
+    Refused("unknown columns", {"text": "once"}, "data_columns", f"the columns 'text' {NO_FORMAT}"),
+    Refused("no columns", {}, "data_columns", f"the columns none {NO_FORMAT}"),
+    Refused("messages is null", {"messages": None}, "data_columns", f"the columns 'messages' (null) {NO_FORMAT}"),
+    Refused("other language", {"frage": "Hi", "antwort": "Hello"}, "data_columns", "'frage', 'antwort'"),
+    Refused("a pair for SFT", PAIR, "data_columns", "preference pairs can't train an sft stage"),
+    Refused("no turns", messages(), "data_no_answer", "messages is an empty list"),
+    Refused("messages is a text", {"messages": "Hi"}, "data_row", "messages is a text; a list of messages is expected"),
+    Refused("a turn is a text", messages("Hi"), "data_row", "turn 1 of messages is a text; an object with role is"),
+    Refused("no answer", messages(QUESTION), "data_no_answer", NO_ANSWER),
+    Refused("system only", messages(SYSTEM), "data_no_answer", "the row has only a system turn"),
+    Refused(
+        "system later", messages(QUESTION, SYSTEM, ANSWER), "data_roles", "turn 2 is a system turn; it may only be"
+    ),
+    Refused("unknown role", messages({"role": "bard", "content": "x"}), "data_roles", "has the unknown role 'bard'"),
+    Refused("no role", messages({"content": "x"}), "data_roles", "turn 1 of messages has no 'role'; it has 'content'"),
+    Refused("content is null", answered(None), "data_row", "turn 2 of messages is null where text belongs"),
+    Refused("content is a list", answered(["a"]), "data_row", "turn 2 of messages is a list where text belongs"),
+    Refused("content is a number", answered(42), "data_row", "turn 2 of messages is a number where text belongs"),
+    Refused("content is empty", answered(" \n"), "data_row", "turn 2 of messages is empty"),
+    Refused("an image", answered([{"type": "image_url"}]), "data_row", "has a part of type 'image_url'"),
+    Refused("a part without text", answered([{"type": "text"}]), "data_row", "is null where text belongs"),
+    Refused(
+        "a weight",
+        messages(QUESTION, {**ANSWER, "weight": 0}),
+        "data_row",
+        f"turn 2 of messages has weight 0, {LEARNED}",
+    ),
+    Refused("not to train", messages(QUESTION, {**ANSWER, "train": False}), "data_row", f"has train False, {LEARNED}"),
+    Refused(
+        "function_call",
+        messages(QUESTION, {"role": "assistant", "function_call": {}}),
+        "data_row",
+        "function_call, which",
+    ),
+    Refused(
+        "a completion that is no turn",
+        {"prompt": "Hi", "completion": {"a": 1}},
+        "data_roles",
+        "turn 1 of completion has no",
+    ),
+    Refused("an empty output", {"instruction": "Hi", "output": ""}, "data_row", "output is empty"),
+    Refused(
+        "half of a character pair",
+        {"prompt": "Hi", "completion": "\ud83d"},
+        "data_row",
+        r"half of a character pair ('\ud83d')",
+    ),
+    Refused(
+        "a chat for DPO", CHAT, "data_columns", "a dpo stage needs pairs, and the columns are 'messages'", Kind.dpo
+    ),
+    Refused(
+        "no prompt",
+        {"chosen": "Hello", "rejected": "No"},
+        "data_pair",
+        "chosen is an answer without a prompt",
+        Kind.dpo,
+    ),
+    Refused(
+        "no answer in a pair",
+        {**PAIR, "rejected": [QUESTION]},
+        "data_no_answer",
+        "rejected does not end with a",
+        Kind.dpo,
+    ),
+    Refused("two chats", TWO_CHATS, "data_pair", "chosen and rejected answer different conversations", Kind.dpo),
+    Refused("an equal pair", EQUAL, "data_pair", "chosen and rejected are equal, so there is nothing", Kind.dpo),
+    Refused("a list in a pair", {**EQUAL, "rejected": [["No"]]}, "data_row", "turn 1 of rejected is a list;", Kind.dpo),
+)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_a_row_that_cannot_be_used(tmp_path: Path, case: Refused) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"prompt": "Hi", "completion": "\\ud83d"}\n')
-    (problem,) = problems(path)
-    assert problem.message == "completion contains half of a character pair ('\\ud83d')"
+    path.write_text(json.dumps(case.row) + "\n", encoding="utf-8")
+    [problem] = problems(path, kind=case.kind)
+    assert (problem.id, problem.where) == (case.id, f"{path}:1")
+    assert case.message in problem.message
 
 
-@pytest.mark.parametrize(
-    ("row", "id", "message"),
-    [
-        (CHAT, "data_columns", "a dpo stage needs pairs, and the columns are 'messages'"),
-        ({"chosen": "Hello", "rejected": "No"}, "data_pair", "chosen is an answer without a prompt"),
-        (
-            {**PAIR, "rejected": [QUESTION]},
-            "data_no_answer",
-            "rejected does not end with a turn of the assistant",
-        ),
-        (
-            {**PAIR, "rejected": chat("Other", "No")["messages"]},
-            "data_pair",
-            "chosen and rejected answer different conversations; only their last turn may differ",
-        ),
-        (
-            {"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"},
-            "data_pair",
-            "chosen and rejected are equal, so there is nothing to prefer",
-        ),
-        ({"prompt": "Hi", "chosen": "Hello", "rejected": [["No"]]}, "data_row", "turn 1 of rejected is a list;"),
-    ],
+class Files(NamedTuple):
+    name: str
+    rows: list[Any]
+    id: str
+    lines: tuple[int, ...]  # of the rows that are named
+    message: str = ""  # a part of the first one's
+    cure: str = ""  # its end
+
+
+BROKEN = messages(QUESTION)
+COLUMNS = "as in data.columns.prompt=frage data.columns.completion=antwort"
+MIXED = "this is a row of alpaca, and the rows before it are chat"
+FILES = (
+    Files("no format fits: once", [{"text": "once"}] * 5, "data_columns", (1,)),
+    Files("columns in another language", [{"frage": "Hi", "antwort": "Hello"}], "data_columns", (1,), cure=COLUMNS),
+    Files(
+        "rows inside one object", [{"version": 1, "data": [CHAT, CHAT]}], "data_columns", (1,), cure="jq -c '.data[]'"
+    ),
+    Files("two kinds of rows", [CHAT, CHAT, {"instruction": "Hi", "output": "Hello"}], "data_mixed", (3,), MIXED),
+    Files("the first faults together", [CHAT, BROKEN, CHAT, BROKEN, BROKEN], "data_no_answer", (2, 4, 5)),
 )
-def test_a_pair_that_cannot_be_used(tmp_path: Path, row: object, id: str, message: str) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [row])
-    (problem,) = problems(path, kind=Kind.dpo)
-    assert problem.id == id
-    assert problem.message.startswith(message)
 
 
-def test_a_file_that_no_format_fits_is_refused_once(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"text": "once"}] * 5)
-    assert [problem.where for problem in problems(path)] == [f"{path}:1"]
-
-
-def test_rows_inside_one_object_are_named(tmp_path: Path) -> None:
-    (problem,) = problems(write_lines(tmp_path / "a.json", [{"version": 1, "data": [CHAT, CHAT]}]))
-    assert problem.id == "data_columns" and str(problem.cure).endswith("jq -c '.data[]'")
-
-
-def test_two_kinds_of_rows_in_one_file(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [CHAT, CHAT, {"instruction": "Hi", "output": "Hello"}])
-    (problem,) = problems(path)
-    assert (problem.id, problem.where) == ("data_mixed", f"{path}:3")
-    assert problem.message == "this is a row of alpaca, and the rows before it are chat"
-
-
-def test_the_first_faults_are_shown_together(tmp_path: Path) -> None:
-    broken = {"messages": [QUESTION]}
-    path = write_lines(tmp_path / "a.jsonl", [CHAT, broken, CHAT, broken, broken])
-    assert [problem.where for problem in problems(path)] == [f"{path}:{line}" for line in (2, 4, 5)]
+@pytest.mark.parametrize("case", FILES, ids=lambda case: case.name)
+def test_a_file_that_cannot_be_used(tmp_path: Path, case: Files) -> None:
+    path = write_lines(tmp_path / "a.json", case.rows)
+    found = problems(path)
+    assert [(problem.id, problem.where) for problem in found] == [(case.id, f"{path}:{line}") for line in case.lines]
+    assert case.message in found[0].message and str(found[0].cure).endswith(case.cure)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "[]"])

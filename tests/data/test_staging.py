@@ -202,26 +202,30 @@ def test_a_split_is_never_trained_on_and_always_the_same(tmp_path: Path) -> None
     assert read(again.folder / "validation.jsonl") == held_out
 
 
+TWO = [CHAT, chat("a", "b")]
+
+
 @pytest.mark.parametrize(
-    ("rows", "share", "reason"),
+    ("rows", "share", "outcome"),
     [
+        (TWO, 0.5, (1, 1)),
         ([CHAT, CHAT], 0.5, "all 2 rows are equal"),
-        ([CHAT, chat("a", "b")], 0.9, "0.9 of 2 rows leaves none to train on"),
-        ([CHAT, chat("a", "b")], 0.1, "0.1 of 2 rows is less than one row"),
+        (TWO, 0.9, "0.9 of 2 rows leaves none to train on"),
+        (TWO, 0.1, "0.1 of 2 rows is less than one row"),
     ],
 )
-def test_a_split_leaves_rows_on_both_sides(tmp_path: Path, rows: list[object], share: float, reason: str) -> None:
+def test_a_split_leaves_rows_on_both_sides(
+    tmp_path: Path, rows: list[object], share: float, outcome: tuple[int, int] | str
+) -> None:
     data = local(write_lines(tmp_path / "a.jsonl", rows), validation=share)
-    with pytest.raises(UserError, match=reason) as refused:
+    if not isinstance(outcome, str):
+        counts = staged(data)
+        assert counts is not None and (counts.train, counts.validation) == outcome
+        return
+    with pytest.raises(UserError) as refused:
         staged(data)
-    assert refused.value.problems[0].id == "data_split"
+    assert refused.value.problems[0].id == "data_split" and outcome in refused.value.problems[0].message
     assert list(data.folder.parent.iterdir()) == []
-
-
-def test_two_rows_can_be_split(tmp_path: Path) -> None:
-    counts = staged(local(write_lines(tmp_path / "b.jsonl", [CHAT, chat("a", "b")]), validation=0.5))
-    assert counts is not None
-    assert (counts.train, counts.validation) == (1, 1)
 
 
 def test_a_file_for_validation(tmp_path: Path) -> None:
@@ -244,42 +248,39 @@ def test_the_first_rows_are_described(tmp_path: Path) -> None:
     assert read_structure(local(path)).read == 500  # known from the copy
 
 
-@pytest.mark.parametrize("names", [["a.jsonl", "b/c.csv"], ["train.jsonl", "train-2.jsonl", "test.jsonl", "x.txt"]])
-def test_folders(tmp_path: Path, names: list[str]) -> None:
-    for name in [*names, ".hidden.jsonl"]:
+# the files of a folder, what is named, and the files that are found or the id of the refusal
+FIND = {
+    "a folder": (["a.jsonl", "b/c.csv", ".hidden.jsonl"], ".", ["a.jsonl", "b/c.csv"]),
+    "a folder with a split": (
+        ["train.jsonl", "train-2.jsonl", "test.jsonl", "x.txt"],
+        ".",
+        ["train-2.jsonl", "train.jsonl"],
+    ),
+    "other files": (["a.jsonl", "x.txt.bak"], ".", ["a.jsonl"]),
+    "a split is a whole word": (["chats.jsonl", "trainers.csv"], ".", ["chats.jsonl", "trainers.csv"]),
+    "a pattern": (["a/1.jsonl", "b/2.jsonl"], "*/*.jsonl", ["a/1.jsonl", "b/2.jsonl"]),
+    "a pattern of nothing": (["a.jsonl"], "nothing*", "data_no_files"),
+    "a folder of nothing": (["a.jsonl", "c/.hidden.jsonl"], "c", "data_no_files"),
+    "a document": (["rows.docx"], "rows.docx", "data_file_type"),
+    # it is not left out
+    "packed JSON lines": (["a.jsonl", "more.jsonl.zst"], ".", "data_file_type"),
+    "packed CSV": (["a.jsonl", "more.csv.zip"], ".", "data_file_type"),
+}
+
+
+@pytest.mark.parametrize("case", FIND)
+def test_files_are_found(tmp_path: Path, case: str) -> None:
+    files, reference, expected = FIND[case]
+    for name in files:
         write_lines(tmp_path / name, [CHAT])
-    expected = [name for name in sorted(names) if "train" in name] or names
-    assert find_files(tmp_path, "train", None) == tuple(sorted(tmp_path / name for name in expected))
-
-
-def test_only_whole_words_name_a_split(tmp_path: Path) -> None:
-    for name in ("chats.jsonl", "trainers.csv"):
-        write_lines(tmp_path / name, [CHAT])
-    assert len(find_files(tmp_path, "train", None)) == 2
-
-
-@pytest.mark.parametrize("name", ["more.jsonl.zst", "more.csv.zip"])
-def test_a_file_of_a_folder_that_can_not_be_unpacked_is_not_left_out(tmp_path: Path, name: str) -> None:
-    write_lines(tmp_path / "a.jsonl", [CHAT])
-    (tmp_path / name).write_bytes(b"packed")
+    if isinstance(expected, list):
+        assert find_files(tmp_path / reference, "train", None) == tuple(tmp_path / name for name in expected)
+        return
     with pytest.raises(UserError) as refused:
-        find_files(tmp_path, "train", "data.mix")
+        find_files(tmp_path / reference, "train", "data.mix")
     [problem] = refused.value.problems
-    assert problem.id == "data_file_type" and name in problem.message and "unpack it" in str(problem.cure)
-
-
-def test_patterns_and_what_is_no_data(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a" / "1.jsonl", [CHAT])
-    write_lines(tmp_path / "b" / "2.jsonl", [CHAT])
-    found = find_files(tmp_path / "*" / "*.jsonl", "train", None)
-    assert [path.name for path in found] == ["1.jsonl", "2.jsonl"]
-    for reference in ("nothing*", "c"):
-        (tmp_path / "c").mkdir(exist_ok=True)
-        with pytest.raises(UserError, match="data_no_files"):
-            find_files(tmp_path / reference, "train", "data.mix")
-    (tmp_path / "rows.docx").write_text("x")
-    with pytest.raises(UserError, match="data_file_type"):
-        find_files(tmp_path / "rows.docx", "train", "data.mix")
+    assert problem.id == expected
+    assert not case.startswith("packed") or (files[-1] in problem.message and "unpack it" in str(problem.cure))
 
 
 def test_validation_rows_that_are_also_trained_on_are_counted_by_content(tmp_path: Path) -> None:
