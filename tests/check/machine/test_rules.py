@@ -14,6 +14,7 @@ import pytest
 from launch.check.machine.accounts import hub_token_exists, push_is_allowed, wandb_key_exists
 from launch.check.machine.disk import disk_has_room
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
+from launch.check.machine.inputs import hub_is_reachable
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host, PreflightRule
 from launch.host.nvidia import query_gpus
@@ -29,8 +30,9 @@ ACCOUNTS: dict[str, dict[str, Any]] = {
 
 class _Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        account = ACCOUNTS.get(self.headers["Authorization"].removeprefix("Bearer "))
-        self.send_response(200 if account and self.path == "/api/whoami-v2" else 401)
+        account = ACCOUNTS.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
+        status = 200 if account and self.path == "/api/whoami-v2" else 401
+        self.send_response(int(self.path.split("/")[2]) if self.path.startswith("/status/") else status)
         self.end_headers()
         self.wfile.write(json.dumps(account).encode())
 
@@ -49,10 +51,10 @@ def hub() -> Iterator[str]:
 class Machine(NamedTuple):
     """The facts of a case."""
 
-    environ: Mapping[str, str] = {}  # {hub}: the hub's address; HOME is an empty folder
+    environ: Mapping[str, str] = {}  # {hub}: the hub's address; {home}: a folder, which is HOME too
+    files: Mapping[str, str] = {}  # in that folder, which is empty otherwise
     cards: Sequence[int] | None = None  # MiB in use on each; None: there is no driver
     driver: Mapping[str, Any] = {}  # how else the driver answers
-    netrc: bool = False
     ends_after: int | None = None
 
 
@@ -67,7 +69,7 @@ class Case(NamedTuple):
 
 
 def gpus(*used: int, visible: str | None = None, **driver: Any) -> Machine:
-    return Machine({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, used, driver)
+    return Machine({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, cards=used, driver=driver)
 
 
 NOTHING = Machine()
@@ -126,6 +128,7 @@ def hub_with(token: str) -> Machine:
 PUSH = "stage=sft hub.push=ann/model"
 WANDB = "stage=sft tracking=wandb tracking_entity=me"
 OLMO_WANDB = "stage=dpo trainer=dpo model=olmo2_1b tracking=wandb tracking_entity=me"
+LOGIN = Machine(files={".netrc": "machine api.wandb.ai login user password x\n"})
 SILENT = Machine({"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"})
 GATED = "meta-llama/Llama-3.1-8B is gated"
 TO_LAB, TO_OTHER = PUSH.replace("ann", "lab"), PUSH.replace("ann", "other")
@@ -142,23 +145,45 @@ RIGHTS = (
     Case("a free model", hub_token_exists, "stage=sft model=olmo2_1b", NOTHING, "skipped"),
     Case("no login", wandb_key_exists, WANDB, NOTHING, "fail", cure="tracking=wandb_offline"),
     Case("offline", wandb_key_exists, "stage=sft tracking=wandb_offline", NOTHING, "skipped"),
-    Case("a login", wandb_key_exists, WANDB, Machine(netrc=True), "pass"),
-    Case("a login for OLMo-core", wandb_key_exists, OLMO_WANDB, Machine(netrc=True), "fail", "WANDB_API_KEY only"),
+    Case("a login", wandb_key_exists, WANDB, LOGIN, "pass"),
+    Case("a login for OLMo-core", wandb_key_exists, OLMO_WANDB, LOGIN, "fail", "WANDB_API_KEY only"),
     Case("a key for OLMo-core", wandb_key_exists, OLMO_WANDB, Machine({"WANDB_API_KEY": "x"}), "pass"),
 )
 
 
-@pytest.mark.parametrize("case", (*GPUS, *ROOM, *RIGHTS), ids=lambda case: f"{case.rule.id}: {case.name}")
+def hub_at(endpoint: str, **more: str) -> Machine:
+    return Machine({"HF_HUB_CACHE": "{home}/hub", "HF_ENDPOINT": endpoint, **more})
+
+
+BASE, LOCAL = "stage=demo trainer=trl_sft model.path=owner/base", "stage=demo"
+OFFLINE = hub_at("{hub}/status/200", HF_HUB_OFFLINE="1")
+CACHED = OFFLINE._replace(files={"hub/models--owner--base/snapshots/abc/config.json": "{}"})
+FORBIDDEN = "owner/base would come from the hub, which HF_HUB_OFFLINE=1 forbids"
+HUB = (
+    Case("answers 200", hub_is_reachable, BASE, hub_at("{hub}/status/200"), "pass"),
+    Case("answers 404", hub_is_reachable, BASE, hub_at("{hub}/status/404"), "pass"),
+    # a proxy's
+    Case("answers 403", hub_is_reachable, BASE, hub_at("{hub}/status/403"), "fail"),
+    Case("answers 502", hub_is_reachable, BASE, hub_at("{hub}/status/502"), "fail"),
+    Case("refuses", hub_is_reachable, BASE, hub_at("http://127.0.0.1:9"), "fail", "Connection refused"),
+    Case("offline", hub_is_reachable, BASE, OFFLINE, "fail", FORBIDDEN),
+    Case("offline with a cached model", hub_is_reachable, BASE, CACHED, "skipped"),
+    Case("offline with a local model", hub_is_reachable, LOCAL, OFFLINE, "skipped"),
+)
+
+
+@pytest.mark.parametrize("case", (*GPUS, *ROOM, *RIGHTS, *HUB), ids=lambda case: f"{case.rule.id}: {case.name}")
 def test_rule(case: Case, hub: str, tmp_path: Path) -> None:
     home, facts = tmp_path / "home", case.machine
     home.mkdir()
-    if facts.netrc:
-        (home / ".netrc").write_text("machine api.wandb.ai login user password x\n", encoding="utf-8")
-        (home / ".netrc").chmod(0o600)
+    for name, text in facts.files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text, encoding="utf-8")
+        (home / name).chmod(0o600)
     environ = {"HOME": str(home), "PATH": "/nowhere"}
     if facts.cards is not None:
         environ |= install_driver(tmp_path, facts.cards, **facts.driver)
-    environ |= {name: value.format(hub=hub) for name, value in facts.environ.items()}
+    environ |= {name: value.format(hub=hub, home=home) for name, value in facts.environ.items()}
     plan = build_plan(composed(*case.overrides.split()), fixed_machine(tmp_path))
     finding = case.rule.inspect(plan, Host(environ, query_gpus(environ), facts.ends_after))
     assert finding.level == case.verdict, finding
