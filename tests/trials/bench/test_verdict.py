@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
-from launch.trials.bench.verdict import BenchVerdict, format_ratio, judge_pairs
+from launch.trials.bench.verdict import format_ratio, judge_pairs
 from launch.trials.measurement import Figures
 
 
@@ -31,72 +32,67 @@ def figures(per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2
     return Figures(**{**values, **more})
 
 
-def verdict(*pairs: tuple[Figures, Figures], **more: Any) -> BenchVerdict:
-    result = judge_pairs(pairs, 0.05, **more)
+class Case(NamedTuple):
+    name: str
+    pairs: Sequence[tuple[Figures, Figures]]
+    verdict: dict[str, str]  # of what the verdict judges
+    summary: Sequence[str] = ()  # parts of it
+    same_setting: bool = False
+
+
+def rates(*pairs: tuple[float, float], **more: Any) -> list[tuple[Figures, Figures]]:
+    return [(figures(first), figures(second, **more)) for first, second in pairs]
+
+
+def memory(gib: float | None) -> list[tuple[Figures, Figures]]:
+    return [(figures(), figures(memory_gib=gib))]
+
+
+SAME = {"loss": "same", "data": "same", "memory": "same"}
+OTHER = (3.0, 2.8, 2.7)
+STILL = figures(losses=(12.50, 12.49, 12.48))
+FIVE_TIMES = rates((1000, 5600), (1010, 5700))
+CHANGED = {"speed": "faster", "loss": "differs"}
+CASES = (
+    Case("faster", FIVE_TIMES, {"speed": "faster", **SAME}, ("B is faster", "2 pairs", "0.00% apart")),
+    Case("slower", rates((1000, 500), (1000, 505)), {"speed": "slower"}),
+    Case("noisy", rates((1000, 1100), (1000, 950)), {"speed": "undecided"}, ("includes 1",)),
+    Case("one pair", rates((1000, 5000)), {"speed": "undecided"}, ("one pair has no spread",)),
+    Case(
+        "faster with another loss", rates(*[(1000, 5600)] * 2, losses=OTHER), CHANGED, ("not one of the same training",)
+    ),
+    Case("slower with another loss", rates((1000, 900), losses=OTHER), {"loss": "differs"}, ("B changes the loss",)),
+    Case("nan", rates((1000, 5000), losses=(3.0, 2.8, math.nan)), {"loss": "differs"}, ("not a number",)),
+    Case("infinite", rates((1000, 5000), losses=(3.0, 2.8, math.inf)), {"loss": "differs"}, ("not a number",)),
+    Case("a loss that hardly moved", [(STILL, STILL)], {"loss": "same"}, ("shows little about learning",)),
+    Case("no losses", [(figures(losses=()), figures(losses=()))], {"loss": "unknown"}),
+    Case(
+        "other tokens", [(figures(), figures(tokens=(900.0, 1000.0, 1101.0)))], {"data": "differs"}, ("different data",)
+    ),
+    Case("no tokens", [(figures(), figures(tokens=()))], {"data": "unknown"}),
+    Case("more memory", memory(88.0), {"memory": "more"}),
+    Case("less memory", memory(23.0), {"memory": "less"}),
+    Case("nearly the same memory", memory(40.2), {"memory": "same"}),
+    Case("unknown memory", memory(None), {"memory": "unknown"}, ("unknown",)),
+    Case("the same setting", rates((1000, 1010), (1000, 990)), {}, ("the difference is noise",), same_setting=True),
+    Case("an unsteady machine", rates((1000, 2000), (1000, 2001)), {}, ("not steady",), same_setting=True),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_verdict(case: Case) -> None:
+    result = judge_pairs(case.pairs, 0.05, same_setting=case.same_setting)
     assert result is not None
-    return result
+    assert {name: getattr(result, name) for name in case.verdict} == case.verdict
+    assert [part for part in case.summary if not any(part in line for line in result.summary)] == [], result.summary
+    assert any("shows little" in line for line in result.summary) == (case.pairs[0][0] is STILL)
+    assert ("unknown" in result.summary[-1]) == (result.memory == "unknown")
 
 
-def test_faster_with_the_same_loss() -> None:
-    result = verdict((figures(1000), figures(5600)), (figures(1010), figures(5700)))
-    assert (result.speed, result.loss, result.data, result.memory) == ("faster", "same", "same", "same")
-    assert "B is faster" in result.summary[0] and "2 pairs" in result.summary[0]
-    assert "0.00% apart" in result.summary[1]
-
-
-def test_slower_and_undecided() -> None:
-    assert verdict((figures(1000), figures(500)), (figures(1000), figures(505))).speed == "slower"
-    noisy = verdict((figures(1000), figures(1100)), (figures(1000), figures(950)))
-    assert noisy.speed == "undecided" and "includes 1" in noisy.summary[0]
-    single = verdict((figures(1000), figures(5000)))
-    assert single.speed == "undecided" and "one pair has no spread" in single.summary[0]
-
-
-def test_a_speed_up_that_changes_the_loss_is_not_called_one() -> None:
-    other = figures(5600, losses=(3.0, 2.8, 2.7))
-    result = verdict((figures(1000), other), (figures(1000), other))
-    assert (result.speed, result.loss) == ("faster", "differs")
-    assert result.loss_difference == pytest.approx(0.08)
-    assert "speed-up is not one of the same training" in result.summary[1]
-    slow = verdict((figures(1000), figures(900, losses=(3.0, 2.8, 2.7))))
-    assert "B changes the loss" in slow.summary[1]
-
-
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_a_different_loss(broken: float) -> None:
-    result = verdict((figures(), figures(5000, losses=(3.0, 2.8, broken))))
-    assert result.loss == "differs" and "not a number" in result.summary[1]
-
-
-def test_a_loss_that_hardly_moved_shows_little() -> None:
-    still = figures(losses=(12.50, 12.49, 12.48))
-    assert "shows little about learning" in verdict((still, still)).summary[1]
-    assert "says little" not in verdict((figures(), figures())).summary[1]
-
-
-def test_no_losses() -> None:
-    result = verdict((figures(losses=()), figures(losses=())))
-    assert result.loss == "unknown" and result.loss_difference is None
-
-
-def test_other_tokens_are_other_data() -> None:
-    result = verdict((figures(), figures(tokens=(900.0, 1000.0, 1101.0))))
-    assert result.data == "differs" and any("different data" in line for line in result.summary)
-    assert verdict((figures(), figures(tokens=()))).data == "unknown"
-
-
-@pytest.mark.parametrize(("gib", "word"), [(88.0, "more"), (23.0, "less"), (40.2, "same"), (None, "unknown")])
-def test_memory(gib: float | None, word: str) -> None:
-    result = verdict((figures(), figures(memory_gib=gib)))
-    assert result.memory == word
-    assert ("unknown" in result.summary[-1]) == (gib is None)
-
-
-def test_the_same_setting_twice_is_noise_or_an_unsteady_machine() -> None:
-    even = verdict((figures(1000), figures(1010)), (figures(1000), figures(990)), same_setting=True)
-    assert "the difference is noise" in even.summary[0]
-    uneven = verdict((figures(1000), figures(2000)), (figures(1000), figures(2001)), same_setting=True)
-    assert "not steady" in uneven.summary[0]
+def test_the_difference_of_losses_is_relative() -> None:
+    result, without = (judge_pairs(rates((1000, 1000), losses=losses), 0.05) for losses in (OTHER, ()))
+    assert result is not None and result.loss_difference == pytest.approx(0.08)
+    assert without is not None and without.loss_difference is None
 
 
 def test_rates_of_other_units_are_not_compared() -> None:

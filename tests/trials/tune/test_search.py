@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,52 +25,92 @@ def record(tmp_path: Path) -> TuneRecord:
     return record_in(tmp_path)
 
 
-class Probes:
-    """Probes that are made up; `probed` are the settings that were probed."""
+Answer = Callable[[Prediction, int], Probe]
 
-    def __init__(self, factor: float = 1.0) -> None:
+
+def as_predicted(prediction: Prediction, number: int) -> Probe:
+    return measured(prediction, prediction.seconds)
+
+
+class Probes:
+    """Probes that are made up: `answer` is what the probe of this number measures; `probed` are their settings."""
+
+    def __init__(self, answer: Answer = as_predicted) -> None:
         self.probed: list[str] = []
-        self._factor = factor
+        self._answer = answer
 
     def __call__(self, probe: Probe) -> None:
         self.steps = probe.steps  # of the last probe
         self.probed.append(probe.label)
-        vars(probe).update(vars(self.result(probe.prediction)))
-
-    def result(self, prediction: Prediction) -> Probe:
-        return measured(prediction, prediction.seconds * self._factor)
+        vars(probe).update(vars(self._answer(probe.prediction, len(self.probed))))
 
 
 def go(record: TuneRecord, probes: Probes) -> None:
     search(record, probes, lambda best: [])
 
 
-def test_the_predicted_fastest_goes_first_and_a_true_model_is_soon_confirmed(record: TuneRecord) -> None:
-    first, probes = record.estimates[0].prediction.label, Probes()
-    go(record, probes)
-    assert probes.probed[0] == first and record.stop == Stop.best_beats_the_rest
-    assert len(probes.probed) < 8 and record.best is not None and record.best.prediction.label == first
-    assert record.state == State.done
+def times(factor: float) -> Answer:
+    return lambda prediction, number: measured(prediction, prediction.seconds * factor)
 
 
-@pytest.mark.parametrize("factor", [0.4, 3.0])
-def test_a_card_that_is_faster_or_slower_as_a_whole_changes_nothing_but_the_seconds(
-    record: TuneRecord, factor: float
-) -> None:
-    first, probes = record.estimates[0].prediction.label, Probes(factor)
+def dead(prediction: Prediction, number: int) -> Probe:
+    return failed(prediction, "No module named 'liger_kernel'")
+
+
+def second_is(answer: Answer, others: Answer) -> Answer:
+    return lambda prediction, number: (answer if number == 2 else others)(prediction, number)
+
+
+def full(prediction: Prediction, number: int) -> Probe:
+    return out_of_memory(prediction)
+
+
+def stopped(prediction: Prediction, number: int) -> Probe:
+    return ended(prediction, State.interrupted)
+
+
+def fails(prediction: Prediction, number: int) -> Probe:
+    return failed(prediction) if number == 1 else as_predicted(prediction, number)
+
+
+USUAL, FIRST, ONE = TuneConfig(), TuneConfig(minutes=1 / 60), TuneConfig(probes=1)
+DONE, FAILED = State.done, State.failed
+CONFIRMED: set[Stop] = {Stop.best_beats_the_rest}
+TRIED: set[Stop] = {Stop.all_tried, Stop.probes_used}
+# what the probes measure, the limits, the state at the end, why it stopped, and the number of probes if it is certain
+ENDS: dict[str, tuple[Answer, TuneConfig, State, set[Stop], int | None]] = {
+    "a true model is confirmed": (as_predicted, USUAL, DONE, CONFIRMED, None),
+    "a faster card": (times(0.4), USUAL, DONE, set(Stop), None),
+    "a slower card": (times(3.0), USUAL, DONE, set(Stop), None),
+    "the probes are counted": (as_predicted, ONE, DONE, {Stop.probes_used}, 1),
+    "the first probe runs whatever the clock says": (as_predicted, FIRST, DONE, {Stop.time_used}, 1),
+    "one cause ends it": (dead, USUAL, FAILED, {Stop.all_failed}, 2),
+    "one failure does not": (fails, USUAL, DONE, set(Stop), None),
+    "nothing fits": (full, USUAL, FAILED, TRIED, None),
+    "an interrupt ends it": (second_is(stopped, times(4.0)), USUAL, State.interrupted, {Stop.interrupted}, 2),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_how_a_search_ends(tmp_path: Path, case: str) -> None:
+    answer, limits, state, stops, count = ENDS[case]
+    record, probes = record_in(tmp_path, limits=limits), Probes(answer)
+    first = record.estimates[0].prediction.label
     go(record, probes)
-    assert record.best is not None and record.best.prediction.label == first
+    assert record.state == state and record.stop in stops
+    assert probes.probed[0] == first and len(probes.probed) == (count or len(probes.probed))
+    if state == DONE:
+        assert record.best is not None
+        assert record.best.prediction.label == first or answer is fails  # the first probe
+    assert case != "a true model is confirmed" or len(probes.probed) < 8
 
 
 def test_a_model_that_is_wrong_about_a_mode_is_corrected(record: TuneRecord) -> None:
     """ZeRO-1 turns out three times slower than predicted: its other settings are not probed one after another."""
 
-    class Wrong(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            slow = 3.0 if prediction.candidate.mode == "zero1" else 1.0
-            return measured(prediction, prediction.seconds * slow)
-
-    probes = Wrong()
+    probes = Probes(
+        lambda prediction, number: times(3.0 if prediction.candidate.mode == "zero1" else 1.0)(prediction, number)
+    )
     go(record, probes)
     assert probes.probed[0].startswith("zero1")
     assert sum(name.startswith("zero1") for name in probes.probed) <= 3
@@ -81,13 +122,10 @@ def test_a_model_that_is_wrong_about_a_mode_is_corrected(record: TuneRecord) -> 
 def test_out_of_memory_rules_out_all_that_need_more(tmp_path: Path) -> None:
     record = record_in(tmp_path)
 
-    class Small(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            assert prediction.probe_gib is not None
-            return out_of_memory(prediction) if prediction.probe_gib > 60 else super().result(prediction)
+    def small(prediction: Prediction, number: int) -> Probe:
+        return (full if (prediction.probe_gib or 0) > 60 else as_predicted)(prediction, number)
 
-    probes = Small()
-    go(record, probes)
+    go(record, Probes(small))
     ran_out = [probe for probe in record.runs if probe.cause_id == OUT_OF_MEMORY]
     assert ran_out and record.best is not None
     for number, probe in enumerate(record.runs):
@@ -177,31 +215,15 @@ def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: T
     assert needs_at_least(small, replace(small, balanced=True))
 
 
-def test_the_probes_are_counted(tmp_path: Path) -> None:
-    record, probes = record_in(tmp_path, limits=TuneConfig(probes=1)), Probes()
-    go(record, probes)
-    assert len(probes.probed) == 1 and record.stop == Stop.probes_used and record.best is not None
-
-
-def test_the_clock_is_looked_at_and_the_first_probe_runs_all_the_same(tmp_path: Path) -> None:
-    record, probes = record_in(tmp_path, limits=TuneConfig(minutes=1 / 60)), Probes()
-    go(record, probes)
-    assert len(probes.probed) == 1 and record.stop == Stop.time_used
-
-
 def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_path: Path) -> None:
     """What an earlier call measured counts for both limits."""
-    ended, probes = record_in(tmp_path, limits=TuneConfig(probes=2)), Probes(2.0)
-    go(ended, probes)
-
-    class Kept(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            return replace(super().result(prediction), reused=True)
-
-    again, kept = record_in(tmp_path, limits=TuneConfig(probes=2)), Kept(2.0)
+    first, probes = record_in(tmp_path, limits=TuneConfig(probes=2)), Probes(times(2.0))
+    go(first, probes)
+    kept = Probes(lambda prediction, number: replace(times(2.0)(prediction, number), reused=True))
+    again = record_in(tmp_path, limits=TuneConfig(probes=2))
     go(again, kept)
-    assert kept.probed == probes.probed and again.stop == ended.stop
-    assert again.as_json()["minutes_used"] == ended.as_json()["minutes_used"]
+    assert kept.probed == probes.probed and again.stop == first.stop
+    assert again.as_json()["minutes_used"] == first.as_json()["minutes_used"]
 
 
 def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(record: TuneRecord) -> None:
@@ -211,27 +233,15 @@ def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(recor
     assert probes.probed[0] == last and record.best is not None and record.best.label != last
 
 
-def test_probes_with_one_cause_end_it_and_are_reported(record: TuneRecord) -> None:
-    class Dead(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            return failed(prediction, "No module named 'liger_kernel'")
-
-    probes = Dead()
-    go(record, probes)
-    assert len(probes.probed) == 2 and record.stop == Stop.all_failed and record.state == State.failed
-
-
 @pytest.mark.parametrize("broken", [("flatten",), ("liger",), ("zero1",), ("flatten", "liger")])
 def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(tmp_path: Path, broken: tuple[str, ...]) -> None:
     record = record_in(tmp_path, "stage=sft", "gpus=8", "recipe.gradient_checkpointing=false")
 
-    class Broken(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            bad = all(word in prediction.label.split("-") for word in broken)
-            return failed(prediction, f"rank {len(self.probed)}: it is broken") if bad else super().result(prediction)
+    def answer(prediction: Prediction, number: int) -> Probe:
+        is_broken = all(word in prediction.label.split("-") for word in broken)
+        return failed(prediction, f"rank {number}: it is broken") if is_broken else as_predicted(prediction, number)
 
-    probes = Broken()
-    go(record, probes)
+    go(record, Probes(answer))
     assert record.state == State.done and record.best is not None and record.stop != Stop.all_failed
     able = [
         prediction
@@ -264,36 +274,6 @@ def like(prediction: Prediction, other: Prediction, *words: str) -> bool:
     return all(same) if words else any(same)
 
 
-def test_one_that_fails_by_itself_does_not(record: TuneRecord) -> None:
-    class Once(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            return failed(prediction) if len(self.probed) == 1 else super().result(prediction)
-
-    go(record, Once())
-    assert record.state == State.done and record.best is not None
-
-
-def test_everything_that_runs_out_of_memory_is_a_failure(record: TuneRecord) -> None:
-    class Full(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            return out_of_memory(prediction)
-
-    go(record, Full())
-    assert record.state == State.failed and record.stop in (Stop.all_tried, Stop.probes_used)
-
-
-def test_an_interrupted_probe_ends_it(record: TuneRecord) -> None:
-    class Stopped(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            if len(self.probed) == 2:
-                return ended(prediction, State.interrupted)
-            return measured(prediction, 4 * prediction.seconds)
-
-    probes = Stopped()
-    go(record, probes)
-    assert len(probes.probed) == 2 and record.state == State.interrupted
-
-
 def test_the_recipes_own_setting_is_compared_where_there_is_time(record: TuneRecord) -> None:
     probes = Probes()
     go(record, probes)
@@ -318,11 +298,10 @@ def test_a_slow_recipe_is_probed_for_as_many_steps_as_there_is_time_for(record: 
 
 
 def test_what_nothing_predicts_is_tried_on_the_best(record: TuneRecord) -> None:
-    class Helps(Probes):
-        def result(self, prediction: Prediction) -> Probe:
-            return measured(prediction, prediction.seconds * (0.9 if prediction.candidate.extra else 1.0))
+    def helps(prediction: Prediction, number: int) -> Probe:
+        return times(0.9 if prediction.candidate.extra else 1.0)(prediction, number)
 
-    search(record, Helps(), lambda best: [("flags.dataloader_num_workers", 4)])
+    search(record, Probes(helps), lambda best: [("flags.dataloader_num_workers", 4)])
     assert record.best is not None and record.best.prediction.candidate.extra == (("flags.dataloader_num_workers", 4),)
     assert record.best.prediction in [estimate.prediction for estimate in record.estimates]
 
