@@ -35,7 +35,7 @@ from launch.upstream.trainers import ENTRIES
 
 _BUILD_SECONDS = 600.0  # longer than any build of an extension
 GOLDEN = Path(__file__).parent / "golden"
-PIN = "e6c3044aa6201c8bfa4573c1b03142af599e730d"
+PIN = load_lock().pin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

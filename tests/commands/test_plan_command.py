@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch import resources
+from launch.upstream.pin.lock import load_lock
 from tests.conftest import Launch
 from tests.paths import ROOT
 
@@ -78,7 +79,7 @@ def test_json_has_what_others_read(tmp_path: Path, launch: Launch) -> None:
     assert plan["batch"] == {"global": 128, "per_device": 1, "accumulation": 16, "width": 8}
     assert plan["trainer"] == "finetune"
     assert plan["command"][1:3] == ["-m", "accelerate.commands.launch"]
-    assert plan["upstream"]["commit"] == "e6c3044aa6201c8bfa4573c1b03142af599e730d"
+    assert plan["upstream"]["commit"] == load_lock().pin
     for name, value in {"push_to_hub": False, "try_launch_beaker_eval_jobs": False, "logging_steps": 1}.items():
         assert (plan["flags"][name]["value"], plan["flags"][name]["origin"]) == (value, "launcher")
     reference = "REFERENCE_LOGPROBS_CACHE_PATH"

@@ -32,7 +32,7 @@ _PADDING = re.compile(r"(?<=\S) {3,}")
 # what moves with the pin and the libraries: the lock has it, and the golden files need not move with it
 _UPSTREAM = (
     (re.compile(rf"\b{load_lock().pin[:9]}(?:{load_lock().pin[9:]})?\b"), "{pin}"),
-    (re.compile(r"(?<=\.py):\d+\b"), ":{line}"),
+    (re.compile(r"(?<=\.py):\d+(?:-\d+)?\b"), ":{line}"),
     (re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= as installed| from the lock)|(?<=TRL )\d+\.\d+\b"), "{version}"),
 )
 SUBMODULE = resources.ROOT / "external" / "open-instruct" / "open_instruct"
