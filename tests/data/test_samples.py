@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
 
 from launch.data.samples import Batch, Lengths, Sample, Side, TokenizedSamples, find_sample_problems
 
@@ -33,58 +36,68 @@ def samples(*sides: Side, kept: bool = True, pad: int = 0, bos: int = BOS) -> To
     return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 
-def problems(data: TokenizedSamples) -> list[str]:
-    return [str(problem) for problem in find_sample_problems(data)]
+LEAKY = replace(GOOD, loss=(False, True, True, True))
+MASKED = replace(GOOD, loss=(False, False, True, False))  # the end token carries none
+SILENT, CUT = replace(GOOD, loss=(False,) * 4), replace(GOOD, loss=(False,) * 4, untruncated=9)
+TWICE = replace(GOOD, ids=(BOS, BOS, ANSWER, EOS))
+USER_LAST = replace(GOOD, messages=(("assistant", True), ("user", True)))
+SYSTEM_DROPPED = replace(GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None))
+NO_CALLS = replace(GOOD, drops_calls=True)
+ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
+NO_LOSS = "/data.jsonl:2: no token carries loss in 1 of 2 samples, 1 of them because they are cut"
 
 
-def test_a_good_sample_has_no_problem() -> None:
-    assert problems(samples(GOOD)) == []
+class Case(NamedTuple):
+    name: str
+    data: TokenizedSamples
+    ids: tuple[str, ...]
+    message: str = ""  # a part of the first one's
 
 
-def test_each_kind_is_reported_once_with_its_first_place() -> None:
-    leaky = replace(GOOD, loss=(False, True, True, True))
-    [problem] = problems(samples(GOOD, leaky, leaky))
-    assert problem.startswith("/data.jsonl:2: tokens of a user or system turn carry loss")
-    assert "(2 of 3 samples)" in problem and problem.endswith("[loss_on_user]")
+CASES = (
+    Case("a good sample", samples(GOOD), ()),
+    # once, with its first place
+    Case(
+        "a user's tokens carry loss", samples(GOOD, LEAKY, LEAKY), ("loss_on_user",), "/data.jsonl:2: tokens of a user"
+    ),
+    Case("two of three", samples(GOOD, LEAKY, LEAKY), ("loss_on_user",), "(2 of 3 samples)"),
+    Case("the end carries no loss", samples(MASKED), ("no_end_of_turn",)),
+    Case("a reward model", samples(replace(GOOD, loss=None)), ()),  # the end only has to be there
+    Case("the end is cut off", samples(replace(MASKED, untruncated=9)), ()),
+    Case("the user has the last word", samples(USER_LAST), ("loss_on_user",)),
+    Case("no loss, cut", samples(GOOD, CUT, kept=False), ("no_loss_tokens",), NO_LOSS),
+    Case("no loss", samples(SILENT, kept=False), ("no_loss_tokens",), "check the chat template"),
+    Case("the pad token is the end token", samples(GOOD, pad=EOS), ()),
+    Case("and the end carries no loss", samples(MASKED, pad=EOS), ("no_end_of_turn", "pad_is_end")),
+    Case("and the end is hidden", samples(ENDS_HIDDEN, pad=EOS), ("pad_is_end",)),
+    Case("two begin tokens", samples(TWICE), ("double_bos",)),
+    Case("two begin tokens in what the trainer drops", samples(TWICE, kept=False), ()),
+    Case("the system turn is dropped", samples(SYSTEM_DROPPED), ("system_dropped",)),
+    Case("calls of tools are dropped", samples(NO_CALLS), ("calls_dropped",)),
+)
 
 
-def test_an_end_of_turn_has_to_carry_loss() -> None:
-    assert "[no_end_of_turn]" in problems(samples(replace(GOOD, loss=(False, False, True, False))))[0]
-    assert problems(samples(replace(GOOD, loss=None))) == []  # a reward model: it only has to be there
-    assert problems(samples(replace(GOOD, loss=(False, False, True, False), untruncated=9))) == []  # it is cut off
-    ends_with_user = replace(GOOD, messages=(("assistant", True), ("user", True)), turns=(None, 0, 1, None))
-    assert "[no_end_of_turn]" not in "".join(problems(samples(ends_with_user)))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_problems_of_samples(case: Case) -> None:
+    found = find_sample_problems(case.data)
+    assert sorted(problem.id for problem in found) == sorted(case.ids)
+    assert not found or case.message in str(found[0])
 
 
-def test_samples_without_loss_are_counted_and_why() -> None:
-    cut = replace(GOOD, loss=(False,) * 4, untruncated=9)
-    [problem] = problems(samples(GOOD, cut, kept=False))
-    assert problem.startswith("/data.jsonl:2: no token carries loss in 1 of 2 samples, 1 of them because they are cut")
-    [problem] = problems(samples(replace(GOOD, loss=(False,) * 4), kept=False))
-    assert "check the chat template" in problem
+KINDS = {
+    "loss_on_user": LEAKY,
+    "no_end_of_turn": MASKED,
+    "double_bos": TWICE,
+    "system_dropped": SYSTEM_DROPPED,
+    "calls_dropped": NO_CALLS,
+    "no_loss_tokens": CUT,
+}
 
 
-def test_a_pad_token_that_is_the_end_token_is_a_problem_only_if_the_end_is_masked() -> None:
-    assert problems(samples(GOOD, pad=EOS)) == []
-    masked = replace(GOOD, loss=(False, False, True, False))
-    assert "[pad_is_end]" in "".join(problems(samples(masked, pad=EOS)))
-    hidden = replace(GOOD, loss=None, hidden=(3,))
-    assert [problem.rpartition("[")[2] for problem in problems(samples(hidden, pad=EOS))] == ["pad_is_end]"]
-
-
-def test_bos_twice_and_a_dropped_system_turn() -> None:
-    twice = replace(GOOD, ids=(BOS, BOS, ANSWER, EOS))
-    assert "[double_bos]" in problems(samples(twice))[0]
-    dropped = replace(GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None))
-    assert problems(samples(dropped))[0].endswith("[system_dropped]")
-
-
-def test_calls_of_tools_that_the_template_leaves_out() -> None:
-    assert problems(samples(replace(GOOD, drops_calls=True)))[0].endswith("[calls_dropped]")
-
-
-def test_what_the_trainer_drops_is_not_judged_by_its_template() -> None:
-    assert problems(samples(replace(GOOD, ids=(BOS, BOS, ANSWER, EOS)), kept=False)) == []
+@pytest.mark.parametrize("id", KINDS)
+def test_what_most_samples_have_is_told_from_what_some_have(id: str) -> None:
+    assert id in {problem.id for problem in find_sample_problems(samples(GOOD, KINDS[id], KINDS[id]), 0.5)}
+    assert find_sample_problems(samples(GOOD, GOOD, KINDS[id]), 0.5) == []
 
 
 def test_all_samples_are_described_in_a_line() -> None:
@@ -110,19 +123,3 @@ def test_pairs_that_are_equal_after_truncation() -> None:
     [problem] = [str(problem) for problem in find_sample_problems(data)]
     assert "same tokens in 1 of 2 pairs" in problem and "raise recipe.max_seq_length" in problem
     assert find_sample_problems(data, 0.5) == []
-
-
-def test_what_most_samples_have_is_told_from_what_some_have() -> None:
-    leaky = replace(GOOD, loss=(False, True, True, True))
-    silent = replace(GOOD, loss=(False,) * 4, untruncated=9)
-    kinds = {
-        "loss_on_user": leaky,
-        "no_end_of_turn": replace(GOOD, loss=(False, False, True, False)),
-        "double_bos": replace(GOOD, ids=(BOS, BOS, ANSWER, EOS)),
-        "system_dropped": replace(GOOD, messages=(("system", False), ("assistant", True))),
-        "calls_dropped": replace(GOOD, drops_calls=True),
-        "no_loss_tokens": silent,
-    }
-    for id, side in kinds.items():
-        assert id in {problem.id for problem in find_sample_problems(samples(GOOD, side, side), 0.5)}, id
-        assert find_sample_problems(samples(GOOD, GOOD, side), 0.5) == [], id
