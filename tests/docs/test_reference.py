@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.check.lint.cautions import cautions
 from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
@@ -63,7 +64,13 @@ def rules_page() -> str:
         "",
         "## Rules of check",
         "",
-        *table(("id", "reason", "cure"), ((f"`{rule.id}`", rule.reason, "<br>".join(cures(rule))) for rule in RULES)),
+        *table(
+            ("id", "reason", "message", "cure"),
+            (
+                (f"`{rule.id}`", rule.reason, *("<br>".join(texts_of(rule, argument)) for argument in (0, 1)))
+                for rule in RULES
+            ),
+        ),
         "",
         "## Guards",
         "",
@@ -124,17 +131,17 @@ def short(upstream: tuple[str, ...]) -> str:
     return "<br>".join(upstream[:3]) + (f"<br>and {len(upstream) - 3} more" if len(upstream) > 3 else "")
 
 
-def cures(rule: PreflightRule) -> list[str]:
-    """Return what a rule of check advises, from its calls of `failed` and `warned`."""
+def texts_of(rule: PreflightRule, argument: int) -> list[str]:
+    """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of `failed` and `warned`."""
     function = ast.parse(inspect.getsource(rule.inspect)).body[0]
     assert isinstance(function, ast.FunctionDef)
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > 1]
-    advice = (
-        template(call.args[1], function, call.lineno)
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > argument]
+    texts = (
+        template(call.args[argument], function, call.lineno)
         for call in calls
         if ast.unparse(call.func) in ("failed", "warned")
     )
-    return list(dict.fromkeys(filter(None, advice)))
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 @dataclass
@@ -146,25 +153,36 @@ class Message:
     paths: list[str] = field(default_factory=list)
 
 
+# what makes a message of an id and a text, and the place of the cure if it is not given by name
+MAKERS = {"Problem": 3, "refusal": 3, "error": 4, "warning": 4}
+
+
 def messages() -> dict[str, Message]:
-    """Return the messages of each id, by the calls of `Problem` and `refusal`: (id, message, where, cure)."""
+    """Return the messages of each id, by the calls of MAKERS and lint's cautions."""
     found: defaultdict[str, Message] = defaultdict(Message)
+    for caution in cautions():
+        text = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), caution.message)
+        add_message(found[caution.id], text, "", "check/lint/cautions.yaml")
     for path in sorted((ROOT / "launch").rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                if isinstance(call.func, ast.Name) and call.func.id in ("Problem", "refusal") and len(call.args) > 1:
+                if isinstance(call.func, ast.Name) and call.func.id in MAKERS and len(call.args) > 1:
                     name, text = call.args[:2]
-                    given = [*call.args[3:], *(word.value for word in call.keywords if word.arg == "cure")]
+                    by_name = [word.value for word in call.keywords if word.arg == "cure"]
+                    given = [*call.args[MAKERS[call.func.id] :], *by_name]
                     message = template(text, function, call.lineno)
                     cure = template(given[0], function, call.lineno) if given else ""
                     if isinstance(name, ast.Constant) and message:
-                        of_id = found[name.value]
-                        for texts, one in ((of_id.texts, message), (of_id.cures, cure)):
-                            texts.extend({one} - {"", *texts})
-                        of_id.paths.append(path.relative_to(ROOT / "launch").as_posix())
+                        add_message(found[name.value], message, cure, path.relative_to(ROOT / "launch").as_posix())
     return dict(found)
+
+
+def add_message(message: Message, text: str, cure: str, path: str) -> None:
+    for texts, added in ((message.texts, text), (message.cures, cure)):
+        texts.extend({added} - {"", *texts})
+    message.paths.append(path)
 
 
 def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:

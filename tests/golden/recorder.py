@@ -22,6 +22,7 @@ import pytest
 from launch import resources
 from launch.__main__ import main
 from launch.upstream.pin.lock import load_lock
+from tests.messages import outlines
 
 # what is another one each time, or on each machine
 _VOLATILE = (
@@ -57,6 +58,10 @@ class Printed:
         text = _PADDING.sub("  ", self.out)  # columns are as wide as the longest path
         shown = [f"$ launch {self.line}", *text.splitlines(), *(f"stderr: {line}" for line in self.err.splitlines())]
         return [*shown, f"exit code {self.code}", ""]
+
+    def answers(self) -> list[str]:
+        """Return the command line with its exit code, and its messages without their wording."""
+        return [f"$ launch {self.line} -> {self.code}", *outlines([*self.out.splitlines(), *self.err.splitlines()])]
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""Realistic mistakes, one file each. The exact messages are in tests/golden/lint_mistakes.txt."""
+"""Realistic mistakes, one file each. What lint finds in them is in tests/golden/lint_mistakes.txt."""
 
 from __future__ import annotations
 

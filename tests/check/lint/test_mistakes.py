@@ -1,4 +1,4 @@
-"""The exact messages for realistic mistakes, and their verdicts."""
+"""What lint finds in realistic mistakes, by id, place and values, and its verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from launch.check.lint.checker import CommandChecker
 from launch.commands.lint import format_verdicts
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES
+from tests.messages import outlines
 
 # Commands that parse: ok is true, with warnings at most.
 ACCEPTED = {
@@ -48,7 +49,7 @@ def test_messages(
     for name, (file, text) in MISTAKES.items():
         verdicts = check_text(tmp_path, text, file, checker)
         messages = [line.removeprefix(f"{tmp_path}/") for line in format_verdicts(verdicts)]
-        lines += [f"== {name}: {', '.join(str(verdict.ok) for verdict in verdicts)}", *messages]
+        lines += [f"== {name}: {', '.join(str(verdict.ok) for verdict in verdicts)}", *outlines(messages)]
     golden("lint_mistakes", lines)
 
 

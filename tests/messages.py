@@ -1,0 +1,45 @@
+"""A message without its wording, which docs/reference/rules.md alone records: its id, its place and its values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_WARNING = re.compile(r"^(?:launch: |\S+?:\d+: )warning: ")
+_ID = re.compile(r" \[(\w+)\](?:, allowed)?$")
+# where it is set: an override or a key, the command line, a line of a file; of lint a line and a flag
+_PLACE = re.compile(r"((?:\S+?:\d+: )?(?:override \S+?|command line|[a-z][\w.-]*)|\S+?:\d+): ")
+_VALUES = (
+    r"(?<!\w)'[^']+'(?!\w)",  # 'a name'
+    r"`[^`]+`",  # `a command`
+    r"[~+\w./-]+=(?:\[[^]]*\]|[^\s,;)]*[^\s,;:.)?'])?",  # key=value
+    r"--[a-z][\w.-]*\w",  # --option
+    r"[\w./]+:\d+(?:-\d+)?",  # file:line
+    r"[a-z_]\w*(?:\.\w+)+",  # a.key, a file.py
+    r"\d{4}-\d\d-\d\d",
+    r"(?<![\w.])-?\d(?:[\d,.]*\d)?(?:e-?\d+)?",  # a number
+)
+_VALUE = re.compile("|".join(_VALUES))
+
+
+def values_of(text: str) -> list[str]:
+    """Return the names in quotes, commands, overrides, options, places and numbers of a text, sorted."""
+    return sorted({value.strip("'`") for value in _VALUE.findall(text)})
+
+
+def outline(message: str) -> str:
+    """Return `id at PLACE, VALUE, VALUE` of a printed message, which has to end with an id."""
+    is_warning = _WARNING.match(message) is not None
+    text = message.replace("warning: ", "", 1) if is_warning else message
+    text = text.removeprefix("launch: ")
+    ending = _ID.search(text)
+    assert ending, f"no id at the end of: {message}"
+    place = _PLACE.match(text)
+    values = values_of(text[place.end() if place else 0 : ending.start()])
+    id = f"warning {ending[1]}" if is_warning else ending[1]
+    return ", ".join([f"{id} at {place[1].replace(': ', ' ')}" if place else id, *values])
+
+
+def outlines(printed: Iterable[str]) -> list[str]:
+    """Return the outline of each line that ends with an id."""
+    return [outline(line) for line in printed if _ID.search(line)]
