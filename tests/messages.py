@@ -16,8 +16,9 @@ _VALUES = (
     r"--[a-z][\w.-]*\w",  # --option
     r"[\w./]+:\d+(?:-\d+)?",  # file:line
     r"[a-z_]\w*(?:\.\w+)+",  # a.key, a file.py
+    r"\b[a-z]+(?:_\w+)+",  # a_name
     r"\d{4}-\d\d-\d\d",
-    r"(?<![\w.])-?\d(?:[\d,.]*\d)?(?:e-?\d+)?",  # a number
+    r"(?<![\w./-])-?\d(?:[\d,.]*\d)?(?:e-?\d+)?",  # a number
 )
 _VALUE = re.compile("|".join(_VALUES))
 
@@ -35,9 +36,10 @@ def outline(message: str) -> str:
     ending = _ID.search(text)
     assert ending, f"no id at the end of: {message}"
     place = _PLACE.match(text)
+    at = f" at {place[1].replace(': ', ' ')}" if place else ""
     values = values_of(text[place.end() if place else 0 : ending.start()])
     id = f"warning {ending[1]}" if is_warning else ending[1]
-    return ", ".join([f"{id} at {place[1].replace(': ', ' ')}" if place else id, *values])
+    return ", ".join([f"{id}{at}", *(value for value in values if not at.endswith(f" {value}"))])
 
 
 def outlines(printed: Iterable[str]) -> list[str]:

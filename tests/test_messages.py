@@ -10,7 +10,7 @@ def test_the_wording_does_not_count() -> None:
     cure = Cure("set {0}", "recipe.epochs=2")
     problem = Problem("out_of_range", "recipe.epochs must be at least 1, got 0", "override recipe.epochs", cure)
     other = Problem("out_of_range", "0 is too low: recipe.epochs starts at 1", "override recipe.epochs", cure)
-    expected = "out_of_range at override recipe.epochs, 0, 1, recipe.epochs, recipe.epochs=2"
+    expected = "out_of_range at override recipe.epochs, 0, 1, recipe.epochs=2"
     assert outline(str(problem)) == outline(f"launch: {other}") == expected
 
 

