@@ -12,12 +12,13 @@ _PLACE = re.compile(r"((?:\S+?:\d+: )?(?:override \S+?|command line|[a-z][\w.-]*
 _VALUES = (
     r"(?<!\w)'[^']+'(?!\w)",  # 'a name'
     r"`[^`]+`",  # `a command`
-    r"[~+\w./-]+=(?:\[[^]]*\]|[^\s,;)]*[^\s,;:.)?'])?",  # key=value
+    r"[~+\w./-]+=(?:\[[^]]*\]|[^\s,;)]*[^\s,;:.)?'\]])?",  # key=value
     r"--[a-z][\w.-]*\w",  # --option
     r"[\w./]+:\d+(?:-\d+)?",  # file:line
     r"[a-z_]\w*(?:\.\w+)+",  # a.key, a file.py
     r"\b[a-z]+(?:_\w+)+",  # a_name
     r"\d{4}-\d\d-\d\d",
+    r"\b0x[0-9a-f]+",
     r"(?<![\w./-])-?\d(?:[\d,.]*\d)?(?:e-?\d+)?",  # a number
 )
 _VALUE = re.compile("|".join(_VALUES))

@@ -125,9 +125,8 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
     words = Problem("x", "m", "override stage", "create the folder, gpus=banana")
     assert check_cures(plan_line("stage=sft"), [words]) == [words]
     other = Problem("x", "m", "override gpus", Cure("set {0}", "gpus=banana"))
-    unknown = "there is no key 'lora_r'"
     [problem] = check_cures(plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8")))
-    assert (problem.message, problem.cure) == (unknown, "set recipe.lora.rank=8")
+    assert (problem.id, exact_ways(problem.cure)) == ("unknown_key", [Way(("recipe.lora.rank=8",), removes="lora_r")])
     assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from launch.commands.verbs import VERBS
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.evaluation.generation import Sampling
+from tests.messages import outline
 
 WITH_PARSER = [name for name, verb in VERBS.items() if verb.parser()]
 
@@ -55,37 +55,37 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "answer"),
     [
-        ("logs", "'logs' needs RUN; launch logs RUN [--follow]"),
-        ("logs a b", "'logs' does not take 'b'; launch logs RUN"),
-        ("logs --folow", "'logs' has no option --folow; did you mean '--follow'?"),
-        ("logs a --rank", "--rank needs a value"),
-        ("eval a report=no", "report must be true or false, got 'no'"),
-        ("logs a --rank x", "--rank must be an integer, 0 or greater, got 'x'"),
-        ("logs a --job=x", "--job takes no value"),
-        ("logs a --job --rank 1", "--rank and --job exclude each other"),
-        ("logs a rums=x", "'logs' has no key rums; did you mean 'runs'?"),
-        ("eval a limit=0", "override limit: limit must be an integer, 1 or greater, got '0' [bad_value]"),
-        ("eval a limit=1 limit=2", "override limit: 'limit' is set twice; remove one [duplicate_override]"),
-        ("generate a top_p=2 x", "top_p must be a number, between 0.001 and 1, got '2'"),
-        ("new mine --dat x", "'new' has no option --dat; did you mean '--data'"),
-        ("upstream stauts", "unknown action 'stauts'; did you mean 'status'?"),
-        ("upstream diff", "'upstream diff' needs a COMMIT; launch upstream status"),
-        ("upstream status --force", "'upstream status' has no option --force"),
-        ("lint", "'lint' needs either files or -- COMMAND; launch lint [FILE ...]"),
-        ("flags finetune a b", "'flags' does not take 'b'"),
-        ("version --jsno", "'version' has no option --jsno; did you mean '--json'?"),
-        ("help plan run", "'help' does not take 'run'"),
-        ("check stage=demo --rows 0", "--rows must be an integer, 1 or greater, got '0'"),
-        ("preview stage=demo n=x", "override n: n must be an integer, between 1 and 1000, got 'x' [bad_value]"),
+        ("logs", "usage at command line, logs"),
+        ("logs a b", "usage at command line, b, logs"),
+        ("logs --folow", "unknown_option at command line, --follow, --folow, logs"),
+        ("logs a --rank", "usage at command line, --rank"),
+        ("eval a report=no", "bad_value at override report, no"),
+        ("logs a --rank x", "bad_value at command line, --rank, 0, x"),
+        ("logs a --job=x", "usage at command line, --job"),
+        ("logs a --job --rank 1", "usage at command line, --job, --rank"),
+        ("logs a rums=x", "unknown_option at command line, logs, runs"),
+        ("eval a limit=0", "bad_value at override limit, 0, 1"),
+        ("eval a limit=1 limit=2", "duplicate_override at override limit"),
+        ("generate a top_p=2 x", "bad_value at override top_p, 0.001, 1, 2"),
+        ("new mine --dat x", "unknown_option at command line, --dat, --data, new"),
+        ("upstream stauts", "bad_value at command line, status, stauts"),
+        ("upstream diff", "usage at command line, upstream diff"),
+        ("upstream status --force", "unknown_option at command line, --force, upstream status"),
+        ("lint", "usage at command line, lint"),
+        ("flags finetune a b", "usage at command line, b, flags"),
+        ("version --jsno", "unknown_option at command line, --jsno, --json, version"),
+        ("help plan run", "usage at command line, help, run"),
+        ("check stage=demo --rows 0", "bad_value at command line, --rows, 0, 1"),
+        ("preview stage=demo n=x", "bad_value at override n, 1, 1000, x"),
     ],
 )
-def test_a_refusal_names_the_mistake_and_the_cure(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_names_the_mistake_and_the_cure(line: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == EXIT_REFUSED
     shown = capsys.readouterr()
     (error,) = shown.err.splitlines()
-    assert message in error and re.search(r" \[\w+\]$", error) and not shown.out
+    assert set(answer.split(", ")) <= set(outline(error).split(", ")) and not shown.out
 
 
 @pytest.mark.parametrize("name", WITH_PARSER)

@@ -90,7 +90,7 @@ def test_a_removed_flag_is_listed_and_an_unknown_one_is_a_problem(capsys: pytest
     assert flags(["finetune", "use_flash_attn"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("renamed or removed:\n  use_flash_attn   removed, #1567 (2026-03-30): attention is auto-det")
-    for pattern, cure in (("mixer_lists", "did you mean"), ("num_epochs", "write 'num_train_epochs'")):
+    for pattern, cure in (("mixer_lists", "mixer_list"), ("num_epochs", "'num_train_epochs'")):
         with pytest.raises(UserError) as refusal:
             flags(["finetune", pattern])
         (problem,) = refusal.value.problems
@@ -186,9 +186,9 @@ def test_help_is_read_from_the_named_interpreters_packages(tmp_path: Path, capsy
     own = {name for name, field in locked_schema("trl_sft").fields.items() if field.file.endswith("sft_config.py")}
     assert {name for name, flag in content["flags"].items() if not flag["help"]} == own
     assert content["unknown"] == [{"what": "help", "reason": "trl/trainer/sft_config.py is not here", "cure": None}]
-    with pytest.raises(UserError, match=r"--python .* does not exist"):
+    with pytest.raises(UserError, match=r"--python.*pyton\b.*\[no_interpreter\]"):
         flags(["trl_sft", "--python", str(tmp_path / "bin" / "pyton")])
-    with pytest.raises(UserError, match=r"--python .* does not work: exit status 7"):
+    with pytest.raises(UserError, match=r"--python.*\b7\b.*\[no_interpreter\]"):
         flags(["trl_sft", "--python", str(python)])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
+from tests.messages import outline, values_of
 from tests.planning.test_adapters import SHAPE, write_tensors
 
 _HIDE = """
@@ -72,7 +73,7 @@ def test_an_adapter_of_another_base(home: Path, launch: Launch) -> None:
     (home / "base" / "config.json").write_text(json.dumps({**SHAPE, "hidden_size": 256}))
     for verb in ("run stage=demo_dpo model.path=runs/lora/one", "merge lora/one"):
         sentence = refused(home, launch, verb)
-        assert "q_proj has 256 inputs, the adapter 128" in sentence and "[adapter_base]" in sentence
+        assert outline(sentence).startswith("adapter_base") and {"q_proj", "128", "256"} <= set(values_of(sentence))
     config = home / "runs" / "lora" / "one" / "model" / "adapter_config.json"
     config.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8}))
     sentence = refused(home, launch, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one")

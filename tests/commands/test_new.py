@@ -13,6 +13,7 @@ from launch.commands.drafts import new
 from launch.errors import UserError
 from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_csv, write_lines
+from tests.messages import values_of
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: in
 
 def test_columns_in_another_language_are_named(folder: Path) -> None:
     write_csv(folder / "fragen.csv", [["frage", "antwort"], ["Was?", "Das."], ["Wer?", "Ich."]])
-    with pytest.raises(UserError, match=r"as in --columns prompt=frage,completion=antwort \["):
+    with pytest.raises(UserError, match=r"--columns prompt=frage,completion=antwort \["):
         new(["mine", "--data", "fragen.csv"])
     assert new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
     plan = planned("stage=mine", "gpus=0", machine=fixed_machine(digest=str))
@@ -130,9 +131,9 @@ def test_a_file_that_exists_is_never_overwritten(folder: Path) -> None:
     path = folder / "conf" / "stage" / "mine.yaml"
     path.parent.mkdir(parents=True)
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(UserError, match=r"already exists.*\[stage_exists\]"):
+    with pytest.raises(UserError, match=r"mine\.yaml.*\[stage_exists\]"):
         new(["mine", "--data", "chats.jsonl"])
-    with pytest.raises(UserError, match="sft is a stage of launch"):
+    with pytest.raises(UserError, match=r"\bsft\b.*\[stage_exists\]"):
         new(["sft", "--data", "chats.jsonl"])
     assert path.read_text(encoding="utf-8") == "mine"
 
@@ -242,16 +243,16 @@ def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys:
     empty, good = ({"prompt": "Hi", "completion": answer} for answer in ("", "Yes"))
     write_lines(folder / "chats.jsonl", [*[empty] * 5, *[good] * 40])
     assert new(["mine", "--data", "chats.jsonl"]) == 0
-    counted = f"5 of 45 rows can't be used (5: completion is empty; first: {folder / 'chats.jsonl'}:1)"
-    assert counted in capsys.readouterr().out
+    printed = capsys.readouterr().out
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
-    assert counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "") and "  # bad_rows: skip" in text
     machine = fixed_machine(folder, digest=lambda path: "aaaa")
-    with pytest.raises(UserError, match="5 of 45 rows"):
+    with pytest.raises(UserError, match=r"\b5\b.*\b45\b.*\[bad_rows\]"):
         planned("stage=mine", "gpus=0", machine=machine)
     plan = planned("stage=mine", "gpus=0", "data.bad_rows=skip", machine=machine)
     assert plan.data[0] is not None and plan.data[0].read == 40
-    assert counted in plan.as_json()["data"][0]["notes"]
+    [counted] = plan.as_json()["data"][0]["notes"]
+    assert {"5", "45"} <= set(values_of(counted)) and f"{folder / 'chats.jsonl'}:1" in counted and counted in printed
+    assert counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "") and "  # bad_rows: skip" in text
 
 
 TINY = (

@@ -14,6 +14,7 @@ import pytest
 from launch import resources
 from launch.upstream.pin.lock import load_lock
 from tests.conftest import Launch
+from tests.messages import outline
 from tests.paths import ROOT
 
 HEAVY = {"torch", "transformers", "accelerate", "deepspeed", "trl", "datasets", "numpy"}
@@ -172,7 +173,7 @@ def test_help_explains_verbs_and_keys(launch: Launch) -> None:
     for word in ("gpus=N", "flags.NAME=VALUE", "sft_25pct", "dpo_tune_cache", "zero3_offload"):
         assert word in page
     refused = launch("help", "pln")
-    assert refused.returncode == 2 and "did you mean 'plan'? [unknown_verb]" in refused.stderr
+    assert refused.returncode == 2 and outline(refused.stderr.strip()).startswith("unknown_verb at command line, plan")
 
 
 def test_version(launch: Launch) -> None:

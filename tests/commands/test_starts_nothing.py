@@ -83,9 +83,9 @@ VARIANTS = {
     "a_variable": ("${{oc.env:EVIL}}", SHOWN),
     "an_environment": ("venv/bin/python", "read from their folders"),
     "another_key": ("${{stage.description}}", SHOWN),
-    "a_script": ("./evil.py", "is not executable"),
-    "a_folder": ("./venv", "is a folder; did you mean"),
-    "missing": ("./evill", "does not exist"),
+    "a_script": ("./evil.py", "no_interpreter"),
+    "a_folder": ("./venv", "venv/bin/python'"),
+    "missing": ("./evill", "no_interpreter"),
 }
 
 

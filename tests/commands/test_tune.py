@@ -10,6 +10,7 @@ import pytest
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from tests.conftest import Launch, composed
+from tests.messages import values_of
 from tests.trials.records import check
 
 LLAMA = {
@@ -65,7 +66,7 @@ def test_predictions_without_a_probe(words: list[str], launch: Launch) -> None:
 
 def test_unknown_lengths_are_reported(words: list[str], launch: Launch) -> None:
     shown = launch("tune", *words, "dry_run=true").stdout
-    assert "lengths are unknown, so every sample is assumed to have 4,096 tokens" in shown
+    assert "4,096" in shown
 
 
 def test_an_unknown_card_is_reported(words: list[str], launch: Launch) -> None:
@@ -84,13 +85,13 @@ def refusal(words: list[str], launch: Launch) -> str:
 def test_less_data_than_a_step_is_refused(words: list[str], launch: Launch) -> None:
     tokenised(words, {"700": 1})
     error = refusal(words, launch)
-    assert "the data has 1 sample and one step takes 128" in error and error.endswith("[too_few_samples]")
+    assert {"1", "128"} <= set(values_of(error)) and error.endswith("[too_few_samples]")
 
 
 def test_a_model_that_fits_nowhere_is_refused(words: list[str], launch: Launch) -> None:
     tokenised(words, {"700": 10_000})
     error = refusal([*words[:-1], "cluster.gpu_memory=4"], launch)
-    assert "no setting at gpu8 fits" in error and "needs the least, about" in error and error.endswith("[nothing_fits]")
+    assert "gpu8" in error and error.endswith("[nothing_fits]")
 
 
 def test_a_model_of_an_unknown_shape_is_refused(words: list[str], launch: Launch) -> None:
@@ -101,13 +102,13 @@ def test_a_model_of_an_unknown_shape_is_refused(words: list[str], launch: Launch
 @pytest.mark.parametrize("size", ["0", "-1"])
 def test_a_card_without_memory_is_refused(words: list[str], size: str, launch: Launch) -> None:
     error = refusal([*words[:-1], f"cluster.gpu_memory={size}"], launch)
-    assert f"cluster.gpu_memory must be above 0, got {float(size)}" in error and error.endswith("[out_of_range]")
+    assert {"0", str(float(size))} - {"0.0"} <= set(values_of(error)) and error.endswith("[out_of_range]")
 
 
-@pytest.mark.parametrize(("number", "cure"), [("steps=2", "use 3 or more"), ("tune.skip=8", "use 9 or more")])
-def test_steps_of_which_none_counts(words: list[str], number: str, cure: str, launch: Launch) -> None:
+@pytest.mark.parametrize(("number", "least"), [("steps=2", "3"), ("tune.skip=8", "9")])
+def test_steps_of_which_none_counts(words: list[str], number: str, least: str, launch: Launch) -> None:
     error = refusal([*words, number], launch)
-    assert "measures nothing" in error and cure in error and error.endswith("[bad_steps]")
+    assert least in values_of(error) and error.endswith("[bad_steps]")
 
 
 def test_gpus_that_are_not_here_are_missed_before_anything_is_tokenised(

@@ -62,10 +62,10 @@ def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written:
 
 def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:
     plan = planned("stage=sft", machine=fixed_machine(checkout=None))
-    with pytest.raises(UserError, match=r"no checkout here.*\[no_checkout\]"):
+    with pytest.raises(UserError, match=r"\[no_checkout\]"):
         tokenize_samples(plan, rows=1, detail=1)
 
 
 def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:
-    with pytest.raises(UserError, match=r"the samples of trl_sft cannot be shown: not captured \[no_preview\]"):
+    with pytest.raises(UserError, match=r"\btrl_sft\b.*\[no_preview\]"):
         command("stage=sft", "trainer=trl_sft", "gpus=1", "+trainer.why.preview=not captured")

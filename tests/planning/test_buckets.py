@@ -37,10 +37,8 @@ def test_a_file_differs_in_its_sizes_alone(mode: str, buckets: str) -> None:
 
 
 def test_a_mode_without_such_buckets_says_which_it_has() -> None:
-    with pytest.raises(
-        UserError, match=r"parallel=zero3 has no small buckets; it has usual, large \[parallel_buckets\]"
-    ):
+    with pytest.raises(UserError, match=r"parallel=zero3.*usual, large \[parallel_buckets\]"):
         plan("parallel.buckets=small")
-    with pytest.raises(UserError, match="it does not use DeepSpeed"):
+    with pytest.raises(UserError, match=r"\[parallel_buckets\]"):
         planned("stage=sft", "gpus=1", "parallel.buckets=small")
     assert bucket_sizes(Mode.ddp) == () and bucket_sizes(Mode.zero3_offload) == (Buckets.usual,)

@@ -42,7 +42,7 @@ def test_another_template_than_the_runs_is_refused(tmp_path: Path, trainer: str)
         planned(run, f"trainer={trainer}", "recipe.chat_template=tulu")
     [problem] = error.value.problems
     assert problem.id == "other_chat_template"
-    assert "recipe.chat_template=tulu" in problem.message and "trained the model with zephyr" in problem.message
+    assert "recipe.chat_template=tulu" in problem.message and "zephyr" in problem.message
     planned(run, f"trainer={trainer}", "recipe.chat_template=tulu", allow="incomplete_model,other_chat_template")
     planned(run, f"trainer={trainer}")  # takes the model's own
 
@@ -61,7 +61,7 @@ def test_the_names_of_all_trainers(tmp_path: Path) -> None:
     for number, file in enumerate((old, new)):
         planned(make_run(tmp_path / f"trl{number}", flags={"chat_template_path": file}), "recipe.chat_template=qwen3")
     own = make_run(tmp_path / "own", flags={"chat_template_path": "/home/me/templates/tulu.jinja"})
-    with pytest.raises(UserError, match=r"trained the model with /home/me/templates/tulu\.jinja"):
+    with pytest.raises(UserError, match=r"/home/me/templates/tulu\.jinja.*\[other_chat_template\]"):
         planned(own, "recipe.chat_template=tulu")
 
 
@@ -72,13 +72,13 @@ def test_trls_template_in_a_tokenizer_is_recognised_by_its_digest(name: str, tmp
     for number, own in enumerate((text, text.strip(), "{{ bos_token }}" + text, text + "\n")):
         run = make_run(tmp_path / str(number), flags={}, template=own)
         planned(run, f"recipe.chat_template={name}")  # fixed_machine has no TRL
-    with pytest.raises(UserError, match="the tokenizer's own"):
+    with pytest.raises(UserError, match=r"\[other_chat_template\]"):
         planned(make_run(tmp_path / "other", flags={}, template=text + "{{ x }}"), f"recipe.chat_template={name}")
 
 
 def test_a_tokenizers_own_template_is_compared_by_its_text(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", flags={})
-    with pytest.raises(UserError, match="the tokenizer's own"):
+    with pytest.raises(UserError, match=r"\[other_chat_template\]"):
         planned(run, "recipe.chat_template=tulu")
 
 
@@ -256,7 +256,7 @@ def test_another_versions_text_is_used_and_makes_another_run(trainer: str, tmp_p
     ]
     assert len({plan.identity for plan in plans}) == 3
     [warning] = [problem for problem in plans[1].warnings if problem.id == "other_template_text"]
-    assert f"qwen3 of TRL 1.17.0 in {other} is another text than TRL 1.16.0's" in warning.message
+    assert all(value in warning.message for value in ("qwen3", "1.17.0", str(other), "1.16.0"))
     assert plans[1].finder.find("qwen3").text == OTHER["qwen3"]
     if trainer == "finetune":  # upstream's own key has the template's name alone
         caches = [plan.flags["dataset_local_cache_dir"].value for plan in plans]

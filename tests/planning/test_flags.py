@@ -11,6 +11,7 @@ from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.planning.recipe import map_recipe_key
 from tests.conftest import composed, fixed_machine, planned, problem, problem_ids
+from tests.messages import values_of
 from tests.paths import ROOT
 
 
@@ -93,7 +94,7 @@ def test_what_cannot_work_is_refused_all_at_once(overrides: list[str], expected:
 
 
 def test_an_owned_flag_names_its_key() -> None:
-    with pytest.raises(UserError, match=r"set recipe\.global_batch_size"):
+    with pytest.raises(UserError, match=r"recipe\.global_batch_size.*\[owned_flag\]"):
         planned("stage=sft", "flags.gradient_accumulation_steps=4")
 
 
@@ -198,12 +199,14 @@ def test_a_high_learning_rate_is_a_warning(override: str) -> None:
     assert "high_learning_rate" not in {each.id for each in planned("stage=demo_lora").warnings}
 
 
-@pytest.mark.parametrize(("loss", "cure"), [("dpo_nrm", "did you mean 'dpo_norm'"), ("wpo", "set recipe.loss=dpo")])
-def test_only_a_name_that_is_near_is_suggested(loss: str, cure: str) -> None:
+@pytest.mark.parametrize(
+    ("loss", "suggested"), [("dpo_nrm", {"dpo_norm"}), ("wpo", {"recipe.loss=dpo", "recipe.loss=dpo_norm"})]
+)
+def test_only_a_name_that_is_near_is_suggested(loss: str, suggested: set[str]) -> None:
     with pytest.raises(UserError) as caught:
         map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache")
     [problem] = caught.value.problems
-    assert (problem.cure or "").startswith(cure) and ("wpo fails" in problem.message) == (loss == "wpo")
+    assert suggested <= set(values_of(str(problem.cure))) and ("wpo fails" in problem.message) == (loss == "wpo")
 
 
 SFT, DPO = ("stage=demo", "trainer=trl_sft", "gpus=0"), ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0")

@@ -238,4 +238,4 @@ def test_a_run_of_a_step_or_two_is_planned_with_a_warning(
     plan = plan_of(tmp_path, "stage=demo", "data.mix=[{name: ./mine.jsonl}]", *words)
     warned = [warning.message for warning in plan.warnings if warning.id == "few_steps"]
     assert len(warned) == (steps is not None)
-    assert steps is None or warned[0].startswith(f"nothing can be learnt in {steps}: ")
+    assert steps is None or steps in warned[0]

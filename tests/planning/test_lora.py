@@ -125,7 +125,7 @@ def test_ligers_dpo_loss_is_refused() -> None:
 def test_a_trainer_of_adapters_maps_all_of_their_keys() -> None:
     stage = composed("stage=demo_lora")
     del stage.config.trainer.recipe["lora.dropout"]
-    with pytest.raises(UserError, match=r"trl_sft does not map recipe\.lora\.dropout"):
+    with pytest.raises(UserError, match=r"trl_sft.*recipe\.lora\.dropout"):
         build_plan(stage, fixed_machine())
     stage.config.recipe.lora.rank = None
     assert build_plan(stage, fixed_machine()).lora is None

@@ -71,5 +71,5 @@ def test_verbs_of_one_machine(verb: str) -> None:
 
 
 def test_no_width() -> None:
-    with pytest.raises(UserError, match="nodes must be at least 1, got 0"):
+    with pytest.raises(UserError, match=r"^override nodes: .*\b1\b.*\b0 \[out_of_range\]"):
         planned("stage=demo", "nodes=0")

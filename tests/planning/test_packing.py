@@ -19,6 +19,7 @@ from launch.planning.batches import REFERENCE_ROWS, describe_packing, forecast_p
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch
 from tests.conftest import planned
+from tests.messages import values_of
 from tests.paths import ROOT
 
 LIMIT = 16_384
@@ -68,7 +69,7 @@ def test_upstreams_three_points(long_tailed: Lengths, share: int, filled: float)
 def test_the_warning_names_the_batch_that_would_not_waste(long_tailed: Lengths) -> None:
     problem = padding_problem(long_tailed, Packing.bins, LIMIT, batch(2))
     assert problem is not None and problem.id == "tokens_wasted"
-    assert problem.message.startswith("88% of every packed row will be padding: 2 pairs per rank fill 12%")
+    assert {"12", "2", "88"} <= set(values_of(problem.message)), "2 pairs fill 12%, and 88% is padding"
     assert "recipe.per_device_batch_size=16 recipe.global_batch_size=256" in str(problem.cure)
     assert forecast_packing(long_tailed, LIMIT, batch(8)).training.filled < 0.5
     assert padding_problem(long_tailed, Packing.bins, LIMIT, batch(16)) is None
@@ -89,14 +90,13 @@ def test_padding_of_a_whole_share() -> None:
     uneven = lengths_of([(1000, 1000)] * 10 + [(50, 50)] * 90)
     assert padding_problem(uneven, Packing.none, 2048, Batch(2, 1, 1, 2)) is None
     problem = padding_problem(uneven, Packing.none, 2048, Batch(64, 2, 16, 2))
-    assert problem is not None and "pads the 32 pairs of a rank to the longest" in problem.message
+    assert problem is not None and "32" in values_of(problem.message)
     assert "recipe.packing=bins" in str(problem.cure)
 
 
 def test_the_line_of_a_plan(long_tailed: Lengths) -> None:
     text = describe_packing(forecast_packing(long_tailed, LIMIT, batch(16)), batch(16))
-    assert text.startswith("rows of 16,384 tokens hold 1")
-    assert text.endswith("steps per epoch") and "at most 16 pairs" in text
+    assert {"16,384", "16"} <= set(values_of(text))
 
 
 class Picked(list[dict[str, list[int]]]):

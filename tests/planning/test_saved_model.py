@@ -38,17 +38,17 @@ def write(name: str, text: str = "other") -> Change:
     ("change", "found"),
     [
         (lambda run: None, None),
-        (write("model.safetensors"), "model.safetensors changed"),
-        (write("config.json"), "config.json changed"),
-        (write("chat_template.jinja", ""), "chat_template.jinja changed"),
-        (write("adapter_config.json"), "adapter_config.json was added"),
-        (write("generation_config.json"), "generation_config.json was added"),
-        (write("modeling_evil.py"), "modeling_evil.py was added"),
-        (lambda run: (run / "model" / "tokenizer.json").unlink(), "tokenizer.json is gone"),
-        (lambda run: shutil.rmtree(run / "model"), "the folder is gone"),
-        (lambda run: shutil.copytree(run.parents[2] / "base", run / "model", dirs_exist_ok=True), "and 2 more"),
-        (lambda run: (run.parents[2] / "base" / "model.safetensors").write_text("other"), "was trained on"),
-        (lambda run: shutil.rmtree(run.parents[2] / "base"), "the folder is gone"),
+        (write("model.safetensors"), "model.safetensors"),
+        (write("config.json"), "config.json"),
+        (write("chat_template.jinja", ""), "chat_template.jinja"),
+        (write("adapter_config.json"), "adapter_config.json"),
+        (write("generation_config.json"), "generation_config.json"),
+        (write("modeling_evil.py"), "modeling_evil.py"),
+        (lambda run: (run / "model" / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda run: shutil.rmtree(run / "model"), "model"),
+        (lambda run: shutil.copytree(run.parents[2] / "base", run / "model", dirs_exist_ok=True), "2"),
+        (lambda run: (run.parents[2] / "base" / "model.safetensors").write_text("other"), "base"),
+        (lambda run: shutil.rmtree(run.parents[2] / "base"), "base"),
         (write("README.md"), None),
         (write("training_args.bin"), None),
         (lambda run: (run / "model" / "checkpoint-10").mkdir(), None),
@@ -73,7 +73,7 @@ def test_an_exported_model_below_the_output_is_compared(tmp_path: Path, place: s
     assert find_changes(run, digest) == []
     (export / "model.safetensors").write_text("other")
     [problem] = find_changes(run, digest)
-    assert f"{place}/model.safetensors changed" in problem.message
+    assert f"{place}/model.safetensors" in problem.message
 
 
 def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:
     shutil.copystat(file, other)
     shutil.copy2(other, file)
     assert file.stat().st_size == times.st_size and file.stat().st_mtime_ns == times.st_mtime_ns
-    with pytest.raises(UserError, match="not the one that this run saved"):
+    with pytest.raises(UserError, match=r"model\.safetensors.*\[model_changed\]"):
         refuse_changes(run)
     refuse_changes(run, ["model_changed"])

@@ -83,7 +83,7 @@ def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
     assert right.shape.layer / wrong.shape.layer == pytest.approx(1.25, rel=0.01)
     assert "shape_mismatch" not in {warning.id for warning in right.warnings}
     [warning] = [warning for warning in wrong.warnings if warning.id == "shape_mismatch"]
-    assert warning.message == "the sizes in model.shape make 0.508e9 parameters, but its parameters are 0.596e9"
+    assert "0.508e9" in warning.message and "0.596e9" in warning.message
     assert warning.where == "override model.shape"
     elsewhere = ("stage=sft", f"model.shape={{{QWEN3_0_6B}, vocabulary: 151936}}", "model.path=/a/folder", "gpus=8")
     assert "shape_mismatch" not in {warning.id for warning in planned(*elsewhere).warnings}

@@ -57,14 +57,14 @@ def test_what_the_cluster_has(overrides: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "id", "expected"),
     [
-        (("cluster.partition=gpus",), "unknown_partition", "did you mean 'gpu'? it has cpu, gpu, old"),
-        (("gpus=8", "cluster.time=1-1"), "time_beyond_partition", "more than partition gpu allows, 1-00:00:00"),
-        (("gpus=16",), "too_many_gpus", "no node of partition gpu has 16 GPUs, at most 8; set gpus=8"),
-        (("gpus=4", "cluster.partition=cpu"), "too_many_gpus", "at most 0; set another partition"),
-        (("gpus=4", "cluster.gpu_type=h10"), "unknown_gpu_type", "did you mean 'h100'? it has a100, h100, v100"),
-        (("gpus=8", "nodes=8"), "too_many_nodes", "partition gpu has 4 nodes with 8 GPUs, but the job needs 8"),
-        (("gpus=8", "cluster.cpus_per_rank=16"), "too_many_cpus", "at most 96; set cluster.cpus_per_rank=12"),
-        (("gpus=1", "cluster.partition=old"), "partition_down", "partition old is down"),
+        (("cluster.partition=gpus",), "unknown_partition", "'gpu'"),
+        (("gpus=8", "cluster.time=1-1"), "time_beyond_partition", "1-00:00:00"),
+        (("gpus=16",), "too_many_gpus", "gpus=8"),
+        (("gpus=4", "cluster.partition=cpu"), "too_many_gpus", " 0"),
+        (("gpus=4", "cluster.gpu_type=h10"), "unknown_gpu_type", "'h100'"),
+        (("gpus=8", "nodes=8"), "too_many_nodes", " 4 "),
+        (("gpus=8", "cluster.cpus_per_rank=16"), "too_many_cpus", "cluster.cpus_per_rank=12"),
+        (("gpus=1", "cluster.partition=old"), "partition_down", " old "),
     ],
 )
 def test_what_the_cluster_has_not(overrides: tuple[str, ...], id: str, expected: str) -> None:
@@ -75,10 +75,10 @@ def test_what_the_cluster_has_not(overrides: tuple[str, ...], id: str, expected:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (("cluster.time='00:02:00'",), "warn_before=120 ends a job of 00:02:00 within its first minute; set cluster.w"),
-        (("cluster.time='3:30'", "cluster.warn_before=200"), "set cluster.warn_before=150 or less, or a longer time"),
-        (("cluster.time='1:00'", "cluster.warn_before=30"), "set cluster.warn_before=0, or a longer time"),
-        (("cluster.tokenize_time='2:00'",), "or a longer tokenize_time"),
+        (("cluster.time='00:02:00'",), "warn_before=120"),
+        (("cluster.time='3:30'", "cluster.warn_before=200"), "cluster.warn_before=150"),
+        (("cluster.time='1:00'", "cluster.warn_before=30"), "cluster.warn_before=0"),
+        (("cluster.tokenize_time='2:00'",), "tokenize_time"),
     ],
 )
 def test_a_warning_that_leaves_no_time_to_work(overrides: tuple[str, ...], expected: str) -> None:
@@ -93,7 +93,7 @@ def test_a_warning_that_leaves_no_time_to_work(overrides: tuple[str, ...], expec
 def test_no_default_partition() -> None:
     partitions = parse_partitions(SINFO.replace("gpu*", "gpu"))
     [problem] = partition_problems(job("gpus=8").script, partitions)
-    assert str(problem).startswith("cluster.partition: this cluster has no default partition; set cluster.partition")
+    assert (problem.id, problem.where) == ("unknown_partition", "cluster.partition")
 
 
 def stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, **prints: str) -> None:
@@ -108,9 +108,9 @@ def test_account_and_qos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="proj-7|normal,high\nproj-8|normal\n")
     assert limit_problems([job("gpus=8", "cluster.account=proj-7", "cluster.qos=high")]) == []
     [account] = limit_problems([job("gpus=8", "cluster.account=proj7")])
-    assert account.id == "unknown_account" and "did you mean 'proj-7'" in str(account)
+    assert account.id == "unknown_account" and "'proj-7'" in str(account)
     [qos] = limit_problems([job("gpus=8", "cluster.account=proj-8", "cluster.qos=high")])
-    assert qos.id == "unknown_qos" and "it has normal" in str(qos)
+    assert qos.id == "unknown_qos" and "normal" in str(qos)
     assert limit_problems([job("gpus=8", "cluster.account=proj7", "allow=[unknown_account]")]) == []
 
 

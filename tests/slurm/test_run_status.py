@@ -342,7 +342,7 @@ def test_a_machine_of_no_cluster_is_not_refused_a_job(tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match="Could not establish") as caught:
         query_slurm(["squeue", "--noheader"])
     [problem] = caught.value.problems
-    assert (problem.id, problem.cure) == ("slurm_unresponsive", "run this on a login node of the cluster")
+    assert problem.id == "slurm_unresponsive" and "login node" in str(problem.cure)
     assert len(calls.read_text().splitlines()) == 1  # asking again would not help
 
 

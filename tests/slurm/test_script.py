@@ -185,9 +185,9 @@ def test_time_limits(time: str) -> None:
 
 
 def test_keys_of_a_cluster_are_checked() -> None:
-    with pytest.raises(UserError, match=r"did you mean 'cluster.partition=gpu'"):
+    with pytest.raises(UserError, match=r"'cluster\.partition=gpu'.*\[unknown_key\]"):
         composed("stage=demo", "cluster.partitio=gpu")
-    with pytest.raises(UserError, match=r"there is no cluster 'nosuch'; choose from ngc, slurm"):
+    with pytest.raises(UserError, match=r"'nosuch'.*ngc, slurm.*\[unknown_cluster\]"):
         composed("stage=demo", "cluster=nosuch")
 
 
@@ -259,7 +259,7 @@ def test_the_name_of_an_image_is_of_its_tool(container: str, image: str, cure: s
 def test_a_mount_that_is_none(mount: str) -> None:
     stage = composed("stage=demo", "cluster.container=pyxis", "cluster.image=x", f"cluster.mounts=['{mount}']")
     [problem] = cluster_problems(stage.config.cluster, stage.origins)
-    assert problem.where is not None and "is not a mount" in problem.message
+    assert problem.id == "bad_cluster_value" and problem.where and mount in problem.message
 
 
 def test_what_a_container_must_see_besides_the_run(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_what_a_trial_cannot_do_is_refused(verb: str, word: str) -> None:
     ],
 )
 def test_a_number_that_measures_nothing_is_refused(word: str) -> None:
-    with pytest.raises(UserError, match=rf"{word.partition('=')[0]} must be .*\[out_of_range\]"):
+    with pytest.raises(UserError, match=rf"{word.partition('=')[0]}.*\[out_of_range\]"):
         composed("stage=sft", word)
 
 

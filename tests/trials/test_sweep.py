@@ -42,11 +42,9 @@ def test_a_comma_list_is_a_sweep_with_the_verb_or_with_the_key() -> None:
             ("recipe.seed=2",),
         ]
     assert not line("recipe.seed=1", verb="run").sweeps and not line("sweep=false", "stage=sft").sweeps
-    with pytest.raises(UserError, match=r"override sweep: sweep must be true or false, got maybe; set sweep=true"):
+    with pytest.raises(UserError, match=r"^override sweep: .*sweep=true"):
         line("sweep=maybe", verb="run")
-    with pytest.raises(
-        UserError, match=r"takes one value; add sweep=true to run each value in turn \[several_values\]"
-    ):
+    with pytest.raises(UserError, match=r"sweep=true.*\[several_values\]"):
         compose_all(line("stage=sft", "recipe.seed=1,2", "sweep=false"))
 
 
@@ -135,9 +133,7 @@ def test_every_impossible_setting_is_refused_before_anything_runs(
         compose_all(line(*WORDS, "recipe.seed=1,x", "recipe.lerning_rate=1"))
     assert len(error.value.problems) == 2
     for name in ("name=mine", "name=mine,yours"):  # with two seeds each name has two runs
-        with pytest.raises(
-            UserError, match=r"name=mine would give several runs of the sweep one folder.*\[sweep_folder\]"
-        ):
+        with pytest.raises(UserError, match=r"name=mine.*\[sweep_folder\]"):
             plan_sweep(_configurations("recipe.seed=1,2", name))
 
 

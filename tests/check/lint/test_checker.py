@@ -74,15 +74,16 @@ def test_a_removed_flag_is_answered_with_the_line_of_launch(tmp_path: Path, give
     sft = f"python open_instruct/finetune.py --model_name_or_path m {given}\n"
     (verdict,) = check_text(tmp_path, sft, checker=locked_checker())
     [found] = verdict.problems
-    assert found.id == "unknown_flag" and "was removed upstream in #1024" in found.message
-    assert found.cure == "no flag does it, recipe.loss_averaging=sum of launch does"
+    assert found.id == "unknown_flag" and "#1024" in found.message
+    assert "recipe.loss_averaging=sum" in str(found.cure)
     dpo = f"python open_instruct/dpo_tune_cache.py --model_name_or_path m {given}\n"
     (verdict,) = check_text(tmp_path, dpo, checker=locked_checker())
     [found] = verdict.problems
-    assert "it never had an effect there" in found.message and found.cure == "leave it out"
+    assert found.id == "unknown_flag" and "=" not in str(found.cure)
 
 
 def test_the_mean_needs_no_flag(tmp_path: Path) -> None:
     line = "python open_instruct/finetune.py --model_name_or_path m --reduce_loss mean\n"
     (verdict,) = check_text(tmp_path, line, checker=locked_checker())
-    assert [found.cure for found in verdict.problems] == ["leave it out"]
+    [found] = verdict.problems
+    assert found.id == "unknown_flag" and "=" not in str(found.cure)

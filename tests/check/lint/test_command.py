@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from launch.commands.lint import lint
 from launch.errors import UserError
 from tests.check.lint.helpers import check_text
 from tests.check.lint.mistakes import DPO, FINETUNE
+from tests.messages import values_of
 from tests.upstream.checkouts import PROJECT, checkout
 
 GOOD = f"{FINETUNE} --learning_rate 1e-5\n"
@@ -46,6 +48,8 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
         ("b.sh", 3, False),
         ("a.sh", 1, None),
     ]
+    for found in (*verdicts[1]["problems"], *verdicts[1]["warnings"]):
+        assert values_of(found.pop("message"))
     assert verdicts[1] == {
         "schema_version": 1,
         "file": "b.sh",
@@ -56,7 +60,6 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
             {
                 "flag": "lerning_rate",
                 "kind": "unknown_flag",
-                "message": "finetune.py has no flag --lerning_rate; did you mean --learning_rate?",
                 "line": 4,
             }
         ],
@@ -64,7 +67,6 @@ def test_json_is_a_list_with_one_object_a_command(capsys: pytest.CaptureFixture[
             {
                 "flag": "use_slow_tokenizer",
                 "kind": "never_read",
-                "message": "finetune.py accepts use_slow_tokenizer and never reads it",
                 "line": 4,
             }
         ],
@@ -76,14 +78,13 @@ def test_plain_output_is_a_compilers(capsys: pytest.CaptureFixture[str]) -> None
     Path("a.sh").write_text(BAD)
     assert lint(["a.sh"]) == 2
     output = capsys.readouterr()
-    assert output.out.splitlines() == [
-        "a.sh:3: lerning_rate: finetune.py has no flag --lerning_rate; did you mean --learning_rate? [unknown_flag]",
-        "a.sh:3: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]",
+    assert [re.sub(r": [^:]* \[", ": ... [", line) for line in output.out.splitlines()] == [
+        "a.sh:3: lerning_rate: ... [unknown_flag]",
+        "a.sh:3: warning: use_slow_tokenizer: ... [never_read]",
     ]
     summary, unchecked = output.err.splitlines()
-    assert summary == "1 command: 1 refused; checked against the lock of the pin (no checkout found)"
-    place = "FlatArguments.__post_init__ (open_instruct/finetune.py:327)"
-    assert unchecked == f"launch: unchecked without its source, beyond launch's own rules: {place}"
+    assert summary.startswith("1 command: 1 refused; ")
+    assert unchecked.endswith(": FlatArguments.__post_init__ (open_instruct/finetune.py:327)")
 
 
 @pytest.mark.parametrize(("text", "code"), [(GOOD, 0), (BAD, 2), (f"{DPO} --beta $X\n", 0), ("echo\n", 0), ("", 0)])
@@ -91,7 +92,7 @@ def test_exit_code(text: str, code: int, capsys: pytest.CaptureFixture[str]) -> 
     Path("a.sh").write_text(text)
     assert lint(["a.sh"]) == code
     assert lint(["a.sh", "none.sh"]) == 2
-    assert "none.sh:1: cannot be opened: No such file or directory [cannot_open]" in capsys.readouterr().err
+    assert re.search(r"none\.sh:1: .*\[cannot_open\]", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_what_is_not_followed_counts_and_is_listed(capsys: pytest.CaptureFixture
     Path("a.sh").write_text(f'{GOOD}eval "$X"\n')
     assert lint(["a.sh"]) == 0
     output = capsys.readouterr()
-    assert "a.sh:2: warning: not followed: eval runs a text that is not known here [not_followed]" in output.out
+    assert re.search(r"^a\.sh:2: warning: .*\[not_followed\]$", output.out, re.MULTILINE)
     assert output.err.startswith("2 commands: 1 accepted, 1 undecided; ")
 
 
@@ -132,7 +133,7 @@ def test_a_command_that_the_shell_has_expanded(
 
 @pytest.mark.parametrize("argv", [[], ["--"], ["a.sh", "--", "python", "x.py"], ["--json"]])
 def test_files_and_a_command_exclude_each_other(argv: list[str]) -> None:
-    with pytest.raises(UserError, match="'lint' needs either files or -- COMMAND"):
+    with pytest.raises(UserError, match=r"\[usage\]"):
         lint(argv)
 
 
@@ -152,7 +153,7 @@ def test_trainer_of_flag_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "a.yaml")[1][0]["script"] == "open_instruct/dpo_tune_cache.py"
     code, (verdict,) = run_json(capsys, "--trainer", "finetune", "a.yaml")
     assert (code, verdict["script"], verdict["problems"][0]["flag"]) == (2, "open_instruct/finetune.py", "mixer_list")
-    with pytest.raises(UserError, match="unknown trainer 'nothing'; use one of"):
+    with pytest.raises(UserError, match=r"'nothing'.*\[unknown_trainer\]"):
         lint(["--trainer", "nothing", "a.yaml"])
 
 
@@ -201,7 +202,7 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
     assert call().returncode == 2
     wrong = call("--trainer", "nothing", str(path))
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("launch: unknown trainer 'nothing'; use one of")
+    assert "'nothing'" in wrong.stderr and "[unknown_trainer]" in wrong.stderr
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -220,5 +221,5 @@ def test_an_unknown_value_of_a_list_has_a_name_in_the_message(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_no_checkout_is_named_as_it_was_given(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--upstream=\S+/nowhere: \S+/nowhere does not exist"):
+    with pytest.raises(UserError, match=r"--upstream=\S+/nowhere: .*\[not_open_instruct\]"):
         lint(["--upstream", str(tmp_path / "nowhere"), str(tmp_path)])

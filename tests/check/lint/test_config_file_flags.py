@@ -38,7 +38,7 @@ def test_a_mistake_in_the_deepspeed_file(tmp_path: Path, flags: str) -> None:
     assert kinds(tmp_path, flags) == [("deepspeed_config_file", "unknown_deepspeed_key", 3)]
     (verdict,) = check_text(tmp_path / "scripts", _SCRIPT.format(flags=flags))
     message = str(verdict.problems[0])
-    assert "configs/ds.json:2: deepspeed" in message and "did you mean 'stage'" in message
+    assert "configs/ds.json:2: deepspeed" in message and "'stage'" in message
 
 
 def test_a_mistake_in_the_accelerate_file(tmp_path: Path) -> None:

@@ -39,15 +39,10 @@ def test_a_settings_own_overrides_win_over_the_common_overrides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("stage=sft",), "there is no `--`"),
-        (("stage=sft", "--", "parallel=zero2"), "one setting"),
-        (("stage=sft", "--", "--", "--"), "3 of them"),
-    ],
+    "words", [("stage=sft",), ("stage=sft", "--", "parallel=zero2"), ("stage=sft", "--", "--", "--")]
 )
-def test_two_settings_are_needed(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
+def test_two_settings_are_needed(words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as error:
         read_request(line(*words))
     assert [problem.id for problem in error.value.problems] == ["bench_settings"]
 

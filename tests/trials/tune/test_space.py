@@ -41,7 +41,7 @@ def test_the_master_weights_are_held() -> None:
     """open-instruct loads bf16 weights: without ZeRO those are what the optimizer updates."""
     several = space("stage=sft", "gpus=8")
     assert modes(several) == {Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload}
-    assert any(why.startswith("ddp: it does not keep fp32 master weights") for why in several.left_out)
+    assert any(why.startswith("ddp: ") for why in several.left_out)
     alone = space("stage=sft", "gpus=1")
     assert modes(alone) == {Mode.single}
     assert any("zero3_offload: it keeps fp32 master weights" in why for why in alone.left_out)
@@ -75,7 +75,7 @@ def test_a_flag_that_is_held_is_what_is_predicted() -> None:
 
 
 def test_a_flag_that_no_word_stands_for_is_refused() -> None:
-    with pytest.raises(UserError, match=r"use recipe.gradient_checkpointing=false or .*=true \[unpredicted_flag\]"):
+    with pytest.raises(UserError, match=r"recipe.gradient_checkpointing=false.*=true \[unpredicted_flag\]"):
         space("stage=dpo", "gpus=8", "flags.activation_memory_budget=0.3")
 
 
