@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.files import load_json, read_file, read_json_lines, read_json_object, write_file
+from launch.files import iterate_json_lines, load_json, read_file, read_json_lines, read_json_object, write_file
 
 
 def test_missing_folders_are_made_and_the_mode_is_kept(tmp_path: Path) -> None:
@@ -43,6 +43,14 @@ def test_only_whole_objects_are_read(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1}\n[2]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"step": 2}\n{"step": 3')
     assert read_json_lines(path) == [{"step": 1}, {"step": 2}]
     assert read_json_lines(tmp_path / "none") == read_json_lines(tmp_path) == []
+
+
+def test_lines_are_read_from_the_end(tmp_path: Path) -> None:
+    path, count = tmp_path / "lines.jsonl", 30_000  # of several blocks
+    lines = [b'{"step": %d, "text": "%b"}' % (step, b"a" * 200) for step in range(count)]
+    path.write_bytes(b"\n".join([*lines, b'{"step":']))
+    found = [value["step"] if value else None for value in iterate_json_lines(path, backwards=True)]
+    assert found == [None, *range(count - 1, -1, -1)]
 
 
 def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path) -> None:

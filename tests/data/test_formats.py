@@ -41,6 +41,8 @@ PARTS = messages(EMPTY_SYSTEM, *answered([{"type": "text", "text": "Hel"}, {"typ
 CALLS = {**messages(QUESTION, CALL, RESULT, ANSWER), "tools": [{"name": "f"}]}
 GERMAN = {"prompt": "frage", "completion": "antwort"}
 BY_HAND = {"form": DataFormat.prompt_completion}
+PROMPT = {"prompt": [QUESTION], "ground_truth": "4"}
+BRIEF_PROMPT = {**PROMPT, "prompt": [SYSTEM, QUESTION]}
 ONE_TURN = {"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "No"}}
 CONVERTED = (
     Converted("messages", CHAT, CHAT),
@@ -57,6 +59,7 @@ CONVERTED = (
     Converted("Alpaca", {"instruction": "Hi", "input": "", "output": "Hello"}, CHAT),
     Converted("Alpaca with an input", {"instruction": "A", "input": "B", "output": "C"}, chat("A\n\nB", "C")),
     Converted("Alpaca, capitals and spaces", {"Instruction": "Hi", " Output ": "Hello", "id": 7}, CHAT),
+    Converted("Alpaca with a context", {"instruction": "A", "context": "B", "response": "C"}, chat("A\n\nB", "C")),
     Converted("Dolly", {"instruction": "Hi", "context": None, "response": "Hello", "category": "qa"}, CHAT),
     Converted("prompt and completion", {"prompt": "Hi", "completion": "Hello"}, CHAT),
     Converted("prompt and completion of turns", {"prompt": [QUESTION], "completion": [ANSWER]}, CHAT),
@@ -89,6 +92,14 @@ CONVERTED = (
     Converted("pair, capitals", {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"}, PAIR, Kind.dpo),
     Converted("pair with the prompt once more, as in UltraFeedback", {"prompt": "Hi", **PAIR}, PAIR, Kind.dpo),
     Converted("pair of ShareGPT", ONE_TURN, PAIR, Kind.dpo),
+    Converted("prompt", {"prompt": "Hi", "ground_truth": "4", "level": 2}, {**PROMPT, "level": 2}, Kind.rlvr),
+    Converted("prompt that is a chat", {**CHAT, "ground_truth": "4"}, PROMPT, Kind.rlvr),
+    Converted(
+        "prompt with a system turn", {**messages(SYSTEM, QUESTION), "ground_truth": "4"}, BRIEF_PROMPT, Kind.rlvr
+    ),
+    Converted(
+        "ground truth of numbers", {"prompt": "Hi", "ground_truth": [4]}, {**PROMPT, "ground_truth": "[4]"}, Kind.rlvr
+    ),
 )
 
 
@@ -141,6 +152,7 @@ REFUSED = (
         "data_row",
         f"turn 2 of messages has weight 0, {LEARNED}",
     ),
+    Refused("a weight of 0.0", messages(QUESTION, {**ANSWER, "weight": 0.0}), "data_row", "has weight 0.0"),
     Refused("not to train", messages(QUESTION, {**ANSWER, "train": False}), "data_row", f"has train False, {LEARNED}"),
     Refused(
         "function_call",
@@ -171,6 +183,11 @@ REFUSED = (
         "chosen is an answer without a prompt",
         Kind.dpo,
     ),
+    Refused("no ground truth", {"prompt": "Hi"}, "no_ground_truth", "ground_truth", Kind.rlvr),
+    Refused(
+        "an empty ground truth", {"prompt": "Hi", "ground_truth": []}, "no_ground_truth", "ground_truth", Kind.rlvr
+    ),
+    Refused("no turn to answer", {**messages(ANSWER), "ground_truth": "4"}, "data_no_answer", "messages", Kind.rlvr),
     Refused(
         "no answer in a pair",
         {**PAIR, "rejected": [QUESTION]},
