@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import DefaultsEntry, Origin, Origins, find_file, find_line, read_defaults
 from launch.config.other_tools import explain_name, explain_value, translate
-from launch.config.validate import find_unknown_keys, suggest_key
+from launch.config.validate import find_unknown_keys, suggest_key, unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
 from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest, refusal
 from launch.resources import GROUPS, config_roots, group_options
@@ -112,7 +112,7 @@ def _explain_value(error: OmegaConfBaseException, values: Mapping[str, str], ori
     if "not in '" in text or "is not in struct" in text:
         parent, _, name = key.rpartition(".")
         siblings = [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
-        return Problem("unknown_key", f"there is no key '{key}'", where, suggest_key(parent, name, siblings))
+        return unknown_key(key, where, suggest_key(parent, name, siblings))
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
         how = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
@@ -231,7 +231,7 @@ def _check_file(path: Path, group: str, text: str) -> None:
     odd = next((key for key in document if not isinstance(key, str)), None)
     if odd is not None:
         where = f"{path}:{find_line(path, [str(odd)]) or 1}"
-        raise refusal("unknown_key", f"there is no key '{odd}'", where, "remove it")
+        raise UserError(unknown_key(str(odd), where, "remove it"))
     defaults = document.get("defaults")
     if defaults is not None and not isinstance(defaults, list):
         where = f"{path}:{find_line(path, ['defaults'])}"

@@ -83,6 +83,11 @@ def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
             yield path_problem(error, value, origins.of(key).where)
 
 
+def unknown_key(key: str, where: str | None, cure: str | None) -> Problem:
+    """Return the problem of a key that launch does not have."""
+    return Problem("unknown_key", f"there is no key '{key}'", where, cure)
+
+
 def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
     """Find the keys of a line that launch has not, all of them at once."""
     for override in overrides:
@@ -94,8 +99,7 @@ def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
                 break
             key, known = f"{parent}.{name}".lstrip("."), hints(node)
             if name not in known:
-                cure = suggest_key(parent, name, list(known), value, given)
-                yield Problem("unknown_key", f"there is no key '{key}'", None, cure)
+                yield unknown_key(key, None, suggest_key(parent, name, list(known), value, given))
                 break
             parent, node = key, node_class(known[name])
 
