@@ -108,7 +108,7 @@ def test_a_run_from_its_start_to_its_metrics(tmp_path: Path, monkeypatch: pytest
     assert list(steps["step"]) == [1, 2] and (training.model / "config.json").exists()
     assert training.evidence() is not None
     assert training.report(tmp_path / "mine.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    with pytest.raises(UserError, match="is not running"):
+    with pytest.raises(UserError, match=r"\[not_running\]"):
         training.stop()
     again = launch.run("demo", trainer="trl_sft", recipe={"max_steps": 2})
     assert again.folder == training.folder

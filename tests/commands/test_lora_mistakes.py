@@ -77,7 +77,7 @@ def test_an_adapter_of_another_base(home: Path, launch: Launch) -> None:
     config = home / "runs" / "lora" / "one" / "model" / "adapter_config.json"
     config.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8}))
     sentence = refused(home, launch, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one")
-    assert "was trained on Qwen/Qwen2.5-7B" in sentence
+    assert "Qwen/Qwen2.5-7B" in sentence
 
 
 @pytest.mark.parametrize("damage", ["unfinished", "cut short", "no weights", "no configuration"])

@@ -13,6 +13,7 @@ from launch.execution.resume import clear_run_folder, decide_start, is_finished,
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, model, saved_state, trl_checkpoint
+from tests.messages import values_of
 
 
 def plan_of(folder: Path, *overrides: str) -> Plan:
@@ -72,7 +73,7 @@ def test_the_last_complete_checkpoint_is_taken_and_the_incomplete_ones_are_moved
     assert start.checkpoint.path.name == "step_30"
     lines: list[str] = []
     clear_run_folder(plan, start, lines.append)
-    assert "step_40 is incomplete, although it is marked COMPLETED (optimizer.bin is truncated" in lines[0]
+    assert "step_40" in lines[0] and "optimizer.bin" in lines[0]
     assert sorted(path.name for path in plan.model_dir.iterdir()) == ["step_10", "step_20", "step_30"]
     assert (plan.model_dir / "step_30" / "COMPLETED").exists()  # upstream takes marked ones only
     resumed = resume_plan(plan, start)
@@ -100,8 +101,7 @@ def test_nothing_to_resume_explains_how_to_start_over(tmp_path: Path) -> None:
     begin(plan, 7)
     kind, text = problem_of(plan)
     assert kind == "nothing_to_resume"
-    assert "at step 7" in text
-    assert "saves no checkpoints" in text
+    assert "7" in values_of(text)
     assert "restart=true" in text
     assert "recipe.checkpoint_steps=N" in text
 
@@ -122,11 +122,11 @@ def test_an_early_interruption_starts_again_by_itself(tmp_path: Path, trainer: s
     plan = plan_of(tmp_path, f"trainer={trainer}")
     interrupted(plan, 280.0, exit_code)
     start = decide_start(plan)
-    assert start.restart_reason == "interrupted after 9:20 of training, before its first checkpoint"
+    assert "9:20" in str(start.restart_reason)
     lines: list[str] = []
     clear_run_folder(plan, start, lines.append)
     [archive] = plan.folder.parent.iterdir()
-    assert lines == [f"{start.restart_reason}: the earlier run is archived in {archive}"]
+    assert len(lines) == 1 and str(start.restart_reason) in lines[0] and str(archive) in lines[0]
 
 
 @pytest.mark.parametrize(("seconds", "exit_code"), [(310.0, 130), (310.0, None), (280.0, 1), (280.0, 3)])
@@ -136,7 +136,7 @@ def test_a_late_interruption_and_a_failure_are_refused_with_what_would_be_lost(
     plan = plan_of(tmp_path)
     interrupted(plan, seconds, exit_code)
     kind, text = problem_of(plan)
-    assert kind == "nothing_to_resume" and f"to start over loses {format_duration(2 * seconds)} of training" in text
+    assert kind == "nothing_to_resume" and format_duration(2 * seconds) in text
 
 
 def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(tmp_path: Path) -> None:
@@ -148,22 +148,22 @@ def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(t
     other = plan_of(tmp_path / "other")
     interrupted(other, 20.0)
     model(other.model_dir)
-    assert "Its model folder is complete" in problem_of(other)[1]
+    assert problem_of(other)[0] == "nothing_to_resume"
 
 
 def test_incomplete_checkpoints_are_reported_with_their_faults(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     begin(plan, 12)
-    assert "no checkpoint yet (recipe.checkpoint_steps=10)" in problem_of(plan)[1]
+    assert "recipe.checkpoint_steps=10" in problem_of(plan)[1]
     (saved_state(plan.model_dir / "step_10") / "scheduler.bin").unlink()
-    assert "step_10: scheduler.bin is missing" in problem_of(plan)[1]
+    assert "step_10: scheduler.bin" in problem_of(plan)[1]
 
 
 def test_a_complete_model_without_a_recorded_exit_is_reported(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     begin(plan, 60)
     model(plan.model_dir)  # finetune removes its checkpoints when it has saved the model
-    assert "Its model folder is complete" in problem_of(plan)[1]
+    assert problem_of(plan)[0] == "nothing_to_resume"
 
 
 def test_an_attempt_that_ended_before_its_first_step_is_simply_repeated(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_another_plan_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     begin(plan_of(tmp_path), 5)
     kind, text = problem_of(plan_of(tmp_path, "recipe.learning_rate=1.0e-5", "recipe.epochs=3"))
     assert kind == "name_taken"
-    assert "differs in --learning_rate, --num_train_epochs" in text
+    assert "--learning_rate, --num_train_epochs" in text
     kind, text = problem_of(plan_of(tmp_path, "processes=2"))
     assert kind == "other_width"
-    assert "at width 1 cpu; this plan has width 2 cpu" in text
+    assert "1 cpu" in text and "2 cpu" in text
     assert problem_of(plan_of(tmp_path, "processes=2", "restart=true"))[0] == "other_width"
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_width_is_not_complete(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     begin(plan, 12)
     saved_state(plan.model_dir / "step_10", ranks=2)
-    assert "found 2 random_states_*.pkl, expected 1" in problem_of(plan)[1]
+    assert "2 random_states_*.pkl" in problem_of(plan)[1]
 
 
 def test_an_untested_trainer_is_refused(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_an_untested_trainer_is_refused(tmp_path: Path) -> None:
     [
         ("checkpoint-20", {}, None),
         ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.0}, {"step": 20, "eval_loss": 9.0}]}, None),
-        ("checkpoint-50", {}, "no attempt got beyond step 26"),  # a copy of another one
-        ("checkpoint-27", {}, "no attempt got beyond step 26"),
+        ("checkpoint-50", {}, "26"),  # a copy of another one
+        ("checkpoint-27", {}, "26"),
         ("checkpoint-30", {}, None),  # written after the launcher was killed
-        ("checkpoint-20", {"log_history": [{"step": 10, "loss": 1.0}]}, "its own losses end at step 10"),
-        ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.5}]}, "its loss at step 20 is 1.5, the run's was 1"),
-        ("checkpoint-20", {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]}, "its loss at step 5"),
+        ("checkpoint-20", {"log_history": [{"step": 10, "loss": 1.0}]}, "10"),
+        ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.5}]}, "1.5"),
+        ("checkpoint-20", {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]}, "5"),
     ],
 )
 def test_a_checkpoint_of_another_step_or_run_is_refused(
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_another_step_or_run_is_refused(
         assert decide_start(plan).checkpoint is not None
     else:
         id, text = problem_of(plan)
-        assert id == "foreign_checkpoint" and reason in text
+        assert id == "foreign_checkpoint" and reason in values_of(text)
 
 
 def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -> None:
@@ -234,4 +234,4 @@ def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -
     trl_checkpoint(plan.model_dir / "checkpoint-30", 30)
     (plan.folder / "FAILED").write_text('{"exit_code": 1, "seconds": 1.0, "steps": 26, "last_loss": 1.0}')
     id, text = problem_of(plan)
-    assert id == "foreign_checkpoint" and "no attempt got beyond step 26" in text
+    assert id == "foreign_checkpoint" and "26" in values_of(text)

@@ -128,7 +128,7 @@ def test_a_template_of_its_own_is_compared_with_the_tokenizers(home: Path) -> No
     (model / "chat_template.jinja").write_text("{% generation %}")
     line = (*DEMO, f"demo:model.path={model}", "allow=[incomplete_model]", "demo_dpo:recipe.chat_template=tulu")
     id, sentence = problem(*line)
-    assert id == "other_chat_template" and "stage demo trained the model with its tokenizer's own" in sentence
+    assert id == "other_chat_template" and "demo" in sentence
     (model / "chat_template.jinja").write_text((ROOT / "launch" / "templates" / "tulu.jinja").read_text())
     assert planned(*line).plans
 

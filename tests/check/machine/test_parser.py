@@ -47,20 +47,20 @@ def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
         identity = plan.identity if not more else f"{plan.identity}+"
         return parser_accepts.inspect(replace(of, command=(*of.command, *more), identity=identity), Host({}))
 
-    assert finding().message.startswith("finetune.py accepts the command, asked in ")
-    assert finding().message == "finetune.py accepts the command (asked before)"
+    first, again = finding(), finding()
+    assert first.level == again.level == "pass" and first.message != again.message, "it is asked once"
     unknown = finding("--no_such", "1")
     assert unknown.level == "fail"
     assert unknown.message.endswith("Some specified arguments are not used by the HfArgumentParser: ['--no_such', '1']")
     assert "this is a defect of launch" in str(unknown.cure)
     raised = finding("--final_lr_ratio", "1.5")
-    assert "own parser refuses the command: " in raised.message
+    assert raised.level == "fail"
     assert raised.message.endswith("final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5")
     typed = finding("--num_train_epochs", "many")
     assert typed.message.endswith("argument --num_train_epochs/--num-train-epochs: invalid int value: 'many'")
     edited = replace(plan.upstream, matches_pin=False, description="1 file differs from the lock: open_instruct/x.py")
     other = finding("--no_such", "1", of=replace(plan, machine=replace(machine, upstream=edited)))
-    assert other.cure == "the plan was made from the lock: 1 file differs from the lock: open_instruct/x.py"
+    assert "open_instruct/x.py" in str(other.cure)
 
 
 def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo", "trainer=trl_sft")
     finding = parser_accepts.inspect(plan, Host({"PYTHONPATH": str(tmp_path)}))
     assert (finding.id, finding.level) == ("import_fails", "fail")
-    assert finding.message.endswith("can't be brought to its parser: ImportError: libcudart.so.12: cannot open")
+    assert finding.message.endswith(": ImportError: libcudart.so.12: cannot open")
 
 
 def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Pa
     finding = parser_accepts.inspect(plan, Host({}))
     assert finding.level == "pass", finding.message
     bare = parser_accepts.inspect(replace(plan, patches=(), identity="other"), Host({}))
-    assert bare.message.endswith("can't be brought to its parser: ModuleNotFoundError: No module named 'vllm'")
+    assert bare.message.endswith(": ModuleNotFoundError: No module named 'vllm'")

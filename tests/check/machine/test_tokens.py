@@ -12,6 +12,7 @@ from launch.planning.plan import Plan
 from launch.worker.columns import SampleLengths, build_content
 from launch.worker.finding import Finding
 from tests.conftest import planned
+from tests.messages import values_of
 
 DPO = ("stage=dpo", "model.path=some/model", "recipe.max_seq_length=4096", "gpus=2")
 
@@ -30,14 +31,14 @@ def plan_of(file: Path, *overrides: str) -> Plan:
 def test_rows_that_stay_empty_are_warned_of(tmp_path: Path) -> None:
     olmo = ("trainer=dpo", "flags.config_name=olmo2_1B_v2", "recipe.packing=bins")
     few = inspect_padding(plan_of(tmp_path / "a.json", *olmo, "recipe.global_batch_size=4"))
-    assert few.level == "warn" and "2 pairs per rank fill 12% of 4,096 tokens" in few.message
+    assert few.level == "warn" and {"2", "12", "4,096"} <= set(values_of(few.message))
     assert "recipe.per_device_batch_size=16 recipe.global_batch_size=32" in str(few.cure)
     many = (*olmo, "recipe.global_batch_size=26")
     reference = inspect_padding(plan_of(tmp_path / "b.json", *many))
-    assert reference.level == "warn" and reference.message.startswith("76% of the reference pass")
+    assert reference.level == "warn" and "76" in values_of(reference.message)
     assert "recipe.per_device_batch_size=13" in str(reference.cure)
     full = inspect_padding(plan_of(tmp_path / "c.json", *many, "recipe.per_device_batch_size=13"))
-    assert full.level == "pass" and "hold 12.8 pairs and are 78% full" in full.message
+    assert full.level == "pass" and {"12.8", "78"} <= set(values_of(full.message))
 
 
 def test_where_nothing_is_known_or_filled_it_is_skipped(tmp_path: Path) -> None:
