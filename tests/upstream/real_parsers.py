@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.upstream.trainers import ENTRIES, TRL
+from tests.paths import ROOT
 from tests.upstream.checkouts import checkout
 
 HERE = Path(__file__).parent
 SYNTHETIC = HERE / "synthetic_trainer"
-NO_CLOUD = HERE / "no_cloud"  # a gsutil that fails at once, where the real one would ask its servers for minutes
+# a gsutil that fails at once, where the real one would ask its servers for minutes
+NO_CLOUD = ROOT / "tests" / "fixtures" / "no_cloud"
 
 
 class RealParsers:
