@@ -1,7 +1,8 @@
 """`plan` fed with mutated lines and files, in one process: exit 0 or 2, sentences, and nothing left behind.
 
 A block is a hundred examples of one kind, the same each time: one block runs always, the others are marked slow. For
-others: `LAUNCH_HOSTILE_SEED=7 ./scripts/test --all tests/commands/test_hostile_plan.py`.
+other examples, and more of them: `LAUNCH_HOSTILE_SEED=7 LAUNCH_HOSTILE_BLOCKS=10 ./scripts/test
+tests/commands/test_hostile_plan.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tests.config.test_ranges import RANGES
 from tests.test_cures import follow_cures
 
 EXAMPLES = 100  # of a block
-BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10))]
+COUNT = int(os.environ.get("LAUNCH_HOSTILE_BLOCKS", "3"))
+BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, COUNT))]
 SEED = int(os.environ.get("LAUNCH_HOSTILE_SEED", "14"))
 LINES = (
     ("stage=sft", "gpus=8"),
