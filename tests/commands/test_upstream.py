@@ -23,6 +23,7 @@ from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT
+from tests.integration import warm
 from tests.upstream.checkouts import checkout, has_commit
 
 OLDER = "45901fd0"
@@ -51,10 +52,13 @@ def edit(path: Path, old: str, new: str) -> int:
 
 
 def impact(root: Path, commit: str, *trainers: str, configs: Path = CONFIGS) -> Impact:
-    """Assess a commit for `trainers` alone, each of which is started; all of them if none is named."""
+    """Assess a commit for `trainers` alone, each of which is started; all of them if none is named.
+
+    In forks with the libraries' imports done; `launch` below starts each anew.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "OPEN_INSTRUCT", {name: OPEN_INSTRUCT[name] for name in trainers or OPEN_INSTRUCT})
-        return assess_impact(root, commit, sys.executable, configs)
+        return assess_impact(root, commit, warm.python(), configs)
 
 
 @pytest.mark.slow

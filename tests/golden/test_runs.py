@@ -118,7 +118,7 @@ def _mask(line: str, home: Path) -> str:
     places = {str(home): "{cwd}", str(resources.ROOT): "{project}", sys.executable: "{python}", sys.prefix: "{venv}"}
     for place, name in sorted(places.items(), key=lambda item: -len(item[0])):
         line = line.replace(place, name)
-    line = re.sub(r"/tmp/warm-\w+/bin/python", "{python}", line)  # the tests' own, with the imports done
+    line = re.sub(r"/tmp/warm-\w+/\w+/bin/python", "{python}", line)  # the tests' own, with the imports done
     line = re.sub(r"lengths/[0-9a-f]{8}\b", "lengths/{key}", line)
     line = re.sub(r"^(model\.(?:base_)?files\.\S+|files\.model\.safetensors) = .*", r"\1 = {digest}", line)
     line = re.sub(r'\b(found|value) = "\d+\.\d+"', r'\1 = "{number}"', line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -101,7 +100,8 @@ def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_facto
     give_demo(tmp_path_factory, tmp_path)
     words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
     own_files = str(tmp_path / "own")
-    ran = launch_in(tmp_path, "run", *words, python=sys.executable, LAUNCH_CONFIG_DIR=own_files)  # it ends in time
+    python = warm.python_with_cold_ranks()  # it ends in time
+    ran = launch_in(tmp_path, "run", *words, python=python, LAUNCH_CONFIG_DIR=own_files)
     assert ran.returncode == 3, ran.stdout + ran.stderr
     run = tmp_path / "runs" / "demo_dpo" / "unmet"
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))

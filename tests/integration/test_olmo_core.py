@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
         *RECIPE,
         *batch,
     )
-    ran = launch_in(tmp_path, "run", "stage=dpo", "trainer=dpo", *words, python=sys.executable)
+    ran = launch_in(tmp_path, "run", "stage=dpo", "trainer=dpo", *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     folder = tmp_path / "runs" / "dpo" / "packed"
     steps = records(folder / "metrics.jsonl")
@@ -57,16 +56,14 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     assert order.index("reference_logprobs") < order.index("first_step") < order.index("training")
     assert "checkpoint" not in order[: order.index("training")]
     assert not list(folder.glob("model/step0*"))
-    told = launch_in(tmp_path, "plan", "stage=dpo", "trainer=dpo", *words, python=sys.executable).stdout
+    told = launch_in(tmp_path, "plan", "stage=dpo", "trainer=dpo", *words).stdout
     assert "packing     rows of 128 tokens hold" in told  # by the lengths that the run's tokenising wrote
 
 
 def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp_path: Path) -> None:
     batch = ("recipe.global_batch_size=2", "recipe.per_device_batch_size=1", "processes=1")
     words = (f"model.path={olmo_stage.model}", f"data.mix=[{{name: {olmo_stage.chats}}}]", *RECIPE, *batch)
-    ran = launch_in(
-        tmp_path, "run", "stage=sft", "trainer=olmo_core_finetune", "name=packed", *words, python=sys.executable
-    )
+    ran = launch_in(tmp_path, "run", "stage=sft", "trainer=olmo_core_finetune", "name=packed", *words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "olmo_core_finetune needs its data tokenised first" in ran.stdout
     folder = tmp_path / "runs" / "sft" / "packed"
@@ -78,7 +75,5 @@ def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp
     assert found.keys() >= WEIGHTS and "8 saved tensors were compared" in found["saved_weights"]["note"]
     assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "no attention across documents")
     [statistics] = tmp_path.glob("runs/.cache/tokenized/*/numpy_sft/*/dataset_statistics.json")
-    again = launch_in(
-        tmp_path, "run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words, python=sys.executable
-    )
+    again = launch_in(tmp_path, "run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words)
     assert again.returncode == 0 and f"tokenised data: {statistics.parent} (already there" in again.stdout

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.hub import TOKEN, running
 
@@ -30,7 +30,7 @@ def test_the_model_arrives(
     words = ["stage=demo", f"trainer={trainer}", "name=pushed", "recipe.max_steps=2", f"hub.push={owner}/mine"]
     with running() as hub:
         ran = subprocess.run(
-            [sys.executable, "-m", "launch", "run", *words],
+            [warm.python_with_cold_ranks(), "-m", "launch", "run", *words],
             cwd=tmp_path,
             env={**os.environ, "HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"},
             capture_output=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.host.interpreter import package_folders
+from tests.integration import warm
 from tests.integration.conftest import finish, launch_in, records, stop_once
 from tests.integration.demo_kit import give_demo, make_once
 from tests.trl_texts import INSTALLED, install_trl
@@ -95,7 +96,7 @@ def test_a_resumed_run_has_the_text_that_it_began_with(
             steps = records(run / "metrics.jsonl")
             return (run / "model" / "step_4" / "COMPLETED").is_file() and bool(steps) and steps[-1]["step"] > 4
 
-        stop_once(home, has_checkpoint, signal.SIGKILL, *words, python=sys.executable)
+        stop_once(home, has_checkpoint, signal.SIGKILL, *words, python=warm.python_with_cold_ranks())
     assert not (run / "DONE").exists()
     [staged] = (home / "runs" / ".cache" / "chat_templates").glob("*/qwen3.jinja")
     assert staged.read_text(encoding="utf-8") == OTHER
@@ -123,7 +124,8 @@ def test_trl_trains_with_the_staged_form_that_has_marks(home: Path, monkeypatch:
     other = install_trl(home / "other", {"qwen3": OTHER, "qwen3_training": OTHER.replace(body, answer)}, "1.16.1")
     (other / "trl" / "__init__.py").unlink()
     monkeypatch.setenv("PYTHONPATH", str(other))
-    code, printed = finish(home, *TRL_SFT, *SHORT, "recipe.max_steps=2", "name=marked", python=sys.executable)
+    words = (*TRL_SFT, *SHORT, "recipe.max_steps=2", "name=marked")
+    code, printed = finish(home, *words, python=warm.python_with_cold_ranks())
     assert code == 0, printed
     model = home / "runs" / "demo" / "marked" / "model"
     assert (model / "chat_template.jinja").read_text(encoding="utf-8") == OTHER

@@ -1,15 +1,16 @@
-"""The client of `parser_server.py`: the real parsers, each in a subprocess for the whole test session."""
+"""The client of `parser_server.py`: the real parsers, each in a process for the whole test session, with the imports
+of its libraries done."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from launch.upstream.trainers import ENTRIES, TRL
+from tests.integration import warm
 from tests.paths import ROOT
 from tests.upstream.checkouts import checkout
 
@@ -46,7 +47,7 @@ class RealParsers:
     def _start(trainer: str) -> subprocess.Popen[str]:
         entry, root = ENTRIES.get(trainer, "script.py"), SYNTHETIC if trainer == "synthetic" else checkout()
         return subprocess.Popen(
-            [sys.executable, str(HERE / "parser_server.py"), entry, *([] if trainer in TRL else [str(root)])],
+            [warm.python(), str(HERE / "parser_server.py"), entry, *([] if trainer in TRL else [str(root)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

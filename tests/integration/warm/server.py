@@ -34,6 +34,7 @@ _LIBRARIES = (
         "accelerate",
         "trl.trainer.sft_trainer",
         "trl.trainer.dpo_trainer",
+        "trl.trainer.grpo_trainer",
         "bitsandbytes",
         "deepspeed",
         "lm_eval.models.huggingface",
