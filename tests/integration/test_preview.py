@@ -20,7 +20,7 @@ from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
 from tests.integration.conftest import launch_in
 from tests.integration.jobs import run_jobs, training_job
-from tests.integration.tiny_stage import CHAT_TEMPLATE, TinyStage
+from tests.integration.tiny_stage import ANSWER, CHAT_TEMPLATE, OTHER, TinyStage, marked_template
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +30,10 @@ SYSTEM = {"role": "system", "content": "Answer briefly."}
 NO_SYSTEM = CHAT_TEMPLATE.replace("in messages %}", "in messages if message['role'] != 'system' %}")
 NO_END = CHAT_TEMPLATE.replace("{{ eos_token }}", "")
 TWO_BOS = "{{ bos_token }}{{ bos_token }}" + CHAT_TEMPLATE
+# trl_sft learns what a template marks
+UNMARKED_END = marked_template(ANSWER.replace(" + eos_token", "") + "{{ eos_token }}")
+MARKED_USER = marked_template(other="{% generation %}" + OTHER + "{% endgeneration %}")
+MARKED_NO_SYSTEM = marked_template(other="{% if message['role'] != 'system' %}" + OTHER + "{% endif %}")
 SIMPLE = "flags.get_tokenizer_fn=get_tokenizer_simple_v1"  # which leaves a pad token that is the end token
 TULU = "recipe.chat_template=tulu"  # which marks the answers, as TRL needs it
 TRAINED = {
@@ -49,7 +53,10 @@ TRAINED = {
 OLMO_CORE = ("dpo", "olmo_core_finetune")
 FAULTS = {
     "loss_on_user": ("sft", "trl_sft", ("flags.assistant_only_loss=false",), CHAT_TEMPLATE, {}),
+    "loss_on_user marks": ("sft", "trl_sft", (), MARKED_USER, {}),
     "no_end_of_turn": ("sft", "finetune", (), NO_END, {}),
+    "no_end_of_turn marks": ("sft", "trl_sft", (), UNMARKED_END, {}),
+    "system_dropped marks": ("sft", "trl_sft", (), MARKED_NO_SYSTEM, {}),
     "double_bos": ("sft", "finetune", (), TWO_BOS, {}),
     "system_dropped": ("sft", "finetune", (), NO_SYSTEM, {}),
     "no_loss_tokens": ("sft", "finetune", ("recipe.max_seq_length=8",), CHAT_TEMPLATE, {}),

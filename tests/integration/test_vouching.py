@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.conftest import launch_in
+from tests.integration.tiny_stage import marked_template
 
 pytestmark = pytest.mark.slow
 SFT = ("stage=demo", "trainer=trl_sft", "report=false")
@@ -60,6 +61,7 @@ def test_a_run_of_a_step_or_two_proves_what_it_can(home: Path, words: tuple[str,
 def test_dpo_whose_first_updates_rounding_hides_trains(home: Path) -> None:
     """A warm-up from 1.7e-8, under which the norms of 1.0 do not move in fp32."""
     words = ("recipe.learning_rate=5e-7", "recipe.max_steps=40", "recipe.warmup_ratio=0.75", "recipe.weight_decay=0.1")
+    words += ("recipe.global_batch_size=8", "recipe.per_device_batch_size=8")
     done = launch_in(home, "stage=demo_dpo", "trainer=trl_dpo", *words, "report=false", "name=rising")
     assert done.returncode == 0, done.stdout + done.stderr
     items = read_items(home / "runs" / "demo_dpo" / "rising")
@@ -99,9 +101,7 @@ LONG = "word " * 700  # more than recipe.max_seq_length
     ("rejected", "overrides", "found"),
     [
         (None, ("flags.assistant_only_loss=false",), "loss_on_user"),
-        (None, ("recipe.max_seq_length=8",), "no_loss_tokens"),
-        ([f"{LONG} no"] * 8, (), "equal_pairs"),  # after truncation
-        ([f"{LONG} no"] * 5 + ["No."] * 3, (), "equal_pairs"),
+        ([f"{LONG} no"] * 5 + ["No."] * 3, (), "equal_pairs"),  # after truncation
         ([f"{LONG} no"] * 3 + ["No."] * 5, (), None),
     ],
 )
@@ -131,39 +131,23 @@ def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
         assert trained.returncode == 0 and (folder / "DONE").is_file(), trained.stdout + trained.stderr
 
 
-ANSWER = "{{ '<|assistant|>' }}{% generation %}{{ (message['content'] or '') + eos_token }}{% endgeneration %}"
-OTHER = "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
-
-
-def template(answer: str = ANSWER, other: str = OTHER) -> str:
-    """A chat template, of which a variant replaces the part of an answer or that of another turn."""
-    turn = f"{{% if message['role'] == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}"
-    return f"{{% for message in messages %}}{turn}{{% endfor %}}"
-
-
 CALL = {"type": "function", "function": {"name": "count", "arguments": {"to": 3}}}
 USER, YES = {"role": "user", "content": "Is 3 a number?"}, {"role": "assistant", "content": "Yes."}
-SYSTEM = {"role": "system", "content": "Answer in one word."}
 CALLS = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "3"}, YES]
 TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answer
-NO_SYSTEM = "{% if message['role'] != 'system' %}" + OTHER + "{% endif %}"
 
 
 @pytest.mark.parametrize(
     ("chat_template", "messages", "trainer", "found"),
     [
-        (template(), CALLS, "trl_sft", "calls_dropped"),
-        (template(ANSWER.replace(" + eos_token", "")), [USER, YES], "trl_sft", "no_end_of_turn"),
-        (template(ANSWER.replace(" + eos_token", "") + "{{ eos_token }}"), [USER, YES], "trl_sft", "no_end_of_turn"),
-        (template(other=NO_SYSTEM), [SYSTEM, USER, YES], "trl_sft", "system_dropped"),
-        (template(other="{% generation %}" + OTHER + "{% endgeneration %}"), [USER, YES], "trl_sft", "loss_on_user"),
-        (template(), TOO_LONG, "trl_sft", "no_loss_tokens"),
+        (marked_template(), CALLS, "trl_sft", "calls_dropped"),
         (None, TOO_LONG, "finetune", "no_loss_tokens"),
     ],
 )
 def test_a_template_or_rows_that_train_something_else_stop_a_run(
     home: Path, chat_template: str | None, messages: list[object], trainer: str, found: str
 ) -> None:
+    """One for each family of trainers; test_preview.py has what is found in other templates and rows."""
     number = len(list(home.glob("rows*")))
     rows, file = home / f"rows{number}.jsonl", home / f"template{number}.jinja"
     rows.write_text("".join(json.dumps({"messages": messages, "id": row}) + "\n" for row in range(8)), encoding="utf-8")
@@ -223,7 +207,7 @@ def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkey
     main = repository / "refs" / "main"
     main.parent.mkdir()
     main.write_text(first.name)
-    python = f"python={sys.executable}"  # a fresh one: huggingface_hub reads its cache's place as it is imported
+    python = f"python={warm.python_with_cold_ranks()}"  # huggingface_hub reads its cache's place as it is imported
     lora = ("recipe.lora.rank=4", "recipe.max_steps=2", "model.path=lab/tiny", "name=hub", python)
     done = launch_in(home, *SFT, *lora)
     assert done.returncode == 0, done.stdout + done.stderr

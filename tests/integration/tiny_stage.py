@@ -13,6 +13,14 @@ CHAT_TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
+ANSWER = "{{ '<|assistant|>' }}{% generation %}{{ (message['content'] or '') + eos_token }}{% endgeneration %}"
+OTHER = "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
+
+
+def marked_template(answer: str = ANSWER, other: str = OTHER) -> str:
+    """A chat template with marks, of which a variant replaces the part of an answer or that of another turn."""
+    turn = f"{{% if message['role'] == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}"
+    return f"{{% for message in messages %}}{turn}{{% endfor %}}"
 
 
 @dataclass(frozen=True)
