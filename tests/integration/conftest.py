@@ -45,7 +45,7 @@ def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: st
         assert running.poll() is None and time.monotonic() < deadline, (home / "launch.log").read_text()
         time.sleep(0.01)
     os.kill(running.pid, number)
-    return running.wait(timeout=60)
+    return running.wait(timeout=300)
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
 PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
+_PATIENCE = 300.0  # seconds that a machine which others load may take; the trainers here wait for 600
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 PRELUDE = """
@@ -117,7 +118,7 @@ def rows() -> dict[str, Row]:
 
 
 def check(name: str, shown: str, exit_code: int, seconds: float) -> None:
-    """Hold the row `name` to what happened: the exit code, the text, and a time of its order."""
+    """Hold the row `name` to what happened: the exit code, the text, and that it was not the trainer's own end."""
     row = rows()[name]
     assert exit_code == row.exit_code, shown
     pattern = ".*?".join(re.escape(part) for part in row.sees.split("..."))
@@ -127,7 +128,7 @@ def check(name: str, shown: str, exit_code: int, seconds: float) -> None:
     if os.environ.get("LAUNCH_UPDATE_FAULTS"):
         _write(row, seconds)
     else:
-        assert seconds <= 3 * row.seconds + 10, f"it took {seconds:.1f} s, and the table says {row.seconds}"
+        assert seconds <= row.seconds + _PATIENCE, f"it took {seconds:.1f} s, and the table says {row.seconds}"
 
 
 def _write(row: Row, seconds: float) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def launch(home: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
     began = time.monotonic()
     line = ("run", "stage=demo", "trainer=trl_sft", "processes=1", *words)
-    done = launch_in(home, *line, python=sys.executable)
+    done = launch_in(home, *line)
     return done, time.monotonic() - began
 
 

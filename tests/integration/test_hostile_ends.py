@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +22,12 @@ import pytest
 from launch import resources
 from launch.__main__ import main
 from tests.execution.supervise.fake import wait_for
+from tests.integration import warm
 from tests.integration.faults import PRELUDE
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
+_PATIENCE = 300  # seconds that an end may take on a machine which others load
 ESCAPES = "\\x1b]0;owned\\x07\\x1b[2J\\x1b[31mred\\x9b31m\\u202egnp.exe\\x08"
 RAW = {"\x1b", "\x07", "\x08", "\x9b", "\u202e"}
 TRAIN = """
@@ -52,8 +53,9 @@ def start(tmp_path: Path, home: Path) -> Start:
         trainer, python = tmp_path / "trainer.py", tmp_path / "python"
         trainer.write_text(PRELUDE + body, encoding="utf-8")
         worker = f"{sys.executable} {resources.WORKER} --script {trainer} --"
+        other = warm.python_with_cold_ranks()  # asks the parser
         python.write_text(
-            f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exec {worker};; esac\nexec {sys.executable} "$@"\n',
+            f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exec {worker};; esac\nexec {other} "$@"\n',
             encoding="utf-8",
         )
         python.chmod(0o755)
@@ -70,7 +72,7 @@ def start(tmp_path: Path, home: Path) -> Start:
 
 def end(process: subprocess.Popen[str], code: int) -> str:
     """Wait for the end and return what was shown; it ends with `code`, without a traceback of the launcher."""
-    output, errors = process.communicate(timeout=90)
+    output, errors = process.communicate(timeout=_PATIENCE)
     assert process.returncode == code, output + errors
     assert "Traceback" not in (errors or ""), errors
     return (output or "") + (errors or "")
@@ -112,7 +114,7 @@ def test_a_terminal_that_is_closed(start: Start, tmp_path: Path) -> None:
     reader.join()
     os.close(terminal)
     (tmp_path / "wait").unlink()
-    assert process.wait(timeout=90) == 1
+    assert process.wait(timeout=_PATIENCE) == 1
     assert "is not a complete model" in str(outcome(tmp_path)["cause"])
 
 
@@ -150,7 +152,7 @@ IN_EXEC = """
 from launch import __main__ as command
 
 def run_verb(arguments):
-    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)")
 
 command._run_verb = run_verb
 command.console()
@@ -162,7 +164,7 @@ def test_sigterm_while_a_dataclass_is_made(tmp_path: Path) -> None:
     (tmp_path / "in_exec.py").write_text(IN_EXEC)
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     command = [sys.executable, "-m", "in_exec"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (130, "launch: interrupted by SIGTERM\n")
 
 
@@ -175,11 +177,10 @@ def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start,
     assert len(descendants) > 1
     reaper.suspend()
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    began = time.monotonic()
+    assert process.stdout is not None
+    assert any("press again to end them at once" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     shown = end(process, 130)
-    assert time.monotonic() - began < 15
     assert "the reaper is unresponsive; terminating all processes directly" in shown
     assert "none left" in shown
     assert outcome(tmp_path)["cause"] == "interrupted by SIGINT"
@@ -210,7 +211,7 @@ def test_a_run_that_stop_ends_is_stopped(
     monkeypatch.chdir(tmp_path)
     threading.Thread(target=process.communicate).start()  # its end is seen once it is no zombie
     assert main(["stop", "r"]) == 0
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=_PATIENCE) == 130
     capsys.readouterr()
     assert main(["status", "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)
@@ -243,7 +244,7 @@ def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
     process = start(body, "recipe.max_steps=3", UNSEEN, "restart=true")
     assert process.stdout is not None
     was_there = {line.split(":")[0]: done.exists() and done.read_text() != "" for line in process.stdout}
-    assert process.wait(timeout=90) == 0
+    assert process.wait(timeout=_PATIENCE) == 0
     assert (tmp_path / "training").exists(), "it has trained again"
     assert was_there["evidence"] and was_there["done"] and not was_there["batch"]
 

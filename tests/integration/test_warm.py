@@ -73,10 +73,10 @@ def test_it_does_not_outlive_the_process_that_stands_for_it(tmp_path: Path) -> N
     client = subprocess.Popen(command(warm.python(), tmp_path, SLEEP), cwd=tmp_path)
     began = time.monotonic()
     while not (tmp_path / "pid").exists():
-        assert client.poll() is None and time.monotonic() - began < 60
+        assert client.poll() is None and time.monotonic() - began < 300
         time.sleep(0.05)
     rank = psutil.Process(int((tmp_path / "pid").read_text()))
     assert rank.pid != client.pid
     client.send_signal(signal.SIGKILL)
     client.wait()
-    rank.wait(timeout=30)
+    rank.wait(timeout=300)

@@ -103,7 +103,7 @@ def test_a_width_waits_for_the_rollout_that_submits_it(home: Path, monkeypatch: 
 
     submitting = threading.Thread(target=submits)
     submitting.start()
-    until(lambda: find_holder(lock_path(task.plan.folder.parent)) is not None, 10)
+    until(lambda: find_holder(lock_path(task.plan.folder.parent)) is not None, 100)
     threading.Timer(2.0, submitted.set).start()
     assert task.lead(two_steps, display) == EXIT_INTERRUPTED
     submitting.join()
