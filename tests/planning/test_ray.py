@@ -41,7 +41,7 @@ def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
         (("flags.pack_length=4095",), "contradiction", "data_loader.py:501"),
         (("flags.async_steps=0",), "contradiction", "data_loader.py:524"),
         (("flags.async_steps=1", "flags.active_sampling=true"), "contradiction", "data_loader.py:509"),
-        (("recipe.lora.rank=8",), "unsupported_recipe", "read nowhere"),
+        (("recipe.lora.rank=8",), "unsupported_recipe", ""),
         (("recipe.verifier=math",), "unsupported_recipe", "ground_truth_utils.py:1188"),
         (("recipe.generation=transformers",), "unsupported_recipe", ""),
         (("parallel=zero3",), "parallel_trainer", ""),
@@ -51,7 +51,7 @@ def test_what_upstream_would_refuse_later_is_refused_here(
     trainer: str, overrides: tuple[str, ...], id: str, values: str
 ) -> None:
     found, message = problem("stage=rlvr", "gpus=8", f"trainer={trainer}", *overrides)
-    assert found == id and set(filter(None, values.split(", "))) <= set(values_of(message))
+    assert found == id and all(value in message for value in values.split(", "))
 
 
 @pytest.mark.parametrize(("trainer", "flag"), [("grpo_fast", "use_peft=true"), ("grpo", "save_freq=40")])
