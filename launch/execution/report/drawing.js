@@ -30,6 +30,15 @@ const drawing = (() => {
     return `${mantissa}e${exponent}`;
   }
 
+  // The multiples of `factor` x 10^`power` from `low` to `high`.
+  function multiples(low, high, factor, power) {
+    const step = Number(`${factor}e${power}`), values = [];
+    for (let index = Math.ceil(low / step - 1e-9); index <= Math.floor(high / step + 1e-9); index += 1) {
+      values.push(Number(`${index * factor}e${power}`));
+    }
+    return values;
+  }
+
   // Up to about `most` round values from `low` to `high`, with the label of each.
   function chooseTicks(low, high, most, isWhole) {
     const [mantissa, exponent] = ((high / 2 - low / 2) / most * 2).toExponential(6).split("e").map(Number);
@@ -43,9 +52,10 @@ const drawing = (() => {
       factor = 1;
       power = 0;
     }
-    const step = Number(`${factor}e${power}`), values = [];
-    for (let index = Math.ceil(low / step - 1e-9); index <= Math.floor(high / step + 1e-9); index += 1) {
-      values.push(Number(`${index * factor}e${power}`));
+    let values = multiples(low, high, factor, power);
+    if (!values.length) { // the axis lies between two of them
+      [factor, power] = { 1: [5, power - 1], 2: [1, power], 5: [2, power] }[factor];
+      values = multiples(low, high, factor, power);
     }
     const size = Math.max(0, ...values.map(Math.abs));
     const isScientific = !isWhole && (size >= 1e7 || size < 1e-3);

@@ -172,12 +172,20 @@ def choose_ticks(low: float, high: float, most: int, *, is_whole: bool = False) 
     if is_whole and power < 0:
         factor = 1
         power = 0
-    step = float(f"{factor}e{power}")
-    indices = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    values = [float(f"{index * factor}e{power}") for index in indices]
+    values = _multiples(low, high, factor, power)
+    if not values:  # the axis lies between two of them
+        factor, power = {1: (5, power - 1), 2: (1, power), 5: (2, power)}[factor]
+        values = _multiples(low, high, factor, power)
     size = max(map(abs, values), default=0.0)
     is_scientific = not is_whole and (size >= 1e7 or size < 1e-3)
     return [(value, _label(value, power, is_scientific)) for value in values]
+
+
+def _multiples(low: float, high: float, factor: int, power: int) -> list[float]:
+    """Return the multiples of `factor` x 10^`power` from `low` to `high`."""
+    step = float(f"{factor}e{power}")
+    indices = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    return [float(f"{index * factor}e{power}") for index in indices]
 
 
 def _label(value: float, power: int, is_scientific: bool) -> str:
