@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,9 +72,7 @@ def train_with_transformers(model: Path) -> None:
 
 def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), "OPEN_INSTRUCT_DIR": "", "HF_HUB_OFFLINE": "1"}
-    # the proof of a verifier starts an interpreter of its own, as no trainer does
-    python = sys.executable if any(word.startswith("recipe.verifier=") for word in argv) else warm.python()
-    command = [python, "-m", "launch", *argv]
+    command = [warm.python(), "-m", "launch", *argv]
     environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False)
 

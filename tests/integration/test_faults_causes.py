@@ -198,7 +198,6 @@ def test_a_flood_of_invalid_utf_8(tmp_path: Path) -> None:
         os.write(1, b"\\xff\\xfe\\x00\\x80" * 4096 + b"\\r")
     os.write(1, b"\\n")
     step(7, loss=1.5)
-    time.sleep(0.5)
     """
     finished = run(tmp_path, body, "a flood of invalid UTF-8")
     assert finished.outcome.steps == 7

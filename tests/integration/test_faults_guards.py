@@ -53,8 +53,8 @@ def test_loss_is_nan(tmp_path: Path) -> None:
     for number in range(1, 100):
         if number == 6: fault()
         step(number, loss=float("nan") if number >= 6 else 2.0)
-        time.sleep(0.3)
-        if number in (3, 5, 7): save(number)
+        time.sleep(0.3 if number < 6 else 600)
+        if number in (3, 5, 6): save(number)
     """
     finished = run(tmp_path, body, "loss is NaN", before_body=SAVE, watch_config=watched(tmp_path))
     failed = json.loads((finished.folder.path / "FAILED").read_text())
@@ -63,14 +63,14 @@ def test_loss_is_nan(tmp_path: Path) -> None:
     # checkpoint-5 was written after step 5's loss: only step 6, which is bad, was computed with its weights
     assert failed["checkpoint"].endswith("checkpoint-3")
     assert "written after the last known good step: checkpoint-5" in finished.shown
-    assert not (tmp_path / "model" / "checkpoint-7").exists()
+    assert not (tmp_path / "model" / "checkpoint-6").exists()
 
 
 GUARDED = {
     "gradient norm is infinite": (
         GuardsConfig(),
         """
-    for number in range(1, 100):
+    for number in range(1, 100_000):
         if number == 4: fault()
         step(number, grad_norm=float("inf") if number == 4 else 0.5)
         time.sleep(0.1)
@@ -79,7 +79,7 @@ GUARDED = {
     "loss diverges": (
         GuardsConfig(divergence=DivergenceLimits(window=5)),
         """
-    for number in range(1, 1000):
+    for number in range(1, 100_000):
         if number == 40: fault()
         step(number, loss=2.0 if number < 40 else 9.0)
         time.sleep(0.05)
@@ -88,7 +88,7 @@ GUARDED = {
     "gradient norm explodes": (
         GuardsConfig(grad_norm=GradNormLimits(steps=3)),
         """
-    for number in range(1, 1000):
+    for number in range(1, 100_000):
         if number == 30: fault()
         step(number, grad_norm=0.8 if number < 30 else 4000.0)
         time.sleep(0.05)
@@ -97,7 +97,7 @@ GUARDED = {
     "GPU memory creeps up": (
         GuardsConfig(memory_creep=MemoryCreepLimits(window=10, windows=4)),
         """
-    for number in range(1, 1000):
+    for number in range(1, 100_000):
         if number == 10: fault()
         step(number, memory_gib=40.0 + 0.4 * number)
         time.sleep(0.02)
@@ -106,7 +106,7 @@ GUARDED = {
     "throughput collapses": (
         GuardsConfig(throughput=ThroughputLimits(steps=10, seconds=1)),
         """
-    for number in range(1, 1000):
+    for number in range(1, 100_000):
         if number == 40: fault()
         step(number, tokens_per_second=28000.0 if number < 40 else 900.0)
         time.sleep(0.05)
@@ -179,9 +179,10 @@ def test_a_failed_rank_that_does_not_end(tmp_path: Path) -> None:
     body = """
     import atexit
     event("phase", phase="training")
+    open(f"rank-{RANK}-trains", "w").close()
     if RANK == 1:
         atexit.register(time.sleep, 600)
-        time.sleep(1)
+        while not os.path.exists("rank-0-trains"): time.sleep(0.02)
         fault()
         raise RuntimeError("shapes do not match")
     time.sleep(600)
@@ -226,7 +227,7 @@ def test_the_next_checkpoint_will_not_fit(tmp_path: Path, small_disk: Path) -> N
     fault()
     for number in range(1, 200):
         step(number)
-        time.sleep(0.1)
+        time.sleep(0.1 if number < 50 else 5)
         if number == 100: open("{small_disk}/model/too-much", "wb").write(b"x" * 2**24)
     """
     small = watched(small_disk, every=100)
