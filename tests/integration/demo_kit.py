@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,10 @@ import pytest
 
 from launch.demo import DEMO_KEY
 from launch.demo.ensure import ensure_model, ensure_rows
+from launch.evaluation.suites import ensure_demo_suite
+from launch.worker.held_out import LOSS, ROWS, write_task
+
+FEW = 12
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -34,6 +39,16 @@ def give_demo(factory: pytest.TempPathFactory, home: Path) -> Path:
     """Copy the demo to where runs that start in `home` look for it; return `home`."""
     shutil.copytree(make_once(factory, "demo-kit", _build), home / "runs" / ".cache" / "demo")
     return home
+
+
+def write_few_questions(cache: Path, folder: Path) -> Path:
+    """Write a task of the demo's first FEW questions into a folder: how likely are their answers? Return the folder."""
+    suite = ensure_demo_suite(cache)
+    rows = [json.loads(row) for row in (suite / ROWS).read_text(encoding="utf-8").splitlines()[:FEW]]
+    turns = [[message["content"] for message in row["messages"]] for row in rows]
+    docs = [{"prompt": question, "answer": answer, "text": answer} for question, answer in turns]
+    write_task(folder, "likelihood", LOSS, docs)
+    return folder
 
 
 def _build(folder: Path) -> None:

@@ -59,7 +59,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
         home,
         "run",
         *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
-        python=sys.executable if width == "one" else None,
+        python=sys.executable if name == "finetune-one" else None,  # and test_own_data.py starts trl_sft in it
         HF_TOKEN=TOKEN,
         WANDB_MODE="disabled",
     )

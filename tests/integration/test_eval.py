@@ -15,16 +15,14 @@ import pytest
 
 from launch.__main__ import main
 from launch.demo.tasks import KINDS
-from launch.evaluation.suites import ensure_demo_suite
 from launch.execution.record.reader import RunRecord
 from launch.worker.evaluating import Job, RefusalError, Request, TaskSpec, check_prompts, check_tasks, task_manager
-from launch.worker.held_out import LOSS, ROWS, write_task
 from launch.worker.model_loading import ModelRequest
 from tests.integration.conftest import launch_in
+from tests.integration.demo_kit import FEW, write_few_questions
 from tests.paths import ROOT
 
 LIMIT = 30
-FEW = 12
 NEVER_RIGHT = """\
 task: never_right
 dataset_path: json
@@ -55,14 +53,7 @@ def own_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def few_questions(trained_demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a task of the demo's first questions: how likely are their answers?"""
-    suite = ensure_demo_suite(trained_demo / "runs" / ".cache")
-    folder = tmp_path_factory.mktemp("few")
-    rows = [json.loads(row) for row in (suite / ROWS).read_text(encoding="utf-8").splitlines()[:FEW]]
-    turns = [[message["content"] for message in row["messages"]] for row in rows]
-    docs = [{"prompt": question, "answer": answer, "text": answer} for question, answer in turns]
-    write_task(folder, "likelihood", LOSS, docs)
-    return folder
+    return write_few_questions(trained_demo / "runs" / ".cache", tmp_path_factory.mktemp("few"))
 
 
 @pytest.fixture(scope="module")
