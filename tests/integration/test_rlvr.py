@@ -6,13 +6,13 @@ import json
 import re
 import signal
 import statistics
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from launch.errors import EXIT_REFUSED, EXIT_STOPPED
+from tests.integration import warm
 from tests.integration.conftest import finish, launch_in, records, stop_once
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,6 @@ SMALL = (
     *("recipe.response_length=16", "recipe.truncated_reward=null"),
 )
 PROVEN = "allow=[refuted_complete_answers]"  # the proof of the verifier is not left out
-COLD = sys.executable  # the proof of rewards starts its verifiers in it, which a warm one does not
 
 # on a CPU its cache takes most of the memory unless it has a size
 BATCHED = (
@@ -45,19 +44,18 @@ def small(*words: str) -> tuple[str, ...]:
     return (*(word for word in SMALL if word.partition("=")[0] not in keys), *words)
 
 
-def train(home: Path, *words: str) -> tuple[int, str]:
+def train(home: Path, *words: str, python: str | None = None) -> tuple[int, str]:
     """Return the exit code of a small run and what it printed."""
     (home / "length.py").write_text(LENGTH, encoding="utf-8")
-    return finish(home, *small(*words), python=COLD)
+    return finish(home, *small(*words), python=python)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("batched", ("recipe.kl_beta=0.05", *BATCHED)),
-        ("zero2", ("processes=2", "parallel=zero2")),
         ("zero3", ("processes=2", "parallel=zero3")),
-        ("adapter", ("processes=2", "recipe.lora.rank=4")),
+        ("adapter", ("processes=2", "parallel=zero2", "recipe.lora.rank=4")),
         ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),  # samples outside autocast
     ],
 )
@@ -97,7 +95,7 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     assert code == 0, output
     folder = home / "runs" / "demo_rlvr" / "killed"
     metrics = folder / "metrics.jsonl"
-    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words), python=COLD)
+    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words))
     code, output = train(home, "name=killed", *words)
     assert code == 0, output
     same = ("reward", "completions/mean_length", "entropy", "grad_norm")
@@ -109,7 +107,7 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     """Three stages as one command, the last with fewer steps; `eval` shows the gain of each, and answers that end."""
     words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
     words += ("demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
-    done = launch_in(home, "run", *words, python=COLD)
+    done = launch_in(home, "run", *words)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
     rewards = [step["reward"] for step in records(folder / "metrics.jsonl")]
@@ -198,14 +196,14 @@ def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch
     (home / "stale").mkdir()
     (home / "stale" / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
-    code, output = train(home, "name=stale")
+    code, output = train(home, "name=stale", python=warm.python_with_cold_ranks())  # which read sitecustomize.py
     assert code == EXIT_STOPPED, output
     assert "[refuted_sampler_weights]" in output
 
 
 def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
-    words = ("stage=demo_rlvr", "device=cpu", "processes=1,2", "recipe.per_device_batch_size=16", "steps=3", "name=two")
-    done = launch_in(home, "rollout", *words, python=COLD)
+    (home / "length.py").write_text(LENGTH, encoding="utf-8")
+    done = launch_in(home, "rollout", *small("device=cpu", "processes=1,2", "steps=3", "name=two"))
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((home / "runs" / "demo_rlvr" / "rollout-two" / "rollout.json").read_text())
     gates = [{gate["id"]: gate["message"] for gate in width["gates"]} for width in record["runs"]]
