@@ -178,7 +178,7 @@ def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start,
     reaper.suspend()
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
-    assert any("press again to end them at once" in line for line in process.stdout)
+    assert any("SIGINT: ending every process" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     shown = end(process, 130)
     assert "the reaper is unresponsive; terminating all processes directly" in shown
