@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import warm
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -64,7 +65,7 @@ def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path
     words = ["stage=demo", "trainer=trl_sft", "data.build=null", mix, "data.validation=0.2", "recipe.max_steps=2"]
     words += ["recipe.global_batch_size=2", "recipe.per_device_batch_size=2", "name=mixed"]
     for verb in ("preview", "run"):
-        argv = [sys.executable, "-m", "launch", verb, *words]
+        argv = [warm.python_with_cold_ranks(), "-m", "launch", verb, *words]
         done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
         assert verb == "run" or ("mine.jsonl:1" in done.stdout and "me/hub, row 1" in done.stdout), done.stdout
