@@ -59,7 +59,8 @@ def test_loss_averaging_of_transformers_trainer(averaging: str, own: bool) -> No
     assert finding.verdict == ("proven" if own == (averaging == "tokens") else "refuted")
 
 
-def test_loss_averaging_by_the_patch() -> None:
+@pytest.mark.parametrize("averaging", ["tokens", "sum"])
+def test_loss_averaging_by_the_patch(averaging: str) -> None:
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     from launch.worker.patches.batches import LossWeighter
 
@@ -68,15 +69,15 @@ def test_loss_averaging_by_the_patch() -> None:
             return SimpleNamespace(loss=x.sum())
 
     model = Model()
-    LossWeighter().follow(model)
+    LossWeighter(averaging).follow(model)
     wrapped = torch.nn.Sequential(model)
 
     def value() -> str:
-        finding = check_averaging(subject_with(balanced=None, wrapped=wrapped)).compare("tokens")
+        finding = check_averaging(subject_with(balanced=None, wrapped=wrapped)).compare(averaging)
         return f"{finding.value} {finding.verdict}"
 
     assert float(model(x=torch.ones(3)).loss) == 3  # an evaluation: no weight came with it
     assert value() == "micro_batch_means refuted"
-    assert float(model(x=torch.ones(3), launch_weight=torch.tensor(0.5)).loss) == 1.5
+    assert float(model(x=torch.ones(3), launch_weight=torch.tensor([0.5, 4.0])).loss) == 1.5
     assert float(model(x=torch.ones(3)).loss) == 3
-    assert value() == "tokens proven"
+    assert value() == f"{averaging} proven"
