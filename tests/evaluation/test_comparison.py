@@ -87,6 +87,13 @@ def test_losses_of_other_kinds_and_nan_are_not_compared(tmp_path: Path) -> None:
     assert comparison.loss_verdict(1) == "unknown"
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.991, "same"), (1.009, "same"), (0.98, "lower"), (1.02, "higher")])
+def test_a_loss_within_the_noise_is_the_same(tmp_path: Path, share: float, verdict: str) -> None:
+    a, b = (write_run(tmp_path / "sft" / name, [loss] * 10) for name, loss in (("a", 2.0), ("b", 2.0 * share)))
+    comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01))
+    assert comparison.loss_verdict(1) == verdict
+
+
 def test_noise_is_what_repeats_of_one_setting_differ_in(tmp_path: Path) -> None:
     assert read_noise(tmp_path, ["sft"]) == Noise()
     write_bench(tmp_path, losses=[2.0, 9.0, 2.02, 9.0], speeds=[100, 500, 110, 500])
