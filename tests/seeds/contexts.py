@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import coverage
@@ -28,17 +28,21 @@ class Contexts:
     """What the quick suite reached."""
 
     commit: str
-    changed: frozenset[
-        str
-    ]  # files that differ from this commit: these modules are not drawn, these tests are run whole
+    changed: frozenset[str]  # files that differ from it: modules that are not drawn, tests that are run whole
     data: coverage.CoverageData
     seconds: dict[str, float]  # by test
+    _read: dict[str, dict[int, list[str]]] = field(default_factory=dict, compare=False)  # tests by file and line
 
     def find_tests(self, file: str, lines: range) -> list[str]:
         """Return the tests that run any of the lines of a file, quick ones first."""
-        reached = self.data.contexts_by_lineno(str(ROOT / file))
+        reached = self._contexts_of(file)
         names = {_test_of(context) for line in lines for context in reached.get(line, ())} & self.seconds.keys()
         return sorted(names, key=lambda name: (self.seconds[name], name))
+
+    def _contexts_of(self, file: str) -> dict[int, list[str]]:
+        if file not in self._read:
+            self._read[file] = self.data.contexts_by_lineno(str(ROOT / file))
+        return self._read[file]
 
 
 def _test_of(context: str) -> str:

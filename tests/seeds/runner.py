@@ -25,6 +25,7 @@ from tests.seeds.draw import Mutant, draw, find_rooms, load_equivalent
 from tests.seeds.sandbox import Sandbox
 
 _LIMIT = 300.0  # seconds of one seed's tests
+_FAILED = (1, 2, None)  # pytest's: a test failed, one could not be imported; and no end
 _LEAST_DRAWN = 0.9  # share of the drawn faults of a room that are caught
 _running: set[int] = set()  # process groups of tests
 _PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p", "tests.seeds.plugin")
@@ -34,6 +35,7 @@ _PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p",
 class Tested:
     """How a run of some tests ended."""
 
+    __test__ = False  # for pytest, which takes the name for a test's
     status: int | None  # pytest's exit status; None if it ran past the limit
     seconds: float
     outcomes: tuple[dict[str, Any], ...]  # the lines of tests/seeds/plugin.py
@@ -105,7 +107,7 @@ def judge(seed: Fault, tested: Tested) -> Result:
     One has to fail by an assertion, after a collection without errors; of a drawn fault any failure counts, and that it
     never ends.
     """
-    if isinstance(seed, Mutant) and tested.status != 0 and seed.tests:
+    if isinstance(seed, Mutant) and tested.status in _FAILED:
         by = tested.failure["test"] if tested.failure else f"pytest's status {tested.status}"
         return Result(seed.id, seed.area, caught=True, seconds=round(tested.seconds, 1), by=by)
     failure = tested.failure

@@ -109,8 +109,8 @@ def test_a_number_draws_the_same_faults_again(contexts: Contexts) -> None:
 
 def test_a_fault_of_a_draw_is_caught_by_any_failure(contexts: Contexts) -> None:
     fault: Fault = draw({"planning": find_rooms(contexts)["planning"]}, contexts, "a1", 10)[0]
-    verdicts = {status: judge(fault, Tested(status, 1.0, (), "")).caught for status in (0, 1, 2, None)}
-    assert verdicts == {0: False, 1: True, 2: True, None: True}
+    verdicts = {status: judge(fault, Tested(status, 1.0, (), "")).caught for status in (0, 1, 2, 4, -9, None)}
+    assert verdicts == {0: False, 1: True, 2: True, 4: False, -9: False, None: True}  # 4: no such test
     results = [Result("x", room, caught, 1.0, "") for room, caught in (("a", True), ("a", False), ("b", True))]
     assert shares(results) == {"a": 0.5, "b": 1.0}
 
