@@ -1,11 +1,12 @@
-"""Fits the rates of launch/planning/estimate/cards.py to the steps measured on H200s, and prints the error of each.
+"""Fits the rates of launch/planning/estimate/cards.py to the steps measured on H200s, and prints
+the error of each.
 
     python benchmarks/fit_speed.py [--as-they-are]
 
-The files are those of FILES: settings with `step_seconds`, probes of `tune`, sides of a bench, runs of a rollout. Each
-rate starts at START, a guess within a factor of about 1.5 (PRIOR), which holds for a rate that no step depends on.
-Gauss-Newton on the logarithm of measured over predicted; the second error of each setting is with the rates that the
-other settings give.
+The files are those of FILES: settings with `step_seconds`, probes of `tune`, sides of a bench, runs
+of a rollout. Each rate starts at START, a guess within a factor of about 1.5 (PRIOR), which holds
+for a rate that no step depends on. Gauss-Newton on the logarithm of measured over predicted; the
+second error of each setting is with the rates that the other settings give.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from launch.planning.estimate.speed import predict_step
 
 FOLDER = Path(__file__).parent
 # hidden size, intermediate size, layers, heads, key-value heads, vocabulary, tied embeddings
-SHAPES = {"1b": (2048, 8192, 16, 32, 8, 128256, True), "8b": (4096, 14336, 32, 32, 8, 128256, False)}
+SHAPES = {
+    "1b": (2048, 8192, 16, 32, 8, 128256, True),
+    "8b": (4096, 14336, 32, 32, 8, 128256, False),
+}
 FITTED = ("matrix", "masked", "causal", "memory", "link", "exposed", "layer", "sharded_layer", "expandable",
           "reduced_layer", "step", "sharded_step", "varying", "single_sample")  # fmt: skip
 START = replace(H200, matrix=600e12, masked=230e12, causal=350e12, memory=3.3e12, link=150e9, exposed=0.33,
@@ -37,7 +41,8 @@ START = replace(H200, matrix=600e12, masked=230e12, causal=350e12, memory=3.3e12
                 varying=0.05, single_sample=0.28)  # fmt: skip
 PRIOR = 0.4  # standard deviation of a rate's logarithm around START
 NOISE = 0.08  # standard deviation of a measurement's logarithm
-CHAT_TOKENS, PAIR_TOKENS = 639.4, 1246.3  # mean lengths of the data of the runs with flash attention
+# mean lengths of the data of the runs with flash attention
+CHAT_TOKENS, PAIR_TOKENS = (639.4, 1246.3)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,9 @@ def pairs(mean: float) -> tuple[int, ...]:
 
 def shape_named(model: str) -> ModelShape:
     hidden, intermediate, layers, heads, kv_heads, vocabulary, tied = SHAPES[model]
-    return with_parameters(ModelShape(0, layers, hidden, intermediate, heads, kv_heads, vocabulary, tied))
+    return with_parameters(
+        ModelShape(0, layers, hidden, intermediate, heads, kv_heads, vocabulary, tied)
+    )
 
 
 FAST = MemorySetting(shape_named("8b"), Kind.sft, Mode.zero2, 4, 16, 1, 2, packing=True, liger=True, fused_loss=True,
@@ -83,7 +90,9 @@ RUNS = {  # of h200_steps_8b.json
     "sft single 16x2 gpu1 global 32": replace(FAST, mode=Mode.single, ranks=1),
     "sft zero1 16x2 gpu4 global 128": replace(FAST, mode=Mode.zero1),
     "sft zero2 16x2 gpu4 global 128": FAST,
-    "sft zero2 16x2 gpu4 global 128, expandable_segments:True": replace(FAST, expandable_segments=True),
+    "sft zero2 16x2 gpu4 global 128, expandable_segments:True": replace(
+        FAST, expandable_segments=True
+    ),
     "dpo_tune_cache single 4x8 gpu1 global 32, padded, checkpointed": replace(
         BY_HAND, kind=Kind.dpo, mode=Mode.single, ranks=1, micro_batch=4, accumulation=8
     ),
@@ -115,7 +124,11 @@ def point_of(row: Mapping[str, Any]) -> Point:
         expandable_segments=row.get("expandable_segments", False),
     )
     samples = row["gpus"] * row["per_device"] * accumulation
-    lengths = (length * setting.sequences // setting.micro_batch,) if length else chats(row["tokens_a_step"] / samples)
+    lengths = (
+        (length * setting.sequences // setting.micro_batch,)
+        if length
+        else chats(row["tokens_a_step"] / samples)
+    )
     name = " ".join(f"{row[key]}" for key in ("model", "gpus", "parallel", "per_device", "packing"))
     marks = f"{' liger' if row['liger'] else ''}{' ckpt' if row['checkpointing'] else ''}"
     return Point(f"{name}{marks}", setting, lengths, row["step_seconds"], row["tokens_a_step"])
@@ -124,7 +137,12 @@ def point_of(row: Mapping[str, Any]) -> Point:
 def read_region(path: Path) -> Iterator[Point]:
     """Settings of one search space with their tokens/s."""
     for row in json.loads(path.read_text())["settings"]:
-        setting = replace(FAST, mode=Mode(row["parallel"]), micro_batch=row["per_device"], expandable_segments=True)
+        setting = replace(
+            FAST,
+            mode=Mode(row["parallel"]),
+            micro_batch=row["per_device"],
+            expandable_segments=True,
+        )
         setting = replace(setting, accumulation=row["accumulation"])
         name = f"region {row['parallel']} {row['per_device']}x{row['accumulation']}"
         yield Point(name, setting, chats(CHAT_TOKENS), 1.0, row["tokens_per_second"], balanced=True)
@@ -140,9 +158,13 @@ def read_probes(path: Path) -> Iterator[Point]:
         if "parallel.buckets" in keys or not probe["per_second"]:
             continue
         size, liger = keys["recipe.per_device_batch_size"], keys["recipe.liger"]
-        setting = replace(FAST, kind=kind, mode=Mode(keys["parallel"]), micro_batch=size, accumulation=32 // size)
+        setting = replace(
+            FAST, kind=kind, mode=Mode(keys["parallel"]), micro_batch=size, accumulation=32 // size
+        )
         setting = replace(setting, liger=liger, fused_loss=liger and kind == Kind.sft)
-        yield Point(f"{kind} {probe['setting']}", setting, lengths, 1.0, probe["per_second"], balanced=True)
+        yield Point(
+            f"{kind} {probe['setting']}", setting, lengths, 1.0, probe["per_second"], balanced=True
+        )
 
 
 def read_bench(path: Path) -> Iterator[Point]:
@@ -158,7 +180,9 @@ def read_runs(path: Path) -> Iterator[Point]:
     for name, setting in RUNS.items():
         sft = setting.kind == Kind.sft
         lengths = chats(CHAT_TOKENS) if sft else pairs(PAIR_TOKENS)
-        yield Point(name, setting, lengths, 1.0, runs[name]["tokens_per_second_from_step_3"], balanced=sft)
+        yield Point(
+            name, setting, lengths, 1.0, runs[name]["tokens_per_second_from_step_3"], balanced=sft
+        )
 
 
 FILES: Mapping[str, Callable[[Path], Iterator[Point]]] = {
@@ -177,7 +201,9 @@ def read_points() -> list[Point]:
 
 
 class Fit:
-    """The least squares around given rates: residuals, their derivatives, and the step that lessens them."""
+    """The least squares around given rates: residuals, their derivatives, and the step that lessens
+    them.
+    """
 
     def __init__(self, points: Sequence[Point], rates: Rates) -> None:
         self.points, self.rates = points, rates
@@ -185,7 +211,9 @@ class Fit:
         by = 0.01
         moved = [replace(rates, **{name: getattr(rates, name) * math.exp(by)}) for name in FITTED]
         self.slopes = np.array([(self._errors(one) - self.errors) / by for one in moved]).T
-        self.pull = np.array([math.log(getattr(rates, name) / getattr(START, name)) for name in FITTED])
+        self.pull = np.array(
+            [math.log(getattr(rates, name) / getattr(START, name)) for name in FITTED]
+        )
 
     def _errors(self, rates: Rates) -> np.ndarray:
         return np.array([point.error(rates) for point in self.points])
@@ -199,14 +227,19 @@ class Fit:
 
     def moved(self, step: np.ndarray) -> Rates:
         factors = dict(zip(FITTED, np.exp(step), strict=True))
-        return replace(self.rates, **{name: float(getattr(self.rates, name) * by) for name, by in factors.items()})
+        return replace(
+            self.rates,
+            **{name: float(getattr(self.rates, name) * by) for name, by in factors.items()},
+        )
 
     def cost(self) -> float:
         return float((self.errors**2).sum() / NOISE**2 + (self.pull**2).sum() / PRIOR**2)
 
     def left_out_errors(self) -> list[float]:
         """The error of each point with the rates of the others."""
-        return [point.error(self.moved(self.step(index))) for index, point in enumerate(self.points)]
+        return [
+            point.error(self.moved(self.step(index))) for index, point in enumerate(self.points)
+        ]
 
 
 def fit_rates(points: Sequence[Point]) -> Fit:
@@ -227,17 +260,27 @@ def relative_error(error: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--as-they-are", action="store_true", help="only show the errors of the rates in rates.py")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--as-they-are", action="store_true", help="only show the errors of the rates in rates.py"
+    )
     points = read_points()
     fit = Fit(points, H200) if parser.parse_args().as_they_are else fit_rates(points)
     left_out = [relative_error(error) for error in fit.left_out_errors()]
     for point, error, without in zip(points, fit.errors, left_out, strict=True):
         print(f"{point.name:<64} {relative_error(error):+.1%} fitted, {without:+.1%} left out")
     sizes = [abs(error) for error in left_out]
-    print(f"{len(points)} settings, left out: median {np.median(sizes):.1%}, largest {max(sizes):.1%}")
+    print(
+        f"{len(points)} settings, left out: median {np.median(sizes):.1%}, largest {max(sizes):.1%}"
+    )
     print(f"standard deviation of the logarithm: {np.std(fit.errors):.3f}")
-    print(json.dumps({name: float(f"{value:.3g}") for name, value in asdict(fit.rates).items()}, indent=1))
+    print(
+        json.dumps(
+            {name: float(f"{value:.3g}") for name, value in asdict(fit.rates).items()}, indent=1
+        )
+    )
 
 
 if __name__ == "__main__":

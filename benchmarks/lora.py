@@ -1,13 +1,14 @@
-"""Full training, LoRA and QLoRA of the 8b shape on one GPU: tokens/s, memory, and what the evidence says of each.
+"""Full training, LoRA and QLoRA of the 8b shape on one GPU: tokens/s, memory, and what the evidence
+says of each.
 
     python benchmarks/make_inputs.py FOLDER --shapes 8b
     python benchmarks/lora.py --inputs FOLDER --out FILE.json [--minutes 8] [--rounds 1] [--settings NAME ...]
 
-Every setting trains the same 32 samples a step, packed (flatten), without activation checkpointing. It is one
-`python -m launch rollout` at its width: the real trainer, ended after its steps, without saving. Settings are taken in
-order, all of them again in each round, and each has its own time limit; the file is written after each, so that
---minutes cuts off the last ones only. Called again, it goes on with the rest. A setting that failed is in the file with
-its cause.
+Every setting trains the same 32 samples a step, packed (flatten), without activation checkpointing.
+It is one `python -m launch rollout` at its width: the real trainer, ended after its steps, without
+saving. Settings are taken in order, all of them again in each round, and each has its own time
+limit; the file is written after each, so that --minutes cuts off the last ones only. Called again,
+it goes on with the rest. A setting that failed is in the file with its cause.
 """
 
 from __future__ import annotations
@@ -25,7 +26,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "liger-kernel", "flash-attn", "bitsandbytes")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "trl",
+    "peft",
+    "liger-kernel",
+    "flash-attn",
+    "bitsandbytes",
+)
 BATCH = 32  # samples of an optimizer step
 WARM_UP = 2  # steps that the figures leave out
 LIMIT = 110.0  # seconds of one setting
@@ -33,17 +43,46 @@ LORA = ("recipe.lora.rank=16", "recipe.learning_rate=2e-4")
 TRL_FLASH = ("trainer=trl_sft", "recipe.attention=flash_2")
 
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "full-finetune-liger": ("trainer=finetune", "recipe.liger=true", "recipe.per_device_batch_size=16"),
-    "lora-trl-flash-liger": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=8", "recipe.liger=true"),
-    "lora-trl-flash-liger-16": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=16", "recipe.liger=true"),
-    "lora-trl-flash-liger-32": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=32", "recipe.liger=true"),
+    "full-finetune-liger": (
+        "trainer=finetune",
+        "recipe.liger=true",
+        "recipe.per_device_batch_size=16",
+    ),
+    "lora-trl-flash-liger": (
+        *TRL_FLASH,
+        *LORA,
+        "recipe.per_device_batch_size=8",
+        "recipe.liger=true",
+    ),
+    "lora-trl-flash-liger-16": (
+        *TRL_FLASH,
+        *LORA,
+        "recipe.per_device_batch_size=16",
+        "recipe.liger=true",
+    ),
+    "lora-trl-flash-liger-32": (
+        *TRL_FLASH,
+        *LORA,
+        "recipe.per_device_batch_size=32",
+        "recipe.liger=true",
+    ),
     "nf4-trl-flash-2048": (
         *(*TRL_FLASH, *LORA, "recipe.per_device_batch_size=1", "recipe.lora.quantize=nf4"),
         "recipe.max_seq_length=2048",
     ),
     "lora-trl-flash": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=8"),
-    "lora-finetune-liger": ("trainer=finetune", *LORA, "recipe.liger=true", "recipe.per_device_batch_size=8"),
-    "lora-trl-sdpa": ("trainer=trl_sft", "recipe.attention=sdpa", *LORA, "recipe.per_device_batch_size=8"),
+    "lora-finetune-liger": (
+        "trainer=finetune",
+        *LORA,
+        "recipe.liger=true",
+        "recipe.per_device_batch_size=8",
+    ),
+    "lora-trl-sdpa": (
+        "trainer=trl_sft",
+        "recipe.attention=sdpa",
+        *LORA,
+        "recipe.per_device_batch_size=8",
+    ),
 }
 
 
@@ -55,7 +94,11 @@ def overrides(setting: str, inputs: Path, data: Path, runs: Path, steps: int) ->
         *(f"recipe.global_batch_size={BATCH}", "recipe.packing=flatten"),
         *("recipe.gradient_checkpointing=false", "recipe.max_steps=40", "recipe.warmup_ratio=0"),
         "allow=[gpus_busy,loss_falls,memory_room,padding,throughput_steady]",
-        *(key for key in ("recipe.max_seq_length=4096",) if not any("max_seq" in own for own in SETTINGS[setting])),
+        *(
+            key
+            for key in ("recipe.max_seq_length=4096",)
+            if not any("max_seq" in own for own in SETTINGS[setting])
+        ),
         *SETTINGS[setting],
     ]
 
@@ -66,13 +109,21 @@ def measure(setting: str, argv: list[str], runs: Path, limit: float) -> dict[str
     began = time.monotonic()
     with (runs.parent / f"{setting}.log").open("w") as log:
         try:
-            code = subprocess.run(command, check=False, stdout=log, stderr=log, timeout=limit).returncode
+            code = subprocess.run(
+                command, check=False, stdout=log, stderr=log, timeout=limit
+            ).returncode
         except subprocess.TimeoutExpired:
             code = 124
-    result: dict[str, Any] = {"setting": setting, "overrides": list(SETTINGS[setting]), "exit_code": code}
+    result: dict[str, Any] = {
+        "setting": setting,
+        "overrides": list(SETTINGS[setting]),
+        "exit_code": code,
+    }
     result["wall_seconds"] = round(time.monotonic() - began, 1)
     if code:
-        result["last_lines"] = (runs.parent / f"{setting}.log").read_text(errors="replace").splitlines()[-12:]
+        result["last_lines"] = (
+            (runs.parent / f"{setting}.log").read_text(errors="replace").splitlines()[-12:]
+        )
     for path in runs.glob("*/*/*/metrics.jsonl"):
         result |= read_steps([json.loads(line) for line in path.read_text().splitlines()])
         evidence = path.parent / "evidence.json"
@@ -89,7 +140,9 @@ def read_steps(steps: list[dict[str, Any]]) -> dict[str, Any]:
         return {"steps": len(steps)}
     return {
         "steps": len(steps),
-        "tokens_per_second": round(sum(s["tokens"] for s in timed) / sum(s["seconds"] for s in timed)),
+        "tokens_per_second": round(
+            sum(s["tokens"] for s in timed) / sum(s["seconds"] for s in timed)
+        ),
         "step_seconds": round(statistics.median(step["seconds"] for step in timed), 3),
         "tokens_a_step": round(statistics.fmean(step["tokens"] for step in timed)),
         "memory_gib": max(step.get("memory_gib", 0.0) for step in steps),
@@ -110,8 +163,12 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=Path, required=True, help="the folder that make_inputs.py wrote")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--inputs", type=Path, required=True, help="the folder that make_inputs.py wrote"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -130,7 +187,8 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "card": torch.cuda.get_device_name(0),
         "versions": versions(),
-        "note": f"{BATCH} samples a step, tokens without padding, figures from step {WARM_UP + 1}; memory: peaks, GiB",
+        "note": f"{BATCH} samples a step, tokens without padding, figures from step {WARM_UP + 1}; "
+        "memory: peaks, GiB",
         "settings": [],
     }
     if arguments.out.exists():

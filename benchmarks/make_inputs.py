@@ -1,10 +1,12 @@
-"""Inputs for measurements on a machine without a network: a Llama of a real shape with random weights, and its data.
+"""Inputs for measurements on a machine without a network: a Llama of a real shape with random
+weights, and its data.
 
     python benchmarks/make_inputs.py FOLDER [--shapes 1b 8b olmo2_1b] [--rows 2400]
 
-FOLDER/1b, FOLDER/8b and FOLDER/olmo2_1b are checkpoints (bf16; Llama 3.2 1B, Llama 3.1 8B, OLMo 2 1B) with a tokenizer;
-FOLDER/sft.jsonl has chats of log-normal lengths (median about 400 tokens, mean about 620, the longest near 3,000),
-FOLDER/pref.jsonl half as many preference pairs. Seeded: the same versions give the same bytes.
+FOLDER/1b, FOLDER/8b and FOLDER/olmo2_1b are checkpoints (bf16; Llama 3.2 1B, Llama 3.1 8B, OLMo 2
+1B) with a tokenizer; FOLDER/sft.jsonl has chats of log-normal lengths (median about 400 tokens,
+mean about 620, the longest near 3,000), FOLDER/pref.jsonl half as many preference pairs. Seeded:
+the same versions give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +20,18 @@ from typing import Any
 
 # the checkpoints' config.json
 SHAPES: dict[str, dict[str, Any]] = {
-    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "tie_word_embeddings": True},
-    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "tie_word_embeddings": False},
+    "1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "tie_word_embeddings": True,
+    },
+    "8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "tie_word_embeddings": False,
+    },
     "olmo2_1b": {  # preset olmo2_1B_v2 of OLMo-core
         "hidden_size": 2048,
         "intermediate_size": 8192,
@@ -30,30 +42,47 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 16,
     },
 }
-SHARED = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
+SHARED = {
+    "vocab_size": 128256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+}
 WORDS = 3000
 MEDIAN_LOG, SPREAD_LOG, MOST = 5.7, 1.0, 2200  # of an answer's length in words
 
 
 def make_words(draw: random.Random) -> list[str]:
-    return ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(WORDS)]
+    return [
+        "".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(WORDS)
+    ]
 
 
 def make_chats(draw: random.Random, words: list[str], rows: int) -> list[tuple[str, str]]:
     """Question and answer of each row."""
-    lengths = (int(min(MOST, max(8, draw.lognormvariate(MEDIAN_LOG, SPREAD_LOG)))) for _ in range(rows))
-    return [(" ".join(draw.choices(words, k=n // 3 + 1)), " ".join(draw.choices(words, k=n))) for n in lengths]
+    lengths = (
+        int(min(MOST, max(8, draw.lognormvariate(MEDIAN_LOG, SPREAD_LOG)))) for _ in range(rows)
+    )
+    return [
+        (" ".join(draw.choices(words, k=n // 3 + 1)), " ".join(draw.choices(words, k=n)))
+        for n in lengths
+    ]
 
 
 def write_data(folder: Path, draw: random.Random, chats: list[tuple[str, str]]) -> None:
     with (folder / "sft.jsonl").open("w") as sft, (folder / "pref.jsonl").open("w") as pref:
         for number, (question, answer) in enumerate(chats):
-            asked, chosen = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+            asked, chosen = (
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            )
             sft.write(json.dumps({"messages": [asked, chosen]}) + "\n")
             if number % 2 == 0:
                 shuffled = " ".join(draw.sample(answer.split(), k=len(answer.split())))
                 rejected = {"role": "assistant", "content": shuffled}
-                pref.write(json.dumps({"chosen": [asked, chosen], "rejected": [asked, rejected]}) + "\n")
+                pref.write(
+                    json.dumps({"chosen": [asked, chosen], "rejected": [asked, rejected]}) + "\n"
+                )
 
 
 def make_tokenizer(words: list[str]) -> Any:
@@ -66,7 +95,10 @@ def make_tokenizer(words: list[str]) -> Any:
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=8000, special_tokens=list(special.values()), initial_alphabet=alphabet, show_progress=False
+        vocab_size=8000,
+        special_tokens=list(special.values()),
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     bpe.train_from_iterator([" ".join(words)] * 2, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=bpe, **special)
@@ -77,7 +109,9 @@ def write_model(folder: Path, shape: str, tokenizer: Any) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    ids = {
+        name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")
+    }
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         kind = "olmo2" if shape.startswith("olmo2") else "llama"
@@ -88,7 +122,9 @@ def write_model(folder: Path, shape: str, tokenizer: Any) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rows", type=int, default=2400)

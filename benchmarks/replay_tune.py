@@ -1,16 +1,19 @@
-"""Searches of `tune` over simulated cards: correcting each prediction by the nearest probe, or all alike.
+"""Searches of `tune` over simulated cards: correcting each prediction by the nearest probe, or all
+alike.
 
     PYTHONPATH=. python benchmarks/replay_tune.py [--draws 20] [--out benchmarks/replay_tune.json]
 
-The space is that of SFT 8b on four H200s. Each draw is a card whose true times differ from the predicted ones by a
-factor of its own, one for each mode, packing, Liger, checkpointing and balancing, one that grows with the per-device
-batch and one for each setting; a probe is 3% off. The plain rule corrects all predictions by the median ratio of
-measured to predicted, which keeps their order: it probes those that are predicted to be the fastest. The loss is how
-much slower the chosen setting truly is than the best.
+The space is that of SFT 8b on four H200s. Each draw is a card whose true times differ from the
+predicted ones by a factor of its own, one for each mode, packing, Liger, checkpointing and
+balancing, one that grows with the per-device batch and one for each setting; a probe is 3% off. The
+plain rule corrects all predictions by the median ratio of measured to predicted, which keeps their
+order: it probes those that are predicted to be the fastest. The loss is how much slower the chosen
+setting truly is than the best.
 
-Then whole searches, each until its own rule stops it, at most eight probes: the plain rule stops where the best
-measured beats the next corrected prediction. And searches in which every setting with some feature fails, with and
-without dropping the settings that share what failed probes have in common; `nothing`: searches without a measurement.
+Then whole searches, each until its own rule stops it, at most eight probes: the plain rule stops
+where the best measured beats the next corrected prediction. And searches in which every setting
+with some feature fails, with and without dropping the settings that share what failed probes have
+in common; `nothing`: searches without a measurement.
 """
 
 from __future__ import annotations
@@ -33,8 +36,13 @@ from launch.trials.tune.predict import Prediction, Probe
 from launch.trials.tune.record import TuneRecord
 from tests.trials.tune.searches import failed, measured, record_in
 
-# standard deviations of the logarithm: of the card, of each mode (half of it for the rest), of each setting
-CARDS = {"as fitted": (0.1, 0.07, 0.05), "another card": (0.5, 0.15, 0.08), "wrong in parts": (0.3, 0.35, 0.05)}
+# standard deviations of the logarithm: of the card, of each mode (half of it for the rest), of each
+# setting
+CARDS = {
+    "as fitted": (0.1, 0.07, 0.05),
+    "another card": (0.5, 0.15, 0.08),
+    "wrong in parts": (0.3, 0.35, 0.05),
+}
 PROBES = (4, 6)
 NOISE = 0.03
 MOST_PROBES = 8
@@ -58,7 +66,10 @@ class Card:
         candidate = prediction.candidate
         error = self._draw("card", self.whole) + self._draw(prediction.label, self.setting)
         error += sum(
-            self._draw(f"{trait} {getattr(candidate, trait)}", self.mode * (1.0 if trait == "mode" else 0.5))
+            self._draw(
+                f"{trait} {getattr(candidate, trait)}",
+                self.mode * (1.0 if trait == "mode" else 0.5),
+            )
             for trait in TRAITS
         )
         return prediction.seconds * math.exp(
@@ -74,41 +85,63 @@ def choose(record: TuneRecord, card: Card, probes: int, *, plain: bool) -> Predi
     record = replace(record, runs=[])
     for _ in range(probes):
         probed = {probe.prediction.candidate for probe in record.runs}
-        waiting = [one for one in record.estimates if one.is_open and one.prediction.candidate not in probed]
-        following = min(waiting, key=lambda one: one.prediction.seconds if plain else one.low).prediction
+        waiting = [
+            one
+            for one in record.estimates
+            if one.is_open and one.prediction.candidate not in probed
+        ]
+        following = min(
+            waiting, key=lambda one: one.prediction.seconds if plain else one.low
+        ).prediction
         record.runs.append(measured(following, card.measure(following)))
     return min(record.runs, key=lambda probe: probe.step_seconds or math.inf).prediction
 
 
-def search_plain(order: Sequence[Prediction], run: Callable[[Prediction], Probe]) -> tuple[Prediction, int]:
+def search_plain(
+    order: Sequence[Prediction], run: Callable[[Prediction], Probe]
+) -> tuple[Prediction, int]:
     """The fastest by the plain rule, and how many probes it took."""
     probes: list[Probe] = []
     for prediction in order[:MOST_PROBES]:
         if probes:
             times = [probe.step_seconds or math.inf for probe in probes]
-            ratio = statistics.median(probe.step_seconds / probe.prediction.seconds for probe in probes)
+            ratio = statistics.median(
+                probe.step_seconds / probe.prediction.seconds for probe in probes
+            )
             if prediction.seconds * ratio > min(times) * (1 - search.MARGIN):
                 break
         probes.append(run(prediction))
     return min(probes, key=lambda probe: probe.step_seconds or math.inf).prediction, len(probes)
 
 
-def search_modelled(record: TuneRecord, run: Callable[[Prediction], Probe]) -> tuple[Prediction | None, int]:
-    """The fastest by `tune`'s own search, None if no probe measured anything, and how many probes it took."""
+def search_modelled(
+    record: TuneRecord, run: Callable[[Prediction], Probe]
+) -> tuple[Prediction | None, int]:
+    """The fastest by `tune`'s own search, None if no probe measured anything, and how many probes
+    it took.
+    """
     record = replace(record, runs=[], limits=TuneConfig(probes=MOST_PROBES, minutes=math.inf))
-    while not isinstance(choice := search.next_probe(record.estimates, record.runs, record.limits), search.Stop):
+    while not isinstance(
+        choice := search.next_probe(record.estimates, record.runs, record.limits), search.Stop
+    ):
         record.runs.append(run(choice.prediction))
     return record.best.prediction if record.best else None, len(record.runs)
 
 
-def replay_whole_searches(record: TuneRecord, order: Sequence[Prediction], draws: int) -> Iterator[dict[str, Any]]:
+def replay_whole_searches(
+    record: TuneRecord, order: Sequence[Prediction], draws: int
+) -> Iterator[dict[str, Any]]:
     for name, deviations in CARDS.items():
         cards = [Card(seed, *deviations) for seed in range(draws)]
         for rule in ("nearest probe", "median ratio"):
             ended = []
             for card in cards:
                 run = partial(_measure, card)
-                searched = search_modelled(record, run) if rule == "nearest probe" else search_plain(order, run)
+                searched = (
+                    search_modelled(record, run)
+                    if rule == "nearest probe"
+                    else search_plain(order, run)
+                )
                 prediction, count = searched
                 ended.append((card.seconds(prediction) / min(map(card.seconds, order)) - 1, count))
             losses, counts = zip(*ended, strict=True)
@@ -116,7 +149,9 @@ def replay_whole_searches(record: TuneRecord, order: Sequence[Prediction], draws
                    "mean_loss": round(statistics.fmean(losses), 4), "largest_loss": round(max(losses), 4)}  # fmt: skip
 
 
-def replay_broken_features(record: TuneRecord, order: Sequence[Prediction], draws: int) -> Iterator[dict[str, Any]]:
+def replay_broken_features(
+    record: TuneRecord, order: Sequence[Prediction], draws: int
+) -> Iterator[dict[str, Any]]:
     kept = search.find_failure_traits, search.count_shared_traits
     for broken in BROKEN:
         for drops in (True, False):
@@ -147,7 +182,9 @@ def _measure(card: Card, prediction: Prediction, broken: str = "") -> Probe:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

@@ -1,11 +1,13 @@
-"""The peak memory and the time of RLVR's steps on one GPU: all weights and adapters, two ways to generate.
+"""The peak memory and the time of RLVR's steps on one GPU: all weights and adapters, two ways to
+generate.
 
     python benchmarks/make_inputs.py FOLDER --shapes 1b 8b
     python benchmarks/rlvr_grid.py --models FOLDER --out benchmarks/h200_rlvr_grid.json [--minutes 25] [--only 1b]
 
-Each setting is `python -m launch run` for three steps, on random weights, whose answers never end: every completion has
-`response` tokens. `tokens` of a step are those of prompts and completions. The file is written after each setting, with
-the cause of one that failed; called again, it goes on with those that are missing.
+Each setting is `python -m launch run` for three steps, on random weights, whose answers never end:
+every completion has `response` tokens. `tokens` of a step are those of prompts and completions. The
+file is written after each setting, with the cause of one that failed; called again, it goes on with
+those that are missing.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ class Setting:
 
     @property
     def name(self) -> str:
-        marks = [f"{mark}" for mark in ("lora", "continuous", "bf16_weights", "checkpointing") if getattr(self, mark)]
+        marks = [
+            f"{mark}"
+            for mark in ("lora", "continuous", "bf16_weights", "checkpointing")
+            if getattr(self, mark)
+        ]
         shape = f"{self.model}-{self.prompts}x{self.samples}-by{self.per_device}-{self.response}-kl{self.kl_beta}"
         return "-".join([shape, *marks])
 
@@ -75,24 +81,49 @@ REWARD = """def share_of_e(completions, **columns):
 def make_data(folder: Path) -> Path:
     """Prompts of 30 words each, and their verifier. Seeded."""
     draw = random.Random(1)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(2000)]
-    rows = [{"prompt": " ".join(draw.choices(words, k=PROMPT_WORDS)), "ground_truth": "eeee"} for _ in range(600)]
+    words = [
+        "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9)))
+        for _ in range(2000)
+    ]
+    rows = [
+        {"prompt": " ".join(draw.choices(words, k=PROMPT_WORDS)), "ground_truth": "eeee"}
+        for _ in range(600)
+    ]
     (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder / "rules.py").write_text(REWARD)
     return folder / "prompts.jsonl"
 
 
 def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str]:
-    allowed = "[gpus_busy,reward_proof,bf16_sampling,refuted_reward_variance,refuted_complete_answers]"
+    allowed = (
+        "[gpus_busy,reward_proof,bf16_sampling,refuted_reward_variance,refuted_complete_answers]"
+    )
     words = [
-        *("stage=rlvr", "gpus=1", f"runs={runs}", "name=grid", f"model.path={model}", f"data.mix=[{{name:{data}}}]"),
+        *(
+            "stage=rlvr",
+            "gpus=1",
+            f"runs={runs}",
+            "name=grid",
+            f"model.path={model}",
+            f"data.mix=[{{name:{data}}}]",
+        ),
         f"recipe.verifier={data.with_name('rules.py')}:share_of_e",
         "recipe.truncated_reward=null",
-        *(f"recipe.prompts_per_step={setting.prompts}", f"recipe.samples_per_prompt={setting.samples}"),
+        *(
+            f"recipe.prompts_per_step={setting.prompts}",
+            f"recipe.samples_per_prompt={setting.samples}",
+        ),
         f"recipe.per_device_batch_size={setting.per_device}",
-        *(f"recipe.response_length={setting.response}", f"recipe.max_seq_length={setting.response + 256}"),
+        *(
+            f"recipe.response_length={setting.response}",
+            f"recipe.max_seq_length={setting.response + 256}",
+        ),
         f"recipe.gradient_checkpointing={str(setting.checkpointing).lower()}",
-        *(f"recipe.kl_beta={setting.kl_beta}", "recipe.chat_template=tulu", "recipe.attention=flash_2"),
+        *(
+            f"recipe.kl_beta={setting.kl_beta}",
+            "recipe.chat_template=tulu",
+            "recipe.attention=flash_2",
+        ),
         *("recipe.max_steps=3", "recipe.checkpoint_steps=null", "report=false", f"allow={allowed}"),
     ]
     if setting.lora:
@@ -117,12 +148,18 @@ def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dic
     if result["exit_code"]:
         print(log.read_text()[-3000:], flush=True)
         failed = folder / "FAILED"
-        result["cause"] = json.loads(failed.read_text()).get("cause") if failed.is_file() else log.read_text()[-600:]
+        result["cause"] = (
+            json.loads(failed.read_text()).get("cause")
+            if failed.is_file()
+            else log.read_text()[-600:]
+        )
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
@@ -135,7 +172,9 @@ def main() -> None:
     data = make_data(home)
     results = json.loads(arguments.out.read_text())["settings"] if arguments.out.exists() else []
     results = [result for result in results if result["exit_code"] != 124]
-    done = {Setting(**{key: result[key] for key in Setting.__dataclass_fields__}) for result in results}
+    done = {
+        Setting(**{key: result[key] for key in Setting.__dataclass_fields__}) for result in results
+    }
     facts = {
         "schema_version": 1,
         "date": time.strftime("%Y-%m-%d"),
@@ -143,7 +182,8 @@ def main() -> None:
         "card_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 2),
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "command": "python benchmarks/rlvr_grid.py --models FOLDER --out FILE",
-        "note": "random weights; the first step's training_seconds hold the sampling of the start model",
+        "note": "random weights; the first step's training_seconds hold the sampling of the start "
+        "model",
     }
     for setting in SETTINGS:
         left = end - time.monotonic()
@@ -157,7 +197,10 @@ def main() -> None:
         arguments.out.write_text(json.dumps({**facts, "settings": results}, indent=1) + "\n")
         shutil.rmtree(runs)
         last = result["steps"][-1] if result["steps"] else {}
-        print(f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {last}", flush=True)
+        print(
+            f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {last}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

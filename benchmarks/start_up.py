@@ -1,9 +1,11 @@
-"""Compare the wall time of `launch plan` and `launch lint` with `accelerate launch --help`, in one run on one machine.
+"""Compare the wall time of `launch plan` and `launch lint` with `accelerate launch --help`, in one
+run on one machine.
 
     python benchmarks/start_up.py [--repeats 7] [--all] [--out benchmarks/start_up.json]
 
-Every command runs once to warm the file cache and to compile, then the commands take turns. Their fastest times are
-compared: other load on the machine can only make a command slower. Exits with 1 if a ratio is above its limit.
+Every command runs once to warm the file cache and to compile, then the commands take turns. Their
+fastest times are compared: other load on the machine can only make a command slower. Exits with 1
+if a ratio is above its limit.
 """
 
 from __future__ import annotations
@@ -34,17 +36,25 @@ PACKAGES = ("hydra-core", "accelerate", "trl", "torch", "deepspeed")
 def run_seconds(command: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> float:
     """Return the wall seconds of one run. Raises RuntimeError if it fails."""
     started = time.perf_counter()
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, check=False
+    )
     seconds = time.perf_counter() - started
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-500:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-500:]}"
+        )
     return seconds
 
 
 def measure(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, list[float]]:
     """Return the seconds of every repeat of every command; the commands take turns."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environ = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as folder:
         cwd = Path(folder)
@@ -59,7 +69,9 @@ def measure(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, li
 
 def _commands(others: Sequence[str]) -> dict[str, Sequence[str]]:
     """The commands by their names; one whose script is not installed is left out."""
-    commands: dict[str, Sequence[str]] = {name: [*LAUNCH, *name.split()[1:]] for name in (PLAN, LINT)}
+    commands: dict[str, Sequence[str]] = {
+        name: [*LAUNCH, *name.split()[1:]] for name in (PLAN, LINT)
+    }
     for name in (REFERENCE, *others):
         script, *arguments = name.split()
         path = Path(sys.executable).parent / script
@@ -80,7 +92,9 @@ def main() -> int:
     """Measure, print a table, write JSON if requested."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--all", action="store_true", help="measure trl, torchrun and deepspeed, too")
+    parser.add_argument(
+        "--all", action="store_true", help="measure trl, torchrun and deepspeed, too"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     commands = _commands(PEERS if options.all else ())
@@ -96,7 +110,11 @@ def main() -> int:
     if options.out:
         record = {
             "schema_version": 2,
-            "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
+            "machine": {
+                "platform": platform.platform(),
+                "cores": os.cpu_count(),
+                "python": platform.python_version(),
+            },
             "versions": _versions(),
             "command": " ".join(["python", "benchmarks/start_up.py", *sys.argv[1:]]),
             "repeats": options.repeats,

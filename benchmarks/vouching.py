@@ -1,7 +1,8 @@
 """What following a run's weights costs on this machine: `python benchmarks/vouching.py [GIB]`.
 
-Prints the seconds per GiB of weights of a checksum, of the check of what was saved and of the digest in DONE, and the
-seconds that a step's samples take. A run pays three checksums, one check and one digest; the samples in every step.
+Prints the seconds per GiB of weights of a checksum, of the check of what was saved and of the
+digest in DONE, and the seconds that a step's samples take. A run pays three checksums, one check
+and one digest; the samples in every step.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ LAYERS, TENSORS = 32, 9  # of Llama 3.1 8B
 def build_model(gib: float, device: str) -> torch.nn.Module:
     """Return as many bf16 tensors as an 8b model has, of one size."""
     width = int((gib * 2**30 / 2 / (LAYERS * TENSORS)) ** 0.5)
-    layers = [torch.nn.Linear(width, width, bias=False, dtype=torch.bfloat16) for _ in range(LAYERS * TENSORS)]
+    layers = [
+        torch.nn.Linear(width, width, bias=False, dtype=torch.bfloat16)
+        for _ in range(LAYERS * TENSORS)
+    ]
     return torch.nn.ModuleList(layers).to(device)
 
 
 def seconds(call: Callable[[], object], device: str, times: int = 3) -> float:
-    """Return the median duration of a call; on a CPU its processor time, which other work on the machine leaves."""
+    """Return the median duration of a call; on a CPU its processor time, which other work on the
+    machine leaves.
+    """
     clock = time.perf_counter if device == "cuda" else time.process_time
     taken = []
     for _ in range(times):
@@ -51,7 +57,9 @@ def main() -> None:
     model = build_model(gib, device)
     named = dict(model.named_parameters())
     gib = sum(p.numel() * p.element_size() for p in named.values()) / 2**30
-    optimizer = SimpleNamespace(param_groups=[{"params": list(named.values()), "lr": 1e-5, "weight_decay": 0.0}])
+    optimizer = SimpleNamespace(
+        param_groups=[{"params": list(named.values()), "lr": 1e-5, "weight_decay": 0.0}]
+    )
     for parameter in named.values():
         parameter.grad = torch.ones_like(parameter)
     updates = Updates(TrainerObjects(None, model=model, optimizer=optimizer, step=0))

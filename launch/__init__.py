@@ -1,11 +1,19 @@
-"""Plan, check, run and record post-training stages with a pinned, unmodified open-instruct (or TRL)."""
+"""Plan, check, run and record post-training stages with a pinned, unmodified open-instruct (or
+TRL).
+"""
 
 import sys
 
-if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].partition(".")[0] == "launch" and not sys.flags.safe_path:
-    # `python -m launch` has put the working folder first: a random.py among the data would be imported as Python's own.
-    # A clone that is not installed is needed, but last
-    sys.path.append(sys.path.pop(0)) if __file__.startswith(f"{sys.path[0]}/launch/") else sys.path.pop(0)
+if (
+    sys.argv[:1] == ["-m"]
+    and sys.orig_argv[-len(sys.argv)].partition(".")[0] == "launch"
+    and not sys.flags.safe_path
+):
+    # `python -m launch` has put the working folder first: a random.py among the data would be
+    # imported as Python's own. A clone that is not installed is needed, but last
+    sys.path.append(sys.path.pop(0)) if __file__.startswith(
+        f"{sys.path[0]}/launch/"
+    ) else sys.path.pop(0)
 
 from typing import TYPE_CHECKING, Any
 

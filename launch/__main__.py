@@ -1,4 +1,6 @@
-"""`python -m launch [VERB] [key=value ...]`: runs the verb's function and prints problems, one sentence each."""
+"""`python -m launch [VERB] [key=value ...]`: runs the verb's function and prints problems, one
+sentence each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ import signal
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that an older Python cannot read
-    print(f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}", file=sys.stderr)
+    print(
+        f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}",
+        file=sys.stderr,
+    )
     raise SystemExit(2)
 
 from collections.abc import Sequence
@@ -21,7 +26,14 @@ from types import FrameType, TracebackType
 
 from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line, refuse_rank
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
+from launch.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    Problem,
+    UserError,
+    path_problem,
+)
 from launch.external import configure_logging
 from launch.resources import ROOT
 from launch.terminal import echo, notify
@@ -34,7 +46,8 @@ _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code (see launch.errors)."""
     try:
-        if any(argument.startswith("query=") for argument in argv):  # a shell asks what may stand here
+        # a shell asks what may stand here
+        if any(argument.startswith("query=") for argument in argv):
             from launch.commands.shell_completion import answer_query
 
             if answer_query(argv, os.environ):
@@ -48,11 +61,17 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt as interrupt:
         notify(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whatever reads the output has ended, as `head` does; Python must not flush into it again
+    except (
+        BrokenPipeError
+    ):  # whatever reads the output has ended, as `head` does; Python must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (OSError, RuntimeError, ModuleNotFoundError) as error:
-        mistake = _missing_package(error) if isinstance(error, ModuleNotFoundError) else _mistaken_path(error)
+        mistake = (
+            _missing_package(error)
+            if isinstance(error, ModuleNotFoundError)
+            else _mistaken_path(error)
+        )
         if mistake is None:
             raise
         notify(str(mistake))
@@ -60,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return what to type where this Python lacks a required package, as in a clone whose .venv is not active."""
+    """Return what to type where this Python lacks a required package, as in a clone whose .venv is
+    not active.
+    """
     package = (error.name or "launch").partition(".")[0]
     if package == "launch":
         return None
@@ -70,12 +91,17 @@ def _missing_package(error: ModuleNotFoundError) -> str | None:
     elif setup.is_file():
         cure = f"install what launch requires: {shlex.quote(str(setup))}"
     else:
-        cure = f"install it with what it requires: {shlex.quote(sys.executable)} -m pip install tulu-launch"
+        cure = (
+            f"install it with what it requires: {shlex.quote(sys.executable)} -m pip install "
+            "tulu-launch"
+        )
     return f"this Python ({sys.executable}) lacks the package {package}; {cure}"
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:
-    """Return the problem of a path, given in an argument or a variable, that no file can have or that is forbidden."""
+    """Return the problem of a path, given in an argument or a variable, that no file can have or
+    that is forbidden.
+    """
     if isinstance(error, OSError):
         is_path = isinstance(error.filename, str) and error.errno in _PATH_ERRORS
         return path_problem(error, error.filename) if is_path else None
@@ -104,12 +130,13 @@ def _run_verb(arguments: list[str]) -> int:
 
 def console() -> None:
     """Run the console script `launch`."""
-    # A command allocates much and frees little as it starts: with the default threshold of 700 objects the garbage
-    # collector takes a tenth of the time of `plan`.
+    # A command allocates much and frees little as it starts: with the default threshold of 700
+    # objects the garbage collector takes a tenth of the time of `plan`.
     gc.set_threshold(50_000, 20, 50)
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is escaped
+        # a name that the terminal's encoding lacks is escaped
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
@@ -119,23 +146,31 @@ def console() -> None:
 
 
 def open_closed_streams() -> None:
-    """Give a process that was started with closed streams (`>&-`) some that discard what is written."""
+    """Give a process that was started with closed streams (`>&-`) some that discard what is
+    written.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  open until the end
 
 
-def _print_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
     echo("".join(format_exception(kind, error, traceback)), end="", file=sys.stderr)
 
 
 class _Interrupt(KeyboardInterrupt):
-    """A class of its own: where KeyboardInterrupt itself leaves an `exec` of text, as in making a dataclass, Python
-    kills its process with SIGINT in the end, whatever exit code was asked for (pythonrun.c, run_eval_code_obj)."""
+    """A class of its own: where KeyboardInterrupt itself leaves an `exec` of text, as in making a
+    dataclass, Python kills its process with SIGINT in the end, whatever exit code was asked for
+    (pythonrun.c, run_eval_code_obj).
+    """
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwind as Ctrl-C does, so that locks are released; a run replaces this once it has processes to end."""
+    """Unwind as Ctrl-C does, so that locks are released; a run replaces this once it has processes
+    to end.
+    """
     raise _Interrupt(signal.Signals(number).name)
 
 

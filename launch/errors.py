@@ -1,4 +1,6 @@
-"""A user's mistakes as values: a `Problem` for each, a `UserError` for all of them at once, and the exit codes."""
+"""A user's mistakes as values: a `Problem` for each, a `UserError` for all of them at once, and the
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _NEXT = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
 
 @dataclass(frozen=True)
 class Way:
-    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run first."""
+    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run
+    first.
+    """
 
     sets: tuple[str, ...] = ()
     removes: str | None = None
@@ -33,7 +37,9 @@ class Way:
     @property
     def is_exact(self) -> bool:
         """Whether it can be followed as it is: no value is left to the reader."""
-        return bool(self.sets or self.removes) and not any(_PLACEHOLDER.search(override) for override in self.sets)
+        return bool(self.sets or self.removes) and not any(
+            _PLACEHOLDER.search(override) for override in self.sets
+        )
 
     def __str__(self) -> str:
         return f"`{self.runs}`" if self.runs else " ".join(self.sets) or str(self.removes)
@@ -42,8 +48,8 @@ class Way:
 class Cure(str):
     """What to do about a problem: the ways out, and a sentence that names them at `{0}`, `{1}`.
 
-    A way given as a text has overrides, `gpus=1 device=cuda`, the key of one to remove, `~recipe.liger`, or a command,
-    `$ launch check`.
+    A way given as a text has overrides, `gpus=1 device=cuda`, the key of one to remove,
+    `~recipe.liger`, or a command, `$ launch check`.
     """
 
     sentence: str
@@ -89,7 +95,9 @@ class Problem:
 
 
 class UserError(Exception):
-    """The request can't work: `__main__` prints every problem once to stderr and exits with 2, without a traceback."""
+    """The request can't work: `__main__` prints every problem once to stderr and exits with 2,
+    without a traceback.
+    """
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
         found = [problems] if isinstance(problems, Problem) else problems
@@ -105,9 +113,13 @@ def refusal(id: str, message: str, where: str | None = None, cure: str | None = 
 
 
 def path_problem(error: Exception, path: str, where: str | None = None) -> Problem:
-    """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown user's home."""
+    """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown
+    user's home.
+    """
     reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-    return Problem("bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path")
+    return Problem(
+        "bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path"
+    )
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
@@ -115,12 +127,15 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float 
     own = _letters(name)
     shared = ((other, 2 * (own & _letters(other)).bit_count()) for other in candidates)
     near = [other for other, count in shared if count >= cutoff * (len(name) + len(other))]
-    return difflib.get_close_matches(name, near, n=limit, cutoff=cutoff)  # 20 times as slow to exclude the others
+    # 20 times as slow to exclude the others
+    return difflib.get_close_matches(name, near, n=limit, cutoff=cutoff)
 
 
 @lru_cache(maxsize=4096)
 def _letters(text: str) -> int:
-    """Return bits for a text's letters, so that two texts share at least as many bits as letters."""
+    """Return bits for a text's letters, so that two texts share at least as many bits as
+    letters.
+    """
     bits, seen = 0, Counter[int]()
     for letter in text:
         place = ord(letter) % 64
@@ -132,6 +147,8 @@ def _letters(text: str) -> int:
 def did_you_mean(
     name: str, candidates: Iterable[str], *, prefix: str = "", limit: int = 3, cutoff: float = 0.6
 ) -> str | None:
-    """Return `did you mean 'a' or 'b'?`, or None if no candidate is similar; `prefix` is put before each."""
+    """Return `did you mean 'a' or 'b'?`, or None if no candidate is similar; `prefix` is put before
+    each.
+    """
     names = [f"'{prefix}{candidate}'" for candidate in nearest(name, candidates, limit, cutoff)]
     return f"did you mean {' or '.join(names)}?" if names else None

@@ -1,4 +1,6 @@
-"""Run other programs to their end, and log what was run and how long it took (`LAUNCH_LOG=debug`); wait for others."""
+"""Run other programs to their end, and log what was run and how long it took (`LAUNCH_LOG=debug`);
+wait for others.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,19 @@ class _Formatter(logging.Formatter):
 
 
 def configure_logging(environ: Mapping[str, str]) -> None:
-    """Log to stderr from the level in `LAUNCH_LOG`; nothing without it. Raises UserError: unknown_log_level."""
+    """Log to stderr from the level in `LAUNCH_LOG`; nothing without it. Raises UserError:
+    unknown_log_level.
+    """
     level = environ.get(_VARIABLE, "").lower()
     if not level:
         return
     if level not in LEVELS:
-        raise refusal("unknown_log_level", f"{level!r} is not a log level", _VARIABLE, f"set it to {', '.join(LEVELS)}")
+        raise refusal(
+            "unknown_log_level",
+            f"{level!r} is not a log level",
+            _VARIABLE,
+            f"set it to {', '.join(LEVELS)}",
+        )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     _logger.handlers = [handler]
@@ -74,8 +83,10 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program without input and return what it prints; bytes that are not UTF-8 are replaced.
 
-    `timeout`: seconds. `env`: its variables; without it, this process's. `own_session`: Ctrl-C does not reach it.
-    Raises OSError (it cannot be started), subprocess.TimeoutExpired, and with `check` subprocess.CalledProcessError.
+    `timeout`: seconds. `env`: its variables; without it, this process's. `own_session`: Ctrl-C does
+    not reach it.
+    Raises OSError (it cannot be started), subprocess.TimeoutExpired, and with `check`
+    subprocess.CalledProcessError.
     """
     with logged_call(argv) as call:
         try:
@@ -105,7 +116,9 @@ def failure_reason(process: subprocess.CompletedProcess[str]) -> str:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float | None, interval: float = 0.1) -> bool:
-    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in seconds."""
+    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in
+    seconds.
+    """
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < deadline:
         time.sleep(interval)

@@ -1,4 +1,5 @@
-"""Read and write small files: a read never blocks, a file that exists is complete, and what is written holds no secret.
+"""Read and write small files: a read never blocks, a file that exists is complete, and what is
+written holds no secret.
 
 `write_exact` alone writes what it is given, for files that must hold it: see tests/test_exits.py.
 """
@@ -43,7 +44,9 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for any other text, one that nests too deeply included."""
+    """Return the value of a JSON text. Raises ValueError for any other text, one that nests too
+    deeply included.
+    """
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -51,12 +54,16 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def load_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError as `open_file` does, ValueError as `parse_json` does."""
+    """Return the value of a JSON file. Raises OSError as `open_file` does, ValueError as
+    `parse_json` does.
+    """
     return parse_json(read_file(path))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; {} for a file that is missing, unreadable or of another form."""
+    """Return the object of a JSON file; {} for a file that is missing, unreadable or of another
+    form.
+    """
     try:
         value = load_json(path)
     except (OSError, ValueError):
@@ -65,7 +72,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json_lines(lines: list[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of each JSON line that is not blank; None for a line that is cut off, or is not an object."""
+    """Yield the object of each JSON line that is not blank; None for a line that is cut off, or is
+    not an object.
+    """
     try:  # one call for all lines takes half the time
         values = json.loads(b"[" + b",".join(lines) + b"]") if all(lines) else []
     except (ValueError, RecursionError):
@@ -84,7 +93,8 @@ def _parse_line(line: bytes) -> Any:
 
 
 def iterate_json_lines(path: Path, *, backwards: bool = False) -> Iterator[dict[str, Any] | None]:
-    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be read has no lines.
+    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be
+    read has no lines.
 
     `backwards`: the last line first.
     """
@@ -102,7 +112,8 @@ def iterate_json_lines(path: Path, *, backwards: bool = False) -> Iterator[dict[
             while not backwards and (block := file.read(_BLOCK)):
                 *lines, rest = (rest + block).split(b"\n")
                 yield from parse_json_lines(lines)
-                rest = rest if len(rest) <= _LONGEST_LINE else b"-"  # and up to its end it is no object either
+                # and up to its end it is no object either
+                rest = rest if len(rest) <= _LONGEST_LINE else b"-"
     except OSError:
         return
     yield from parse_json_lines([rest])
@@ -120,13 +131,20 @@ def encode_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(
-    path: Path, value: Any, mode: int | None = None, *, durable: bool = False, reserved: Path | None = None
+    path: Path,
+    value: Any,
+    mode: int | None = None,
+    *,
+    durable: bool = False,
+    reserved: Path | None = None,
 ) -> None:
     """Write a value as JSON without secrets; the arguments are those of `write_exact`."""
     write_exact(path, encode_json(value, indent=2) + "\n", mode, durable=durable, reserved=reserved)
 
 
-def write_yaml(path: Path, value: Mapping[str, Any], mode: int | None = None, *, durable: bool = False) -> None:
+def write_yaml(
+    path: Path, value: Mapping[str, Any], mode: int | None = None, *, durable: bool = False
+) -> None:
     """Write a mapping as YAML without secrets; the arguments are those of `write_exact`."""
     from omegaconf import OmegaConf
 
@@ -173,13 +191,20 @@ def write_file(path: Path, text: str, mode: int | None = None, *, durable: bool 
 
 
 def write_exact(
-    path: Path, text: str, mode: int | None = None, *, durable: bool = False, reserved: Path | None = None
+    path: Path,
+    text: str,
+    mode: int | None = None,
+    *,
+    durable: bool = False,
+    reserved: Path | None = None,
 ) -> None:
-    """Write a file whole or not at all: under a temporary name, then renamed. Missing folders are made.
+    """Write a file whole or not at all: under a temporary name, then renamed. Missing folders are
+    made.
 
     `mode`: the file's permissions; without it, those of the process's umask.
     `durable`: the file and its name are on the disk when this returns (fsync of both).
-    `reserved`: a file made by `reserve`, which is overwritten and renamed; so a full disk still has room for the text.
+    `reserved`: a file made by `reserve`, which is overwritten and renamed; so a full disk still has
+    room for the text.
     """
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
@@ -209,7 +234,9 @@ def write_exact(
 
 
 def reserve(path: Path, size: int) -> None:
-    """Write `size` bytes to `path` and to the disk, for a later `write_file`; a full disk is not an error."""
+    """Write `size` bytes to `path` and to the disk, for a later `write_file`; a full disk is not an
+    error.
+    """
     with contextlib.suppress(OSError), path.open("wb") as file:
         file.write(b" " * size)
         file.flush()
@@ -226,7 +253,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def first_written(folder: Path, names: Iterable[str]) -> float | None:
-    """Return when the first of these files that exists was written, in unix seconds; None without any."""
+    """Return when the first of these files that exists was written, in unix seconds; None without
+    any.
+    """
     for name in names:
         with contextlib.suppress(OSError):
             return (folder / name).stat().st_mtime

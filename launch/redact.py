@@ -1,9 +1,10 @@
-"""Masks secrets as `<set>`, for the functions through which text leaves the process: see `launch.files`,
-`launch.terminal` and `launch.execution.supervise.streams`.
+"""Masks secrets as `<set>`, for the functions through which text leaves the process: see
+`launch.files`, `launch.terminal` and `launch.execution.supervise.streams`.
 
-A secret is recognised by its name (`hub_token`, `WANDB_API_KEY`), by its shape (`hf_...`, a JWT, a PEM block), or
-because it is the exact value of such a variable in this process's environment. A git sha is not a secret, although an
-old wandb key looks the same: that one is only recognised by its name or from the environment.
+A secret is recognised by its name (`hub_token`, `WANDB_API_KEY`), by its shape (`hf_...`, a JWT, a
+PEM block), or because it is the exact value of such a variable in this process's environment. A git
+sha is not a secret, although an old wandb key looks the same: that one is only recognised by its
+name or from the environment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class _Span:
     context: int  # where the text that identifies it begins
     start: int
     end: int
-    open_block: re.Pattern[bytes] | None = None  # it may continue after the data, with lines that match this
+    open_block: re.Pattern[bytes] | None = (
+        None  # it may continue after the data, with lines that match this
+    )
 
 
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"
@@ -62,7 +65,8 @@ _TOKENS: Mapping[bytes, bytes] = {
     b"eyJ": rb"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
 }
 _BASIC = rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})"
-# other forms: a regular expression whose group 1 is masked, and texts without which no lower-cased data can match it
+# other forms: a regular expression whose group 1 is masked, and texts without which no lower-cased
+# data can match it
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
     (_BASIC, b"basic"),
@@ -70,23 +74,29 @@ _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"authorization"),
     (rb"://([^/\s:@'\"]*:[^/\s'\"]+|[^/\s:@'\"]{20,})@", b"://"),
 )
-_PEM_LABEL = rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
+_PEM_LABEL = (
+    rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
+)
 _PEM_BEGIN = re.compile(rb"-----BEGIN" + _PEM_LABEL)
 _PEM_END = re.compile(rb"-----END" + _PEM_LABEL)
 
 _LONGEST_KEY = 1 << 14  # bytes of an RSA key of 16,384 bits in PEM, about
 _PEM_LINE_REST = re.compile(rb"(?:\\+[nr]|%(?:0[AaDd]|2[BbFf]|3[Dd])|[A-Za-z0-9+/=])*")
-# a line of base64, perhaps behind a rank's prefix; a header of an encrypted key; the line's end alone; the end's mark
+# a line of base64, perhaps behind a rank's prefix; a header of an encrypted key; the line's end
+# alone; the end's mark
 _PEM_LINE = re.compile(
     rb"(?:[ \t]*[A-Za-z0-9+/=]{8,}|[^\r\n]*[ \t:|][A-Za-z0-9+/=]{40,}|(?:Proc-Type|DEK-Info|Version|Comment):[^\r\n]*"
     rb"|[^\r\n]*-----END" + _PEM_LABEL + rb")?[ \t]*\r?\n?"
 )
 
-# What may come between the halves of a secret: a colour code, a progress bar, a return to the line's start.
-_INTERRUPTION = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|[^\r\n]{0,200}?\]|\r(?!\n)")
+# What may come between the halves of a secret: a colour code, a progress bar, a return to the
+# line's start.
+_INTERRUPTION = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|[^\r\n]{0,200}?\]|\r(?!\n)"
+)
 
-# Name, separator, value: matched wherever a keyword occurs in the lower-cased data. The start of the name is found
-# afterwards, as a leading \w* would be quadratic on a long line.
+# Name, separator, value: matched wherever a keyword occurs in the lower-cased data. The start of
+# the name is found afterwards, as a leading \w* would be quadratic on a long line.
 _KEYWORDS = (b"token", b"secret", b"passw", b"passphrase", b"credential", b"key")
 _NAMED = re.compile(
     rb"[A-Za-z0-9_]{3,64}+(?P<sep>(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])?\s{0,4}(?:[:=]|%3[ADad])(?:\s{0,4}|%20)|\s{1,4})"
@@ -97,7 +107,9 @@ _NAMED = re.compile(
 _NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _PLAIN = frozenset(b"none null true false str bool int <set> any optional[str]".split())
 # values of a token of text, not of access: a count, a rate, `<pad>`, `</s>`, `<|end|>`
-_TEXT_TOKEN = re.compile(rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?|</?\|?\w{1,32}\|?>", re.IGNORECASE)
+_TEXT_TOKEN = re.compile(
+    rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?|</?\|?\w{1,32}\|?>", re.IGNORECASE
+)
 _TEXT_BEFORE = re.compile(
     rb"(?i)\b(?:pad|eos|bos|unk|mask|special|next|per|first|last|stop|new|unexpected)(?:ding)? \Z"
 )
@@ -108,8 +120,14 @@ _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "opt
 
 
 def _shape_spans(data: bytes, lowered: bytes) -> list[_Span]:
-    found = [_NOT_INSIDE + b"(" + re.escape(start) + rest + b")" for start, rest in _TOKENS.items() if start in data]
-    found += [pattern for pattern, *literals in _SHAPES if any(literal in lowered for literal in literals)]
+    found = [
+        _NOT_INSIDE + b"(" + re.escape(start) + rest + b")"
+        for start, rest in _TOKENS.items()
+        if start in data
+    ]
+    found += [
+        pattern for pattern, *literals in _SHAPES if any(literal in lowered for literal in literals)
+    ]
     return [
         _Span(match.start(), *match.span(1))
         for pattern in found
@@ -119,18 +137,28 @@ def _shape_spans(data: bytes, lowered: bytes) -> list[_Span]:
 
 
 def _pem_spans(data: bytes) -> list[_Span]:
-    """Find private keys. One whose end is not near stops at the first line that is no part of a key."""
+    """Find private keys. One whose end is not near stops at the first line that is no part of a
+    key.
+    """
     spans: list[_Span] = []
     at = 0
     while b"-----BEGIN" in data and (begin := _PEM_BEGIN.search(data, at)):
         end = _PEM_END.search(data, begin.end(), begin.end() + _LONGEST_KEY)
-        at = end.end() if end else _end_of_lines(_PEM_LINE, data, _PEM_LINE_REST.match(data, begin.end()).end())  # type: ignore[union-attr]
-        spans.append(_Span(begin.start(), begin.start(), at, None if end or at < len(data) else _PEM_LINE))
+        if end:
+            at = end.end()
+        else:
+            rest = _PEM_LINE_REST.match(data, begin.end())
+            at = _end_of_lines(_PEM_LINE, data, rest.end() if rest else begin.end())
+        spans.append(
+            _Span(begin.start(), begin.start(), at, None if end or at < len(data) else _PEM_LINE)
+        )
     return spans
 
 
 def _end_of_lines(line: re.Pattern[bytes], data: bytes, at: int) -> int:
-    """Return where the lines end that match `line` and begin at `at`, which may be inside the first."""
+    """Return where the lines end that match `line` and begin at `at`, which may be inside the
+    first.
+    """
     while at < len(data):
         stop = data.find(b"\n", at) + 1 or len(data)
         if not line.fullmatch(data, at, stop):
@@ -152,7 +180,9 @@ def _named_spans(data: bytes, lowered: bytes) -> list[_Span]:
 
 
 def _is_basic(text: bytes) -> bool:
-    """Whether it is the user and password of `Basic` credentials, which need no name of their header."""
+    """Whether it is the user and password of `Basic` credentials, which need no name of their
+    header.
+    """
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
     except ValueError:
@@ -161,13 +191,19 @@ def _is_basic(text: bytes) -> bool:
 
 
 def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
-    start = len(data[max(0, match.start() - 64) : match.start()].rstrip(_NAME_BYTES)) + max(0, match.start() - 64)
+    start = len(data[max(0, match.start() - 64) : match.start()].rstrip(_NAME_BYTES)) + max(
+        0, match.start() - 64
+    )
     name = data[start : match.start("sep")]
     if match["sep"].isspace() and not name.startswith(b"--"):
         return None
     group = match.lastgroup or "bare"
     value = match[group]
-    if value.lower() in _PLAIN or not value.strip(b"{[(") or not is_sensitive_name(name.decode("ascii", "replace")):
+    if (
+        value.lower() in _PLAIN
+        or not value.strip(b"{[(")
+        or not is_sensitive_name(name.decode("ascii", "replace"))
+    ):
         return None
     if group == "bare" and _is_shell_or_path(data[max(0, start - 2) : start], match["sep"], value):
         return None
@@ -190,7 +226,9 @@ def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
 
 
 def _is_shell_or_path(before: bytes, separator: bytes, value: bytes) -> bool:
-    """Whether it is the message of `${NAME:?message}`, or the second half of a pair of paths, as in a mount."""
+    """Whether it is the message of `${NAME:?message}`, or the second half of a pair of paths, as in
+    a mount.
+    """
     if before == b"${":
         return separator == b":" and value.startswith(b"?")
     return before.endswith(b"/") and separator == b":" and bool(_MOUNTED.fullmatch(value))
@@ -212,15 +250,19 @@ def _mask(data: bytes, spans: Iterable[_Span]) -> bytes:
 class Redactor:
     """Masks secrets in text, bytes, named values and JSON-like objects.
 
-    `environ` is the current environment: the values (6 characters or more) of its variables with sensitive names are
-    masked wherever they appear, also JSON-escaped, URL-quoted or line by line.
+    `environ` is the current environment: the values (6 characters or more) of its variables with
+    sensitive names are masked wherever they appear, also JSON-escaped, URL-quoted or line by line.
     """
 
     def __init__(self, environ: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
-        self._needles = tuple(_needles(environ.items() if isinstance(environ, Mapping) else environ))
+        self._needles = tuple(
+            _needles(environ.items() if isinstance(environ, Mapping) else environ)
+        )
 
     def spans(self, data: bytes) -> list[_Span]:
-        """Find the secrets in `data`, also those that are interrupted by escape codes; they may overlap."""
+        """Find the secrets in `data`, also those that are interrupted by escape codes; they may
+        overlap.
+        """
         spans = self._plain_spans(data)
         if b"\x1b" in data or b"\r" in data:
             spans += self._interrupted_spans(data)
@@ -228,7 +270,9 @@ class Redactor:
 
     def _interrupted_spans(self, data: bytes) -> list[_Span]:
         """Find the secrets in `data` without its interruptions, as spans of `data`."""
-        kept: list[tuple[int, int]] = []  # position without interruptions, position in `data`, of each kept part
+        kept: list[
+            tuple[int, int]
+        ] = []  # position without interruptions, position in `data`, of each kept part
         parts: list[bytes] = []
         at = length = 0
         for match in [*_INTERRUPTION.finditer(data), None]:
@@ -247,7 +291,12 @@ class Redactor:
 
         joined = b"".join(parts)
         return [
-            _Span(original(span.context, 0), original(span.start, 0), original(span.end, -1), span.open_block)
+            _Span(
+                original(span.context, 0),
+                original(span.start, 0),
+                original(span.end, -1),
+                span.open_block,
+            )
             for span in self._plain_spans(joined)
             if span.end > span.start
         ]
@@ -263,28 +312,37 @@ class Redactor:
         return spans
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Mask the secrets in `data`, preferably whole lines; everything else is kept byte for byte."""
+        """Mask the secrets in `data`, preferably whole lines; everything else is kept byte for
+        byte.
+        """
         spans = self.spans(data)
         return _mask(data, spans) if spans else data
 
     def redact_text(self, text: str) -> str:
-        return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode(
+            "utf-8", "surrogatepass"
+        )
 
     def redact_value(self, name: str, value: str) -> str:
-        """Mask the value of a variable, flag or key: all of it if the name is sensitive and the value is not empty."""
+        """Mask the value of a variable, flag or key: all of it if the name is sensitive and the
+        value is not empty.
+        """
         if value and is_sensitive_name(name) and value.lower().encode() not in _PLAIN:
             return MASK
         return self.redact_text(value)
 
     def redact_object(self, value: Any, name: str = "") -> Any:
-        """Mask the secrets in a JSON-like object, those of a dict by its keys. Lists and tuples become lists.
+        """Mask the secrets in a JSON-like object, those of a dict by its keys. Lists and tuples
+        become lists.
 
-        In `{"hub_token": {"value": ..., "origin": ...}}`, the form of a plan's flags, the outer key names the value.
+        In `{"hub_token": {"value": ..., "origin": ...}}`, the form of a plan's flags, the outer key
+        names the value.
         """
         if isinstance(value, Mapping):
             named = {str(key): name if key == "value" else str(key) for key in value}
             return {
-                self.redact_text(str(key)): self.redact_object(item, named[str(key)]) for key, item in value.items()
+                self.redact_text(str(key)): self.redact_object(item, named[str(key)])
+                for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):
             if all(isinstance(item, str) for item in value):
@@ -292,7 +350,11 @@ class Redactor:
             return [self.redact_object(item, name) for item in value]
         if isinstance(value, str):
             return self.redact_value(name, value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and name_strength(name) == 2:
+        if (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and name_strength(name) == 2
+        ):
             return MASK
         return value
 
@@ -302,10 +364,16 @@ class Redactor:
         flag = ""
         for argument in argv:
             name, equals, value = argument.partition("=")
-            if (argument.startswith("-") and equals) or (equals and re.fullmatch(r"[\w.+~]+", name)):
+            if (argument.startswith("-") and equals) or (
+                equals and re.fullmatch(r"[\w.+~]+", name)
+            ):
                 masked.append(f"{name}={self.redact_value(name, value)}")
             else:
-                redacted = self.redact_text(argument) if argument.startswith("-") else self.redact_value(flag, argument)
+                redacted = (
+                    self.redact_text(argument)
+                    if argument.startswith("-")
+                    else self.redact_value(flag, argument)
+                )
                 masked.append(redacted)
             flag = argument if argument.startswith("--") and not equals else ""
         return masked
@@ -315,12 +383,16 @@ _added: set[tuple[str, str]] = set()
 
 
 def add_secrets(environ: Mapping[str, str]) -> None:
-    """Have this process mask the secrets of `environ`, such as a plan's variables, too, from now on."""
+    """Have this process mask the secrets of `environ`, such as a plan's variables, too, from now
+    on.
+    """
     _added.update((name, value) for name, value in environ.items() if name_strength(name))
 
 
 def process_redactor() -> Redactor:
-    """Return the redactor of this process's environment, built once and again only when a variable changes."""
+    """Return the redactor of this process's environment, built once and again only when a variable
+    changes.
+    """
     return _redactor_of((*os.environ.items(), *_added))
 
 
@@ -333,12 +405,23 @@ def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
     needles: set[bytes] = set()
     for name, value in variables:
         strength = name_strength(name)
-        guessable = value.lower() in _HARMLESS_VALUES or (strength == 1 and len(value) < 16 and value.isalpha())
+        guessable = value.lower() in _HARMLESS_VALUES or (
+            strength == 1 and len(value) < 16 and value.isalpha()
+        )
         if not strength or guessable:
             continue
         in_json, in_url = json.dumps(value)[1:-1], quote(value, safe="", errors="surrogateescape")
-        forms = (in_json, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(in_json)[1:-1], repr(value)[1:-1])
-        urls = (in_url, quote(value, errors="surrogateescape"), quote_plus(value, errors="surrogateescape"))
+        forms = (
+            in_json,
+            json.dumps(value, ensure_ascii=False)[1:-1],
+            json.dumps(in_json)[1:-1],
+            repr(value)[1:-1],
+        )
+        urls = (
+            in_url,
+            quote(value, errors="surrogateescape"),
+            quote_plus(value, errors="surrogateescape"),
+        )
         lowered = re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), in_url)
         for form in (value, *value.splitlines(), *forms, *urls, lowered, html.escape(value)):
             if len(form.strip()) >= 6 and not form.startswith("-----"):
@@ -347,11 +430,20 @@ def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
 
 
 def _last_cut(data: bytes) -> int:
-    """Return the end of the last whole line: behind an LF, or behind a CR that does not interrupt a word."""
+    """Return the end of the last whole line: behind an LF, or behind a CR that does not interrupt a
+    word.
+    """
     cut = data.rfind(b"\n") + 1
     at = data.rfind(b"\r")
     while at >= cut:
-        if not data[at - 1 : at].isalnum() and data[at - 1 : at] not in (b"_", b"-", b"+", b"/", b"=", b"."):
+        if not data[at - 1 : at].isalnum() and data[at - 1 : at] not in (
+            b"_",
+            b"-",
+            b"+",
+            b"/",
+            b"=",
+            b".",
+        ):
             return at + 1
         at = data.rfind(b"\r", 0, at)
     return cut
@@ -360,13 +452,20 @@ def _last_cut(data: bytes) -> int:
 class StreamRedactor:
     """Redacts a stream that arrives in pieces; a secret that is split over pieces is never written.
 
-    Whole lines (ended by LF, or by a CR that is not in a word) are passed on and the last partial one is held back. A
-    line longer than `cap` bytes is passed on in parts, `overlap` bytes late, and never cut inside a secret or between a
-    secret and its name. A private key or a YAML block that goes on over several pieces ends at the first line that
-    cannot be part of it, after `block_limit` bytes at the latest.
+    Whole lines (ended by LF, or by a CR that is not in a word) are passed on and the last partial
+    one is held back. A line longer than `cap` bytes is passed on in parts, `overlap` bytes late,
+    and never cut inside a secret or between a secret and its name. A private key or a YAML block
+    that goes on over several pieces ends at the first line that cannot be part of it, after
+    `block_limit` bytes at the latest.
     """
 
-    def __init__(self, redactor: Redactor, cap: int = 1 << 16, overlap: int = 1 << 13, block_limit: int = 1 << 16):
+    def __init__(
+        self,
+        redactor: Redactor,
+        cap: int = 1 << 16,
+        overlap: int = 1 << 13,
+        block_limit: int = 1 << 16,
+    ):
         if not 0 < overlap < cap:
             raise ValueError("the overlap must be smaller than the cap")
         self._redactor = redactor
@@ -394,8 +493,16 @@ class StreamRedactor:
 
     def _redact(self, data: bytes) -> bytes:
         if self._block_left:
-            end = _PEM_END.search(data, 0, self._block_left) if self._block_line is _PEM_LINE else None
-            dropped = end.end() if end else min(_end_of_lines(self._block_line, data, 0), self._block_left)
+            end = (
+                _PEM_END.search(data, 0, self._block_left)
+                if self._block_line is _PEM_LINE
+                else None
+            )
+            dropped = (
+                end.end()
+                if end
+                else min(_end_of_lines(self._block_line, data, 0), self._block_left)
+            )
             self._block_left = 0 if end or dropped < len(data) else self._block_left - dropped
             data = data[dropped:]
         if not data:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-ROOT = _PACKAGE.parent  # the folder that holds the package: the root of a checkout, or site-packages
+# the folder that holds the package: the root of a checkout, or site-packages
+ROOT = _PACKAGE.parent
 
 IN_CLONE = (ROOT / "constraints.txt").is_file()  # and not installed from a wheel
 
 
 def requirement(extras: str) -> str:
-    """Return what `pip install` takes for launch with extras, comma-separated; in a clone, typed at its root."""
+    """Return what `pip install` takes for launch with extras, comma-separated; in a clone, typed at
+    its root.
+    """
     return f"-e '.[{extras}]' -c constraints.txt" if IN_CLONE else f"'tulu-launch[{extras}]'"
 
 
@@ -29,7 +32,8 @@ def locate(path: str) -> Path:
 CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
-# Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would be imported
+# Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would
+# be imported
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
@@ -38,19 +42,25 @@ GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 
 
 def default_user_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else ~/.config/launch."""
+    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else
+    ~/.config/launch.
+    """
     configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
     return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
 
 
 def user_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder of what launch keeps for a user between commands, which may not exist: ~/.cache/launch."""
+    """Return the folder of what launch keeps for a user between commands, which may not exist:
+    ~/.cache/launch.
+    """
     caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
     return Path(f"{caches}/launch").expanduser().absolute()
 
 
 def config_roots() -> tuple[Path, ...]:
-    """Return the folders that hold the groups: the user's, which may not exist, and the shipped one."""
+    """Return the folders that hold the groups: the user's, which may not exist, and the shipped
+    one.
+    """
     return default_user_folder(os.environ), CONFIGS
 
 

@@ -1,4 +1,6 @@
-"""Recognises the names of secrets: `hub_token`, `WANDB_API_KEY`, but not `pad_token`, `max_tokens` or `monkey`."""
+"""Recognises the names of secrets: `hub_token`, `WANDB_API_KEY`, but not `pad_token`, `max_tokens`
+or `monkey`.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,30 @@ def _word_set(text: str) -> frozenset[str]:
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ALWAYS = _word_set(
-    "secret secrets password passwords passwd passphrase credential credentials apikey apikeys privatekey secretkey "
+    "secret secrets password passwords passwd passphrase credential credentials apikey apikeys "
+    "privatekey secretkey "
     "accesskey authtoken accesstoken hftoken apitoken authorization"
 )
-_PLACES = _word_set("path file dir folder name length len count type limit size ttl timeout expiry expires")
+_PLACES = _word_set(
+    "path file dir folder name length len count type limit size ttl timeout expiry expires"
+)
 _TRAILERS = _word_set("value string str raw plain base64 env")
 # a token of text, not of access
 _TEXT_TOKEN = _word_set(
-    "pad eos bos unk mask cls sep special image audio video per next start end stop first last begin boi eoi eot "
-    "eom think prompt response completion decoder new bad content additional chat fim delimiter separator newline "
+    "pad eos bos unk mask cls sep special image audio video per next start end stop first last "
+    "begin boi eoi eot "
+    "eom think prompt response completion decoder new bad content additional chat fim delimiter "
+    "separator newline "
     "sub prev previous current single extra unexpected invalid missing"
 )
-_ACCESS = _word_set("api auth access hf hub huggingface github gitlab wandb bearer refresh session oauth")
+_ACCESS = _word_set(
+    "api auth access hf hub huggingface github gitlab wandb bearer refresh session oauth"
+)
 _KEY_OF = _word_set(
-    "api private access secret auth signing encryption ssh account master service deploy session storage shared "
-    "subscription wandb openai anthropic gemini cohere comet neptune hf hub azure aws gcp client admin tsig"
+    "api private access secret auth signing encryption ssh account master service deploy session "
+    "storage shared "
+    "subscription wandb openai anthropic gemini cohere comet neptune hf hub azure aws gcp client "
+    "admin tsig"
 )
 
 
@@ -39,7 +50,10 @@ def name_strength(name: str) -> int:
         words.pop()
     if not words:
         return 0
-    if any(second in ("key", "keys") and first in _KEY_OF for first, second in itertools.pairwise(words)):
+    if any(
+        second in ("key", "keys") and first in _KEY_OF
+        for first, second in itertools.pairwise(words)
+    ):
         return 0 if words[-1] in _PLACES else 2
     if any(word in _ALWAYS for word in words):
         return 0 if words[-1] in _PLACES else 2
@@ -54,7 +68,7 @@ def name_strength(name: str) -> int:
 def is_sensitive_name(name: str) -> bool:
     """Whether a variable, flag or config key of this name holds a secret.
 
-    >>> is_sensitive_name("HF_TOKEN"), is_sensitive_name("pad_token"), is_sensitive_name("max_tokens")
-    (True, False, False)
+    >>> is_sensitive_name("HF_TOKEN"), is_sensitive_name("pad_token"),
+    is_sensitive_name("max_tokens") (True, False, False)
     """
     return name_strength(name) > 0

@@ -1,4 +1,6 @@
-"""Tables and numbers as text: a column is declared once, and prints on a terminal, in Markdown and on a page."""
+"""Tables and numbers as text: a column is declared once, and prints on a terminal, in Markdown and
+on a page.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,25 @@ class Table:
     def of(cls, title: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
         rows = [[column.cell(item) for column in columns] for item in items]
         shown = [
-            index for index, column in enumerate(columns) if not column.optional or any(row[index] for row in rows)
+            index
+            for index, column in enumerate(columns)
+            if not column.optional or any(row[index] for row in rows)
         ]
         heads = [column.head for column in columns]
         return cls(title, [[row[index] for index in shown] for row in (heads, *rows)])
 
     @property
     def full_rows(self) -> list[Sequence[str]]:
-        """The rows with as many cells as the first one, without empty lines: for Markdown and a page."""
+        """The rows with as many cells as the first one, without empty lines: for Markdown and a
+        page.
+        """
         columns = len(self.rows[0] or ())
         return [[*row, *[""] * (columns - len(row))] for row in self.rows if row is not None]
 
     def lines(self, widest: int | None = None, wrap_at: int | None = None) -> list[str]:
-        """Format the rows for a terminal: columns as wide as their cells, but no wider than `widest` before the next
-        one. The last column continues on lines below where it would go beyond column `wrap_at`.
+        """Format the rows for a terminal: columns as wide as their cells, but no wider than
+        `widest` before the next one. The last column continues on lines below where it would go
+        beyond column `wrap_at`.
 
         >>> Table("", [("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)]).lines()
         ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
@@ -66,7 +73,9 @@ class Table:
         return ["  ".join(row).rstrip() for row in cells]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the rows without secrets, text on the left, where Jupyter's own style has numbers."""
+        """What a notebook shows: the rows without secrets, text on the left, where Jupyter's own
+        style has numbers.
+        """
         tags = ["th", *["td"] * (len(self.full_rows) - 1)]
         mask = process_redactor().redact_text
         rows = (
@@ -88,7 +97,9 @@ class Table:
 def format_row(columns: Sequence[Column[T]], item: T | None = None) -> str:
     """One row of a table that grows on a terminal; the head without an item."""
     cells = (column.head if item is None else column.cell(item) for column in columns)
-    return "  ".join(cell.ljust(column.width) for cell, column in zip(cells, columns, strict=True)).rstrip()
+    return "  ".join(
+        cell.ljust(column.width) for cell, column in zip(cells, columns, strict=True)
+    ).rstrip()
 
 
 def format_number(value: float | None, form: str, unit: str = "") -> str:
@@ -118,11 +129,15 @@ def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def _markdown_row(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
+    return (
+        "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
+    )
 
 
 def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
-    """Yield a row with as much of its last cell as there is room for, then rows with the rest of it."""
+    """Yield a row with as much of its last cell as there is room for, then rows with the rest of
+    it.
+    """
     *before, last = row or ("",)
     for part in textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]:
         yield (*before, part)

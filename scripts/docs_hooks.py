@@ -1,4 +1,6 @@
-"""What mkdocs does after a build (mkdocs.yml): takes from the theme what asks another host or is never loaded."""
+"""What mkdocs does after a build (mkdocs.yml): takes from the theme what asks another host or is
+never loaded.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-# An address in a script, but in a comment (a licence) or as the name of a namespace. The theme has some for what this
-# site does not use: diagrams, a repository's stars, browsers without ResizeObserver.
+# An address in a script, but in a comment (a licence) or as the name of a namespace. The theme has
+# some for what this site does not use: diagrams, a repository's stars, browsers without
+# ResizeObserver.
 ADDRESS = re.compile(r"""(/\*.*?\*/)|https?://(?!www\.w3\.org/)[^\s"'`)]*""", re.DOTALL)
 
 
 def on_post_build(config: Any) -> None:
-    """Empty the theme's addresses; remove its source maps, and the stemmers of languages other than English."""
+    """Empty the theme's addresses; remove its source maps, and the stemmers of languages other than
+    English.
+    """
     site = Path(config.site_dir)
     shutil.rmtree(site / "assets" / "javascripts" / "lunr")
     for path in site.rglob("*.map"):

@@ -1,4 +1,6 @@
-"""Shared by the tests: composing in this process, a machine that is the same everywhere, golden files."""
+"""Shared by the tests: composing in this process, a machine that is the same everywhere, golden
+files.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,15 @@ PIN = load_lock().pin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the tests a configuration folder of their own: the user's may hold stages and settings that change them."""
+    """Give the tests a configuration folder of their own: the user's may hold stages and settings
+    that change them.
+    """
     folder = tempfile.mkdtemp(prefix="config-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["XDG_CONFIG_HOME"] = folder
@@ -51,8 +57,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Remove locks of builds that were killed: torch would wait for them for ever (DeepSpeed builds when imported)."""
-    extensions = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")
+    """Remove locks of builds that were killed: torch would wait for them for ever (DeepSpeed builds
+    when imported).
+    """
+    extensions = Path(
+        os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions"
+    )
     for lock in extensions.glob("*/*/lock"):
         with contextlib.suppress(OSError):
             if time.time() - lock.stat().st_mtime > _BUILD_SECONDS:
@@ -60,7 +70,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts the real Slurm, and put the files that train first: side by side, the last file sets the end."""
+    """Mark what starts the real Slurm, and put the files that train first: side by side, the last
+    file sets the end.
+    """
     slow: Counter[Path] = Counter()
     for item in items:
         if "slurm" in getattr(item, "fixturenames", ()):
@@ -120,7 +132,9 @@ def _locked_schemas() -> Mapping[str, Schema]:
 
 
 def fixed_machine(
-    cwd: Path = Path("/cwd"), checkout: Path | None = Path("/upstream"), digest: Digest = lambda path: None
+    cwd: Path = Path("/cwd"),
+    checkout: Path | None = Path("/upstream"),
+    digest: Digest = lambda path: None,
 ) -> FixedMachine:
     """A machine that is the same wherever the tests run."""
     source = SourceKind.live if checkout else SourceKind.none
@@ -131,7 +145,8 @@ def fixed_machine(
         packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
         schemas=_locked_schemas(),
-        registries={flag: names for flag, names in load_lock().names.items() if flag != PRESETS},  # any model is built
+        # any model is built
+        registries={flag: names for flag, names in load_lock().names.items() if flag != PRESETS},
         digests=FixedDigests(digest),
     )
 
@@ -162,8 +177,12 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
-    """Run a command line of `launch` in `tmp_path` and in this process, whose start takes longer than most commands."""
+def launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Launch:
+    """Run a command line of `launch` in `tmp_path` and in this process, whose start takes longer
+    than most commands.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -187,9 +206,17 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, Sequence[str]], Non
         recorded = path.read_text(encoding="utf-8") if path.is_file() else ""
         if text != recorded:
             diff = difflib.unified_diff(
-                recorded.splitlines(), text.splitlines(), f"recorded {path.name}", "rendered now", lineterm=""
+                recorded.splitlines(),
+                text.splitlines(),
+                f"recorded {path.name}",
+                "rendered now",
+                lineterm="",
             )
-            hint = "if the change is meant: ./scripts/test TEST_FILE --update-golden, and read the diff in git"
+            hint = (
+                "if the change is meant: ./scripts/test TEST_FILE --update-golden, and read "
+                "the "
+                "diff in git"
+            )
             pytest.fail("\n".join([*diff, "", hint]), pytrace=False)
 
     return check

@@ -1,4 +1,6 @@
-"""What ./scripts/coverage runs: the suite under coverage.py, a table by folder of launch/, the comparison."""
+"""What ./scripts/coverage runs: the suite under coverage.py, a table by folder of launch/, the
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,20 @@ class Reached:
     @property
     def percent(self) -> dict[str, float]:
         """Percent of the lines and of the branches; a folder without any has lost none."""
-        counts = {"lines": (self.lines_reached, self.lines), "branches": (self.branches_reached, self.branches)}
-        return {what: round(100 * reached / count, 1) if count else 100.0 for what, (reached, count) in counts.items()}
+        counts = {
+            "lines": (self.lines_reached, self.lines),
+            "branches": (self.branches_reached, self.branches),
+        }
+        return {
+            what: round(100 * reached / count, 1) if count else 100.0
+            for what, (reached, count) in counts.items()
+        }
 
 
 def sum_folders(files: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Reached]:
-    """Sum coverage.py's JSON by first-level folder of launch/; the files beside the folders and all of launch/ too."""
+    """Sum coverage.py's JSON by first-level folder of launch/; the files beside the folders and all
+    of launch/ too.
+    """
     folders: dict[str, Reached] = {}
     for name, file in sorted(files.items()):
         parts = Path(name).parts
@@ -85,28 +95,50 @@ def table(folders: Mapping[str, Reached]) -> list[str]:
 def baseline_text(folders: Mapping[str, Reached], suite: str) -> str:
     """The content of the baseline: percentages, and how they were measured."""
     made = (
-        f"{suite} suite, Python {sys.version.split()[0]}, coverage {version('coverage')}, {time.strftime('%Y-%m-%d')}"
+        f"{suite} suite, Python {sys.version.split()[0]}, coverage {version('coverage')}, "
+        f"{time.strftime('%Y-%m-%d')}"
     )
-    head = [f"# What the tests reach, in percent by folder of launch/. Measured by ./scripts/coverage: {made}.", ""]
+    head = [
+        (
+            "# What the tests reach, in percent by folder of launch/. Measured by "
+            "./scripts/coverage: "
+            f"{made}."
+        ),
+        "",
+    ]
     rows = [
-        f'"{folder}" = {{ lines = {reached.percent["lines"]}, branches = {reached.percent["branches"]} }}'
+        f'"{folder}" = {{ lines = {reached.percent["lines"]}, branches = '
+        f"{reached.percent['branches']} }}"
         for folder, reached in sorted(folders.items())
     ]
     return "\n".join([*head, f"[{suite}]", *rows, ""])
 
 
 def measure(arguments: Iterable[str], processes: str) -> tuple[dict[str, Reached], int]:
-    """Run pytest with these arguments in every measured process; the folders, and pytest's exit status."""
+    """Run pytest with these arguments in every measured process; the folders, and pytest's exit
+    status.
+    """
     with tempfile.TemporaryDirectory(prefix="coverage-") as folder:
         environ = {**os.environ, "COVERAGE_FILE": f"{folder}/data"}
         coverage = [sys.executable, "-m", "coverage"]
         options = ["--rcfile", str(ROOT / "tests" / "coverage.ini")]
-        side_by_side = ["-n", processes, "--maxprocesses", "4", "--dist", "loadfile"] if processes != "0" else []
+        side_by_side = (
+            ["-n", processes, "--maxprocesses", "4", "--dist", "loadfile"]
+            if processes != "0"
+            else []
+        )
         suite = [*coverage, "run", *options, "-m", "pytest", "-q", *side_by_side, *arguments]
         status = subprocess.run(suite, cwd=ROOT, env=environ, check=False).returncode
-        subprocess.run([*coverage, "combine", "--quiet", *options], cwd=ROOT, env=environ, check=True)
+        subprocess.run(
+            [*coverage, "combine", "--quiet", *options], cwd=ROOT, env=environ, check=True
+        )
         file = Path(folder) / "coverage.json"
-        subprocess.run([*coverage, "json", "--quiet", *options, "-o", str(file)], cwd=ROOT, env=environ, check=True)
+        subprocess.run(
+            [*coverage, "json", "--quiet", *options, "-o", str(file)],
+            cwd=ROOT,
+            env=environ,
+            check=True,
+        )
         return sum_folders(json.loads(file.read_text(encoding="utf-8"))["files"]), status
 
 
@@ -118,13 +150,20 @@ def main() -> int:
     parser.add_argument("-n", default="auto", metavar="N", help="test processes side by side")
     options, tests = parser.parse_known_args()
     suite = "all" if options.all else "quick"
-    folders, status = measure(tests if options.all else ["-m", "not slow and not slurm", *tests], options.n)
+    folders, status = measure(
+        tests if options.all else ["-m", "not slow and not slurm", *tests], options.n
+    )
     print(*table(folders), sep="\n")
     if status > 1:
-        print(f"coverage: pytest did not finish (exit {status}); nothing is compared", file=sys.stderr)
+        print(
+            f"coverage: pytest did not finish (exit {status}); nothing is compared", file=sys.stderr
+        )
         return 2
     if status:
-        print("coverage: some tests failed, above; what they would have reached is missing", file=sys.stderr)
+        print(
+            "coverage: some tests failed, above; what they would have reached is missing",
+            file=sys.stderr,
+        )
     if options.renew:
         BASELINE.write_text(baseline_text(folders, suite), encoding="utf-8")
         return 0

@@ -1,4 +1,6 @@
-"""A message without its wording, which docs/reference/rules.md alone records: its id, its place and its values."""
+"""A message without its wording, which docs/reference/rules.md alone records: its id, its place and
+its values.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from collections.abc import Iterable
 
 _WARNING = re.compile(r"^(?:launch: |\S+?:\d+: )warning: ")
 _ID = re.compile(r" \[(\w+)\](?:, allowed)?$")
-# where it is set: an override or a key, the command line, a line of a file; of lint a line and a flag
+# where it is set: an override or a key, the command line, a line of a file; of lint a line and a
+# flag
 _PLACE = re.compile(r"((?:\S+?:\d+: )?(?:override \S+?|command line|[a-z][\w.-]*)|\S+?:\d+): ")
 _VALUES = (
     r"(?<!\w)'[^']+'(?!\w)",  # 'a name'
@@ -25,7 +28,9 @@ _VALUE = re.compile("|".join(_VALUES))
 
 
 def values_of(text: str) -> list[str]:
-    """Return the names in quotes, commands, overrides, options, places and numbers of a text, sorted."""
+    """Return the names in quotes, commands, overrides, options, places and numbers of a text,
+    sorted.
+    """
     return sorted({value.strip("'`") for value in _VALUE.findall(text)})
 
 

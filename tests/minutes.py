@@ -1,7 +1,8 @@
-"""Prints how long the tests of each folder took: `python -m tests.minutes FILE...`, for `scripts/test --all`.
+"""Prints how long the tests of each folder took: `python -m tests.minutes FILE...`, for
+`scripts/test --all`.
 
-The files are JUnit XML of pytest's sessions. Times are added up over the processes that run side by side, so that their
-sum is more than the time that passed.
+The files are JUnit XML of pytest's sessions. Times are added up over the processes that run side by
+side, so that their sum is more than the time that passed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from xml.etree import ElementTree
 
 
 def minutes_by_folder(files: Sequence[Path]) -> list[tuple[str, int, float]]:
-    """Return (folder below tests/, cases, minutes with their fixtures), the longest first; files that are missing are
-    sessions that did not end."""
+    """Return (folder below tests/, cases, minutes with their fixtures), the longest first; files
+    that are missing are sessions that did not end.
+    """
     cases, seconds = Counter[str](), Counter[str]()
     for file in files:
         for case in ElementTree.parse(file).iter("testcase") if file.is_file() else ():

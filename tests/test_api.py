@@ -1,4 +1,6 @@
-"""`from launch import plan, run, runs`: the same plans as the command line's, in threads too; a real run."""
+"""`from launch import plan, run, runs`: the same plans as the command line's, in threads too; a
+real run.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ from tests.execution.record.records import write_run
 
 
 def test_importing_launch_imports_nothing_else() -> None:
-    program = "import sys, launch; print(sorted(name for name in sys.modules if name.startswith(('launch.', 'hydra'))))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    program = (
+        "import sys, launch; print(sorted(name for name in sys.modules if "
+        "name.startswith(('launch.', 'hydra'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
     with pytest.raises(AttributeError, match="has no attribute 'plam'"):
         _ = launch.plam
@@ -48,7 +55,16 @@ def test_importing_launch_imports_nothing_else() -> None:
             "${x}",
             "a=b",
         ),
-        *(None, True, 5e-6, 3, [1, "a b"], [{"name": "a b.jsonl", "share": 0.5}], "~/x/y.jsonl", "s3://a/b"),
+        *(
+            None,
+            True,
+            5e-6,
+            3,
+            [1, "a b"],
+            [{"name": "a b.jsonl", "share": 0.5}],
+            "~/x/y.jsonl",
+            "s3://a/b",
+        ),
     ],
 )
 def test_a_value_means_itself_on_the_command_line(value: Any) -> None:
@@ -69,7 +85,9 @@ def _plain(value: Any) -> Any:
 
 def test_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    planned = launch.plan("sft", gpus=8, recipe={"learning_rate": 5e-6}, cluster={"gpu_type": "h100"})
+    planned = launch.plan(
+        "sft", gpus=8, recipe={"learning_rate": 5e-6}, cluster={"gpu_type": "h100"}
+    )
     assert planned.flags["learning_rate"].value == 5e-6
     assert planned.batch.global_ == 128 and planned.command[-2:] and planned.env
     assert planned.memory is not None and planned.memory.as_json() and planned.tokens is None
@@ -89,12 +107,16 @@ def test_two_plans_in_two_threads_and_inside_another_hydra_application(
     with ThreadPoolExecutor(4) as threads:
         planned = list(threads.map(lambda gpus: launch.plan("sft", gpus=gpus), [1, 2, 4, 8] * 2))
     assert [each.batch.width for each in planned] == [1, 2, 4, 8] * 2
-    assert [each.plan.identity for each in planned[:4]] == [each.plan.identity for each in planned[4:]]
+    assert [each.plan.identity for each in planned[:4]] == [
+        each.plan.identity for each in planned[4:]
+    ]
     assert HydraConfig.instance().cfg is surrounding and sys.argv == argv
 
 
 @pytest.mark.slow
-def test_a_run_from_its_start_to_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_from_its_start_to_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as refused:
@@ -107,7 +129,11 @@ def test_a_run_from_its_start_to_its_metrics(tmp_path: Path, monkeypatch: pytest
     steps = training.metrics()
     assert list(steps["step"]) == [1, 2] and (training.model / "config.json").exists()
     assert training.evidence() is not None
-    assert training.report(tmp_path / "mine.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (
+        training.report(tmp_path / "mine.html")
+        .read_text(encoding="utf-8")
+        .startswith("<!doctype html>")
+    )
     with pytest.raises(UserError, match=r"\[not_running\]"):
         training.stop()
     again = launch.run("demo", trainer="trl_sft", recipe={"max_steps": 2})
@@ -120,16 +146,23 @@ def test_what_the_api_returns_shows_itself_in_a_line_and_in_a_notebook(
     monkeypatch.chdir(tmp_path)
     planned = launch.plan("sft", gpus=8, cluster={"gpu_type": "h100"})
     name = f"sft/{planned.folder.name}"
-    assert repr(planned) == f"<{name}: finetune, global 128 = 8 ranks x 1 per device x 16 accumulation>"
     assert (
-        repr(planned.memory).startswith("<") and repr(planned.memory).count("\n") == 0 < len(repr(planned.memory)) < 200
+        repr(planned)
+        == f"<{name}: finetune, global 128 = 8 ranks x 1 per device x 16 accumulation>"
+    )
+    assert (
+        repr(planned.memory).startswith("<")
+        and repr(planned.memory).count("\n") == 0 < len(repr(planned.memory)) < 200
     )
     table = planned._repr_html_()
     assert re.sub(' style="[^"]*"', "", table).startswith(
         f"<table><tr><th>plan</th><th>{name}</th></tr><tr><td>stage</td><td>"
     )
     assert table.count("<tr>") == len(planned.facts()) + 1
-    assert repr(launch.status()) == "<0 runs in runs>" and str(launch.status()) == f"no runs in {tmp_path / 'runs'}"
+    assert (
+        repr(launch.status()) == "<0 runs in runs>"
+        and str(launch.status()) == f"no runs in {tmp_path / 'runs'}"
+    )
     for number in (1, 2):
         write_run(tmp_path / "runs" / "demo" / f"r{number}", steps=number)
     assert repr(launch.runs()[0]) == "<demo/r1: unfinished, step 1/1, loss 4.0000>"

@@ -1,4 +1,6 @@
-"""Cures are applied: the line that follows one plans, or names another problem that does not take it back."""
+"""Cures are applied: the line that follows one plans, or names another problem that does not take
+it back.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ parallel=fsdp | parallel=ddp | parallel=single | parallel=zero3_offload | model=
 tracking=wandb | tracking=tensorboard | hub.push=me/x | evaluate=true | flags.use_peft=true | flags.learning_rate=1e-5
 flags.bf16=true | flags.deepspeed=x.json | flags.max_length=512 | flags.report_to=wandb | flags.nosuch=1
 """
-LISTED = [tuple(setting.split()) for line in SETTINGS.strip().splitlines() for setting in line.split(" | ")]
+LISTED = [
+    tuple(setting.split())
+    for line in SETTINGS.strip().splitlines()
+    for setting in line.split(" | ")
+]
 WIDTHS = ("device=cpu", "gpus=8")
 
 
@@ -60,7 +66,9 @@ def problems_of(line: CommandLine) -> tuple[Problem, ...]:
 
 
 def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
-    """Follow every cure of what is printed of a line; return their number, and those that lead back."""
+    """Follow every cure of what is printed of a line; return their number, and those that lead
+    back.
+    """
     followed, dead = 0, list[tuple[object, ...]]()
     problems, warnings = outcome_of(line)
     for problem in [*check_cures(line, problems), *warnings]:
@@ -70,7 +78,9 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
             followed += 1
             after, warnings_after = outcome_of(apply_way(way, line))
             same = any((other.id, other.where) == (problem.id, problem.where) for other in after)
-            same = same and not (way.removes and problem.message not in {other.message for other in after})
+            same = same and not (
+                way.removes and problem.message not in {other.message for other in after}
+            )
             same |= problem in warnings_after
             keys = {key for other in after for back in ways_of(other.cure) for key in keys_of(back)}
             about = [other for other in after if any(key in str(other) for key in keys_of(way))]
@@ -84,7 +94,9 @@ def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
 def test_no_cure_leads_back(trainer: str) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
     for setting, width in zip(LISTED, itertools.cycle(WIDTHS), strict=False):
-        line = CommandLine("plan", False, (f"stage={KINDS[trainer]}", f"trainer={trainer}", width, *setting))
+        line = CommandLine(
+            "plan", False, (f"stage={KINDS[trainer]}", f"trainer={trainer}", width, *setting)
+        )
         count, ends = follow_cures(line)
         followed, dead = followed + count, dead + ends
     print(f"{trainer}: {followed} cures followed")
@@ -102,7 +114,12 @@ def test_a_cure_is_its_ways_and_the_sentence_that_names_them() -> None:
 def test_a_way_replaces_what_it_is_set_for_and_an_option_with_its_value() -> None:
     line = plan_line("stage=sft", "--lora-r", "8", "name=x", "recipe.epochs=1")
     way = Way(("recipe.lora.rank=8", "recipe.epochs=2"), removes="--lora-r")
-    assert apply_way(way, line).argv == ("stage=sft", "name=x", "recipe.lora.rank=8", "recipe.epochs=2")
+    assert apply_way(way, line).argv == (
+        "stage=sft",
+        "name=x",
+        "recipe.lora.rank=8",
+        "recipe.epochs=2",
+    )
 
 
 def plan_line(*argv: str) -> CommandLine:
@@ -110,7 +127,13 @@ def plan_line(*argv: str) -> CommandLine:
 
 
 def test_a_way_that_the_line_contradicts_is_left_out() -> None:
-    line = plan_line("stage=sft", "trainer=finetune", "device=cpu", "recipe.lora.rank=8", "recipe.lora.quantize=nf4")
+    line = plan_line(
+        "stage=sft",
+        "trainer=finetune",
+        "device=cpu",
+        "recipe.lora.rank=8",
+        "recipe.lora.quantize=nf4",
+    )
     [problem] = check_cures(line, problems_of(line))
     assert "gpus=1" in problems_of(line)[0].cure and problem.cure == "set trainer=trl_sft"  # type: ignore[operator]
 
@@ -118,15 +141,22 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
 def test_where_no_way_works_the_override_is_removed() -> None:
     line = plan_line("stage=rm", "recipe.lora.alpha=8")
     assert "recipe.lora.rank=16" in str(problems_of(line)[0].cure)
-    assert [problem.cure for problem in check_cures(line, problems_of(line))] == ["remove recipe.lora.alpha"]
+    assert [problem.cure for problem in check_cures(line, problems_of(line))] == [
+        "remove recipe.lora.alpha"
+    ]
 
 
 def test_other_verbs_and_cures_in_words_stay() -> None:
     words = Problem("x", "m", "override stage", "create the folder, gpus=banana")
     assert check_cures(plan_line("stage=sft"), [words]) == [words]
     other = Problem("x", "m", "override gpus", Cure("set {0}", "gpus=banana"))
-    [problem] = check_cures(plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8")))
-    assert (problem.id, exact_ways(problem.cure)) == ("unknown_key", [Way(("recipe.lora.rank=8",), removes="lora_r")])
+    [problem] = check_cures(
+        plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8"))
+    )
+    assert (problem.id, exact_ways(problem.cure)) == (
+        "unknown_key",
+        [Way(("recipe.lora.rank=8",), removes="lora_r")],
+    )
     assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
 
@@ -147,7 +177,13 @@ def test_the_advice_of_a_plan_is_planned() -> None:
     "argv",
     [
         ("stage=sft", "trainer=finetune", "gpus=4", "cluster.gpu_memory=40"),
-        ("stage=dpo", "trainer=trl_dpo", "gpus=8", "cluster.gpu_memory=40", "recipe.per_device_batch_size=16"),
+        (
+            "stage=dpo",
+            "trainer=trl_dpo",
+            "gpus=8",
+            "cluster.gpu_memory=40",
+            "recipe.per_device_batch_size=16",
+        ),
     ],
 )
 def test_what_would_fit_a_gpu_plans(argv: tuple[str, ...]) -> None:
@@ -168,18 +204,27 @@ def texts_of(file: Path) -> Iterator[str]:
         return
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def test_every_command_that_is_advised_exists() -> None:
     """Verbs and options of `launch ...` in every message, cure and help text."""
-    found = {match.groups() for file in SOURCES for text in texts_of(file) for match in COMMAND.finditer(text)}
+    found = {
+        match.groups()
+        for file in SOURCES
+        for text in texts_of(file)
+        for match in COMMAND.finditer(text)
+    }
     assert len(found) > 20
     helps = {name: help_text(VERBS[name]) for name, _ in found if name in VERBS}
     unknown = [name for name, _ in found if name not in VERBS]
-    options = [(name, option) for name, rest in found for option in re.findall(r"(?<!\S)--[a-z-]+", rest)]
+    options = [
+        (name, option) for name, rest in found for option in re.findall(r"(?<!\S)--[a-z-]+", rest)
+    ]
     missing = [(name, option) for name, option in options if option not in helps.get(name, "")]
     assert (unknown, missing) == ([], [])
 
@@ -208,12 +253,15 @@ def test_every_variable_that_is_advised_is_read() -> None:
         if spec is not None and spec.origin is not None:
             is_read = name in (Path(spec.origin).parent / path).read_text(encoding="utf-8")
         else:
-            is_read = name in read_by_launch or bool(package)  # a library that is not installed here
+            # a library that is not installed here
+            is_read = name in read_by_launch or bool(package)
         unread += [] if is_read else [name]
     assert unread == []
 
 
-OF_THE_PROJECT = re.compile(r"(?<![\w/.])(?:\./)?((?:docs|scripts|configs/tulu|accelerate_configs)/[\w./-]*\w)")
+OF_THE_PROJECT = re.compile(
+    r"(?<![\w/.])(?:\./)?((?:docs|scripts|configs/tulu|accelerate_configs)/[\w./-]*\w)"
+)
 
 
 def test_every_file_that_is_named_exists() -> None:
@@ -230,5 +278,8 @@ def test_every_file_that_is_named_exists() -> None:
 def test_a_command_is_a_way_that_is_not_planned() -> None:
     cure = Cure("{0}, or set {1}", "$ export CUDA_VISIBLE_DEVICES=0,1", "gpus=2")
     assert cure == "`export CUDA_VISIBLE_DEVICES=0,1`, or set gpus=2"
-    assert [(way.runs, way.is_exact) for way in cure.ways] == [("export CUDA_VISIBLE_DEVICES=0,1", False), (None, True)]
+    assert [(way.runs, way.is_exact) for way in cure.ways] == [
+        ("export CUDA_VISIBLE_DEVICES=0,1", False),
+        (None, True),
+    ]
     assert exact_ways(cure) == [cure.ways[1]]

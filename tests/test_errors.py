@@ -13,9 +13,12 @@ from launch.upstream.pin.lock import locked_schema
 FLAGS = list(locked_schema("finetune").fields)
 NAMES = st.one_of(
     st.text(max_size=30),
-    st.tuples(st.sampled_from(FLAGS), st.integers(0, 12), st.integers(0, 3), st.text("aeélnst_", max_size=4)).map(
-        lambda edit: edit[0][: edit[1]] + edit[3] + edit[0][edit[1] + edit[2] :]
-    ),
+    st.tuples(
+        st.sampled_from(FLAGS),
+        st.integers(0, 12),
+        st.integers(0, 3),
+        st.text("aeélnst_", max_size=4),
+    ).map(lambda edit: edit[0][: edit[1]] + edit[3] + edit[0][edit[1] + edit[2] :]),
 )
 
 

@@ -1,4 +1,6 @@
-"""Wherever text leaves the launcher, the writer masks: planted secrets through each, and a list of the exceptions."""
+"""Wherever text leaves the launcher, the writer masks: planted secrets through each, and a list of
+the exceptions.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from launch.redact import MASK, Redactor, StreamRedactor, process_redactor
 
 LAUNCH = Path(files.__file__).parent
 
-# What opens a file for writing or prints outside of the functions that mask, by file, and why it may.
+# What opens a file for writing or prints outside of the functions that mask, by file, and why it
+# may.
 MASKING = {
     "files.py": "masks",
     "terminal.py": "masks",
@@ -70,9 +73,21 @@ EXACT = {
 def _writes(call: ast.Call) -> bool:
     function = call.func
     name = (
-        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+        function.id
+        if isinstance(function, ast.Name)
+        else function.attr
+        if isinstance(function, ast.Attribute)
+        else ""
     )
-    if name in ("print", "write_text", "write_bytes", "write_exact", "StreamHandler", "FileHandler", "Console"):
+    if name in (
+        "print",
+        "write_text",
+        "write_bytes",
+        "write_exact",
+        "StreamHandler",
+        "FileHandler",
+        "Console",
+    ):
         return True
     if name in ("TemporaryFile", "NamedTemporaryFile"):
         return True
@@ -84,15 +99,22 @@ def _writes(call: ast.Call) -> bool:
         for argument in (*call.args, *(key.value for key in call.keywords))
         if isinstance(argument, ast.Constant)
     ]
-    is_mode = any(isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes)
+    is_mode = any(
+        isinstance(mode, str) and len(mode) < 4 and set(mode) & set("wax+") for mode in modes
+    )
     return name in ("open", "fdopen") and is_mode
 
 
 def _writers() -> Iterator[str]:
     for path in sorted(LAUNCH.rglob("*.py")):
         name = path.relative_to(LAUNCH).as_posix()
-        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        if not name.startswith("worker/") and any(map(_writes, calls)):  # the supervisor reads what a worker prints
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        ]
+        # the supervisor reads what a worker prints
+        if not name.startswith("worker/") and any(map(_writes, calls)):
             yield name
 
 
@@ -137,9 +159,15 @@ PLANTED = {  # text: what must not be left of it
     "quoted json": ("body=%7B%22password%22%3A%20%22hunter7-of-it%22%7D", "hunter7-of-it"),
     "flag": ("train --hub_token hunter7-of-it --lr 1", "hunter7-of-it"),
     "escaped json": (json.dumps({"a": json.dumps({"password": "hunter7 of it"})}), "hunter7 of it"),
-    "escaped twice": (json.dumps(json.dumps(json.dumps({"password": "hunter7-of-it"}))), "hunter7-of-it"),
+    "escaped twice": (
+        json.dumps(json.dumps(json.dumps({"password": "hunter7-of-it"}))),
+        "hunter7-of-it",
+    ),
     "html": (html.escape(json.dumps({"hub_token": "hunter7-of-it"})), "hunter7-of-it"),
-    "yaml block": ("a: 1\n  db_password: |-\n    hunter7-of-it\n    and-more-of-it\n  lr: 2", "hunter7-of-it"),
+    "yaml block": (
+        "a: 1\n  db_password: |-\n    hunter7-of-it\n    and-more-of-it\n  lr: 2",
+        "hunter7-of-it",
+    ),
     "pem": (f"before\n{PEM}\nafter", BODY),
     "pem in one line": (f"key {json.dumps(PEM)} end", BODY),
     "pem escaped twice": (json.dumps({"k": json.dumps(PEM)}), BODY),
@@ -202,14 +230,17 @@ def _tail(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _stream(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     stream = StreamRedactor(process_redactor())
-    return (b"".join(stream.feed(bytes([byte])) for byte in text.encode()) + stream.close()).decode()
+    return (
+        b"".join(stream.feed(bytes([byte])) for byte in text.encode()) + stream.close()
+    ).decode()
 
 
 def _event_file(path: Path, text: str) -> None:
     run = path.parent / "run"
     run.mkdir()
     files.write_exact(
-        run / "metrics.jsonl", json.dumps({"schema_version": 1, "step": 1, "time": 1.0, text: 1.0}) + "\n"
+        run / "metrics.jsonl",
+        json.dumps({"schema_version": 1, "step": 1, "time": 1.0, text: 1.0}) + "\n",
     )
     with tensorboard_writer(run, print):
         pass
@@ -234,7 +265,9 @@ EXITS: dict[str, Exit] = {
     "yaml": _write(lambda path, text: files.write_yaml(path, {"note": text})),
     "json lines": _write(lambda path, text: files.write_json_lines(path, [{"note": text}])),
     "appended": _write(lambda path, text: files.append_json(path, {"note": text})),
-    "run folder": _write(lambda path, text: RunFolder(path.parent).write_json("file", {"note": text})),
+    "run folder": _write(
+        lambda path, text: RunFolder(path.parent).write_json("file", {"note": text})
+    ),
     "script": _write(_script),
     "event file": _write(_event_file),
     "tail": _tail,
@@ -243,7 +276,9 @@ EXITS: dict[str, Exit] = {
 
 
 @pytest.mark.parametrize("exit", EXITS)
-def test_planted_secrets_leave_through_no_exit(exit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_secrets_leave_through_no_exit(
+    exit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROBOT_PASSWORD", PASSWORD)
     for name, (text, secret) in PLANTED.items():
         folder = tmp_path / name
@@ -260,7 +295,9 @@ def test_a_second_pass_changes_nothing() -> None:
         assert redactor.redact_text(once) == once, name
 
 
-@pytest.mark.parametrize("text", [PEM, json.dumps(PEM), PEM.replace("\n", "\\\\n"), f"a: |\n  {PEM}"])
+@pytest.mark.parametrize(
+    "text", [PEM, json.dumps(PEM), PEM.replace("\n", "\\\\n"), f"a: |\n  {PEM}"]
+)
 def test_a_key_that_is_split_anywhere_is_one_secret(text: str) -> None:
     data = f"step 1\nkey {text}\nstep 2\n".encode()
     for cut in range(len(data)):
@@ -272,7 +309,10 @@ def test_a_key_that_is_split_anywhere_is_one_secret(text: str) -> None:
 
 def test_a_key_or_block_without_an_end_swallows_no_log() -> None:
     """The lines of a key and of an indented block are dropped for `block_limit` bytes at most."""
-    for begin, line in ((b"-----BEGIN PRIVATE KEY-----\n", BODY.encode() + b"\n"), (b"password: |\n", b"  hunter7\n")):
+    for begin, line in (
+        (b"-----BEGIN PRIVATE KEY-----\n", BODY.encode() + b"\n"),
+        (b"password: |\n", b"  hunter7\n"),
+    ):
         stream = StreamRedactor(Redactor({}), block_limit=1 << 12)
         out = stream.feed(begin) + b"".join(stream.feed(line) for _ in range(4000))
         assert len(out) > 4000 * len(line) - (1 << 12) - 2 * len(line)
@@ -303,7 +343,9 @@ def test_json_stays_json(tmp_path: Path) -> None:
 def test_a_script_stays_a_script(tmp_path: Path) -> None:
     text = render_command_script(["train", "--x", "a b"], {"HF_TOKEN": "hunter7", "A": "b"}, [])
     files.write_file(tmp_path / "command.sh", text, 0o755)
-    assert (tmp_path / "command.sh").read_text(encoding="utf-8") == text and "HF_TOKEN:?export it first" in text
+    assert (tmp_path / "command.sh").read_text(
+        encoding="utf-8"
+    ) == text and "HF_TOKEN:?export it first" in text
     assert stat.S_IMODE((tmp_path / "command.sh").stat().st_mode) == 0o755
     mounts = "#SBATCH --container-mounts=/data/token:/run/token:ro,/a/secret:/b\n"
     assert process_redactor().redact_text(mounts) == mounts

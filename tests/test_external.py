@@ -13,7 +13,9 @@ from launch.external import run_command
 
 
 def test_output_that_is_not_utf8_is_replaced() -> None:
-    done = run_command([sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'a\\xffb'); print(input())"])
+    done = run_command(
+        [sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'a\\xffb'); print(input())"]
+    )
     assert done.stdout == "a\N{REPLACEMENT CHARACTER}b"
     assert done.returncode == 1 and "EOFError" in done.stderr  # it has no input
 
@@ -30,7 +32,9 @@ def test_failures_are_raised() -> None:
 def _launch(tmp_path: Path, level: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "LAUNCH_LOG": level, "HF_TOKEN": "hf_" + "a" * 34}
     argv = [sys.executable, "-m", "launch", "check", "stage=demo", "trainer=trl_sft"]
-    return subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_log_has_each_call_and_its_time(tmp_path: Path) -> None:
@@ -44,4 +48,8 @@ def test_the_log_has_each_call_and_its_time(tmp_path: Path) -> None:
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     done = _launch(tmp_path, "loud")
     assert done.returncode == 2
-    assert "LAUNCH_LOG" in done.stderr and "debug" in done.stderr and "unknown_log_level" in done.stderr
+    assert (
+        "LAUNCH_LOG" in done.stderr
+        and "debug" in done.stderr
+        and "unknown_log_level" in done.stderr
+    )

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launch.files import iterate_json_lines, load_json, read_file, read_json_lines, read_json_object, write_file
+from launch.files import (
+    iterate_json_lines,
+    load_json,
+    read_file,
+    read_json_lines,
+    read_json_object,
+    write_file,
+)
 
 
 def test_missing_folders_are_made_and_the_mode_is_kept(tmp_path: Path) -> None:
@@ -29,7 +36,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 def test_threads_that_write_the_same_file_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "file"
     texts = [letter * 200_000 for letter in "abcdefgh"]
-    threads = [threading.Thread(target=write_file, args=(path, text)) for text in texts for _ in range(5)]
+    threads = [
+        threading.Thread(target=write_file, args=(path, text)) for text in texts for _ in range(5)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -40,7 +49,9 @@ def test_threads_that_write_the_same_file_never_mix(tmp_path: Path) -> None:
 
 def test_only_whole_objects_are_read(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
-    path.write_bytes(b'{"step": 1}\n[2]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"step": 2}\n{"step": 3')
+    path.write_bytes(
+        b'{"step": 1}\n[2]\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"step": 2}\n{"step": 3'
+    )
     assert read_json_lines(path) == [{"step": 1}, {"step": 2}]
     assert read_json_lines(tmp_path / "none") == read_json_lines(tmp_path) == []
 

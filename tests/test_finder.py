@@ -23,7 +23,8 @@ def test_every_module_has_tests_that_are_found() -> None:
     [
         ("planning/chat_template.py", ["planning/test_chat_template.py"]),  # of its name
         ("check/lint/cautions.py", ["check/lint/test_cautions.py"]),
-        ("upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),  # of its folder
+        # of its folder
+        ("upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),
     ],
 )
 def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> None:
@@ -33,14 +34,42 @@ def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> Non
 
 
 def test_modules_on_the_command_line_become_their_tests() -> None:
-    command = [sys.executable, "-m", "tests.finder", "launch/planning/chat_template.py", "-k", "width"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.finder",
+        "launch/planning/chat_template.py",
+        "-k",
+        "width",
+    ]
+    printed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert printed == [str(TESTS / "planning" / "test_chat_template.py"), "-k", "width"]
 
 
 def test_the_folders_of_tests_are_those_of_the_package() -> None:
-    others = {"docs", "equivalence", "fixtures", "golden", "integration", "scripts", "seeds", "lab", "logs"}
+    others = {
+        "docs",
+        "equivalence",
+        "fixtures",
+        "golden",
+        "integration",
+        "scripts",
+        "seeds",
+        "lab",
+        "logs",
+    }
     others |= {"synthetic_trainer", "__pycache__"}
-    folders = [path for path in TESTS.rglob("*") if path.is_dir() and not others & set(path.relative_to(TESTS).parts)]
-    own = {path: ROOT / "launch" / path.relative_to(TESTS) for path in folders}  # of a folder, or of a module
-    assert [path for path, place in own.items() if not place.is_dir() and not place.with_suffix(".py").is_file()] == []
+    folders = [
+        path
+        for path in TESTS.rglob("*")
+        if path.is_dir() and not others & set(path.relative_to(TESTS).parts)
+    ]
+    # of a folder, or of a module
+    own = {path: ROOT / "launch" / path.relative_to(TESTS) for path in folders}
+    assert [
+        path
+        for path, place in own.items()
+        if not place.is_dir() and not place.with_suffix(".py").is_file()
+    ] == []

@@ -1,4 +1,6 @@
-"""The first line that somebody types: under a Python that lacks the packages, or is too old, it is a sentence."""
+"""The first line that somebody types: under a Python that lacks the packages, or is too old, it is
+a sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import pytest
 from launch.__main__ import _missing_package
 from launch.resources import ROOT
 
-NO_PACKAGES = (sys.executable, "-S", "-E")  # -S: without site-packages, as a Python that nothing is installed in
+# -S: without site-packages, as a Python that nothing is installed in
+NO_PACKAGES = (sys.executable, "-S", "-E")
 OLD = """import runpy, sys
 sys.version_info = (3, 9, 2)
 sys.path.insert(0, '.')
@@ -22,40 +25,54 @@ runpy.run_module('launch', run_name='__main__')"""
 
 def start(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    return subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The package as it lies in a clone, without an environment."""
-    shutil.copytree(ROOT / "launch", tmp_path / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "launch", tmp_path / "launch", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     return tmp_path
 
 
-@pytest.mark.parametrize("line", ["plan stage=demo", "status", "stage=demo", "check stage=demo", "tune stage=sft"])
+@pytest.mark.parametrize(
+    "line", ["plan stage=demo", "status", "stage=demo", "check stage=demo", "tune stage=sft"]
+)
 def test_a_python_without_the_packages(clone: Path, line: str) -> None:
     done = start(clone, *NO_PACKAGES, "-m", "launch", *line.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"{sys.executable} -m pip install tulu-launch" in done.stderr
 
 
-def test_a_missing_package_has_the_cure_of_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_has_the_cure_of_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.__main__.ROOT", tmp_path)
 
     def cure() -> str:
-        message, _, cure = str(_missing_package(ModuleNotFoundError(name="yaml.nodes"))).rpartition("; ")
+        message, _, cure = str(_missing_package(ModuleNotFoundError(name="yaml.nodes"))).rpartition(
+            "; "
+        )
         assert message == f"this Python ({sys.executable}) lacks the package yaml"
         return cure
 
-    assert cure() == f"install it with what it requires: {sys.executable} -m pip install tulu-launch"
+    assert (
+        cure() == f"install it with what it requires: {sys.executable} -m pip install tulu-launch"
+    )
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/setup").touch()
     assert cure() == f"install what launch requires: {tmp_path / 'scripts/setup'}"
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").touch()
     assert cure() == f"activate this clone's environment: source {tmp_path / '.venv/bin/activate'}"
-    assert _missing_package(ModuleNotFoundError(name="launch.gone")) is None, "a fault of launch's own"
+    assert _missing_package(ModuleNotFoundError(name="launch.gone")) is None, (
+        "a fault of launch's own"
+    )
 
 
 def test_what_needs_no_package_answers(clone: Path) -> None:
@@ -66,4 +83,7 @@ def test_what_needs_no_package_answers(clone: Path) -> None:
 def test_a_python_that_is_too_old() -> None:
     done = start(ROOT, sys.executable, "-c", OLD)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}\n"
+    assert (
+        done.stderr
+        == f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}\n"
+    )

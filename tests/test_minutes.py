@@ -33,7 +33,16 @@ def test_cases_and_minutes_are_added_up_by_folder_over_sessions(tmp_path: Path) 
     (tmp_path / "pytest.ini").touch()
     files = [tmp_path / "first.xml", tmp_path / "second.xml", tmp_path / "missing.xml"]
     for file, chosen in zip(files, (["tests/one"], ["tests/test_top.py"]), strict=False):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *chosen]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={file}",
+            *chosen,
+        ]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     rows = minutes_by_folder(files)
     assert [(folder, cases) for folder, cases, _ in rows] == [("one", 2), ("tests", 1)]

@@ -48,7 +48,10 @@ SHAPES = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmN",
 ]
 SHA = "e6c3044aa6201c8bfa4573c1b03142af599e730d"
-PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAq7\nhunter7PEMline2\n-----END RSA PRIVATE KEY-----"
+PEM = (
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAq7\nhunter7PEMline2\n-----END RSA PRIVATE "
+    "KEY-----"
+)
 
 
 @pytest.fixture
@@ -69,7 +72,9 @@ def test_not_a_secret_by_name(name: str, plain: Redactor) -> None:
 
 
 @pytest.mark.parametrize("secret", SHAPES)
-@pytest.mark.parametrize("frame", ["{}", "got {}.", "a='{}'", "https://h/x?y={}&z=1", '{{"note": "{}"}}', "({})"])
+@pytest.mark.parametrize(
+    "frame", ["{}", "got {}.", "a='{}'", "https://h/x?y={}&z=1", '{{"note": "{}"}}', "({})"]
+)
 def test_a_secret_by_shape(secret: str, frame: str, plain: Redactor) -> None:
     text = plain.redact_text(frame.format(secret))
     assert secret not in text
@@ -141,11 +146,23 @@ def test_an_unclosed_pem_block_ends_with_its_lines(plain: Redactor) -> None:
     for size in (7, 60, 4096):
         stream = StreamRedactor(plain)
         data = f"a\n{key}{log}".encode()
-        out = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.close()
-        assert b"hunter7" not in out and b"step 1, loss 2.5\nstep 2," in out and out.endswith(b"step 399, loss 2.0\n")
+        out = (
+            b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size))
+            + stream.close()
+        )
+        assert (
+            b"hunter7" not in out
+            and b"step 1, loss 2.5\nstep 2," in out
+            and out.endswith(b"step 399, loss 2.0\n")
+        )
 
 
-INTERRUPTIONS = ["\x1b[0m", "\x1b[38;5;12m", "\r", "\r  3%|\u258e     | 10/300 [00:01<00:30,  9.5it/s]"]
+INTERRUPTIONS = [
+    "\x1b[0m",
+    "\x1b[38;5;12m",
+    "\r",
+    "\r  3%|\u258e     | 10/300 [00:01<00:30,  9.5it/s]",
+]
 
 
 @pytest.mark.parametrize("interruption", INTERRUPTIONS)
@@ -158,7 +175,8 @@ def test_halves_of_a_secret_are_masked(interruption: str, cut: int) -> None:
         for size in (1, 9, 50):
             stream = StreamRedactor(redactor)
             outs.append(
-                b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size)) + stream.close()
+                b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size))
+                + stream.close()
             )
         for out in outs:
             assert out.startswith(b"before ") and out.endswith(b" after\n") and b"<set>" in out
@@ -196,14 +214,21 @@ def test_secrets_that_a_plan_sets_are_masked_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("launch.redact._added", set())
     monkeypatch.setenv("A_TOKEN", "first-value")
     add_secrets({"WANDB_API_KEY": SHA, "HOME_OF_IT": "kept-as-it-is"})
-    assert process_redactor().redact_text(f"first-value {SHA} kept-as-it-is") == f"{MASK} {MASK} kept-as-it-is"
+    assert (
+        process_redactor().redact_text(f"first-value {SHA} kept-as-it-is")
+        == f"{MASK} {MASK} kept-as-it-is"
+    )
 
 
 def test_objects_keep_their_form(plain: Redactor) -> None:
     value = {
         "env": {"HF_TOKEN": "swordfish", "PYTHONPATH": "/x"},
         "command": ["train", "--hub_token", "swordfish", "--lr", "1e-5", "API_KEY=swordfish"],
-        "flags": {"hub_token": {"value": "swordfish", "origin": "stage"}, "pad_token": "<pad>", "push": True},
+        "flags": {
+            "hub_token": {"value": "swordfish", "origin": "stage"},
+            "pad_token": "<pad>",
+            "push": True,
+        },
         "password": 123456,
         "tokens": 5,
         "nothing": None,
@@ -213,18 +238,27 @@ def test_objects_keep_their_form(plain: Redactor) -> None:
     assert "swordfish" not in json.dumps(clean)
     assert clean["command"] == ["train", "--hub_token", MASK, "--lr", "1e-5", f"API_KEY={MASK}"]
     assert clean["flags"]["pad_token"] == "<pad>"
-    assert (clean["password"], clean["tokens"], clean["nothing"], clean["token"]) == (MASK, 5, None, None)
+    assert (clean["password"], clean["tokens"], clean["nothing"], clean["token"]) == (
+        MASK,
+        5,
+        None,
+        None,
+    )
 
 
 TEXT = (
-    f"before {SHAPES[0]} after\npartial \rbar 50%\rbar 100%\nexact swordfish-in-env end\n--hub_token=flagsecret1 x\n"
+    f"before {SHAPES[0]} after\npartial \rbar 50%\rbar 100%\nexact swordfish-in-env "
+    "end\n--hub_token=flagsecret1 x\n"
     f"{PEM}\ntail password: 'last secret' and no newline"
 )
 PLANTED = [SHAPES[0], "swordfish-in-env", "flagsecret1", "hunter7PEMline2", "MIIEow", "last secret"]
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, len(TEXT.encode())), max_size=12), st.sampled_from([(1 << 16, 1 << 13), (96, 64)]))
+@given(
+    st.lists(st.integers(0, len(TEXT.encode())), max_size=12),
+    st.sampled_from([(1 << 16, 1 << 13), (96, 64)]),
+)
 def test_a_stream_cut_anywhere_says_the_same(cuts: list[int], sizes: tuple[int, int]) -> None:
     redactor = Redactor({"MY_TOKEN": "swordfish-in-env"})
     data = TEXT.encode()
@@ -237,12 +271,17 @@ def test_a_stream_cut_anywhere_says_the_same(cuts: list[int], sizes: tuple[int, 
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 3000), st.integers(1, 700), st.sampled_from([b"x", b" ", b"ab-", b"\xff\xfe"]))
+@given(
+    st.integers(0, 3000), st.integers(1, 700), st.sampled_from([b"x", b" ", b"ab-", b"\xff\xfe"])
+)
 def test_a_line_longer_than_the_cap(before: int, step: int, filler: bytes) -> None:
     secret = SHAPES[0].encode()
     line = filler * before + b" " + secret + b" --password " + b"swordfish " + filler * 900
     stream = StreamRedactor(Redactor({}), cap=512, overlap=200)
-    out = b"".join(stream.feed(line[at : at + step]) for at in range(0, len(line), step)) + stream.close()
+    out = (
+        b"".join(stream.feed(line[at : at + step]) for at in range(0, len(line), step))
+        + stream.close()
+    )
     assert secret not in out
     assert b"swordfish" not in out
     assert out == filler * before + b" <set> --password <set> " + filler * 900
@@ -268,6 +307,8 @@ def test_a_million_lines_a_minute_take_a_small_part_of_it() -> None:
     data = line * 100_000
     stream = StreamRedactor(Redactor({"MY_TOKEN": "swordfish-in-env"}))
     began = time.process_time()
-    size = sum(len(stream.feed(data[at : at + (1 << 18)])) for at in range(0, len(data), 1 << 18)) + len(stream.close())
+    size = sum(
+        len(stream.feed(data[at : at + (1 << 18)])) for at in range(0, len(data), 1 << 18)
+    ) + len(stream.close())
     assert size == len(data)
     assert time.process_time() - began < 3.0  # a tenth of a million lines; 0.5 s on two old cores

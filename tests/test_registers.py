@@ -1,6 +1,7 @@
 """Guards, gates, rules of check, and patches: a half-added one is told everything that it lacks.
 
-What a trainer lacks: tests/config/test_trainers.py; a caution of lint: tests/check/lint/test_cautions.py.
+What a trainer lacks: tests/config/test_trainers.py; a caution of lint:
+tests/check/lint/test_cautions.py.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def page(name: str) -> str:
 @cache
 def text_of_tests(folder: str) -> str:
     """Return the text of the tests below a folder of tests/."""
-    return "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / folder).rglob("*.py")))
+    return "".join(
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
+    )
 
 
 def lacks(id: str, text: str, pattern: str = "`{}`") -> bool:
@@ -62,14 +65,19 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         yield "it has no id"
         return
     if guard not in GUARDS:
-        yield "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or there before the list"
+        yield (
+            "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or "
+            "there before the list"
+        )
     if not (inspect.getdoc(guard) or "").startswith("Detects "):
         yield "its docstring begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
         yield f"GuardsConfig in launch/config/guards.py has no field {id} with its limits"
     elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
         yield f"docs/reference/keys.md lacks guards.{id}: {RENEW}"
-    yield from (f"{key} {WITHOUT_RANGE}" for key in keys_without_range() if key.startswith(f"guards.{id}."))
+    yield from (
+        f"{key} {WITHOUT_RANGE}" for key in keys_without_range() if key.startswith(f"guards.{id}.")
+    )
     if lacks(id, page("rules.md")):
         yield f"docs/reference/rules.md lacks {id}: {RENEW}"
     yield from untested((id, guard.__name__), "execution/guards")
@@ -120,14 +128,20 @@ def lacking_patch(patch: PatchInfo) -> Iterator[str]:
 @cache
 def patches_of_trainers() -> set[str]:
     files = (resources.CONFIGS / "trainer").glob("*.yaml")
-    return {patch for path in files for patch in yaml.safe_load(path.read_text(encoding="utf-8"))["patches"]}
+    return {
+        patch
+        for path in files
+        for patch in yaml.safe_load(path.read_text(encoding="utf-8"))["patches"]
+    }
 
 
 def modules(package: str) -> Iterator[ModuleType]:
     module = importlib.import_module(package)
     yield module
     folders = getattr(module, "__path__", ())
-    yield from (importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folders))
+    yield from (
+        importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folders)
+    )
 
 
 def is_guard(value: Any) -> bool:
@@ -146,11 +160,17 @@ REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]
 )
 
 
-@pytest.mark.parametrize(("package", "matches", "lacking"), REGISTERS, ids=[entry[0] for entry in REGISTERS])
+@pytest.mark.parametrize(
+    ("package", "matches", "lacking"), REGISTERS, ids=[entry[0] for entry in REGISTERS]
+)
 def test_what_is_defined_lacks_nothing(
     package: str, matches: Callable[[Any], bool], lacking: Callable[[Any], Iterator[str]]
 ) -> None:
-    defined = {id(value): (name, value) for module in modules(package) for name, value in vars(module).items()}
+    defined = {
+        id(value): (name, value)
+        for module in modules(package)
+        for name, value in vars(module).items()
+    }
     checked = [(name, value) for name, value in defined.values() if matches(value)]
     assert len(checked) >= 8
     found = [f"{name}: {lack}" for name, value in checked for lack in lacking(value)]
@@ -170,7 +190,11 @@ class Cold(Guard):
 def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
-        "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or there before the list",
+        (
+            "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or "
+            "there "
+            "before the list"
+        ),
         "its docstring begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"guards.cold.steps {WITHOUT_RANGE}",

@@ -14,23 +14,50 @@ from tests.paths import ROOT
 
 # imported by `python -m` itself before any of the package's own lines
 BEFORE = subprocess.run(
-    [sys.executable, "-P", "-c", "import runpy, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    [sys.executable, "-P", "-c", "import runpy, sys; print(*sys.modules)"],
+    capture_output=True,
+    text=True,
+    check=True,
 ).stdout.split()
 STANDARD = sorted({*sys.stdlib_module_names} - {*BEFORE, "pkgutil", "__main__"})
-INSTALLED = ("yaml", "hydra", "omegaconf", "antlr4", "psutil", "jinja2", "numpy", "torch", "transformers", "accelerate")
-OTHERS = ("datasets", "trl", "peft", "deepspeed", "wandb", "pandas", "liger_kernel", "sitecustomize", "usercustomize")
+INSTALLED = (
+    "yaml",
+    "hydra",
+    "omegaconf",
+    "antlr4",
+    "psutil",
+    "jinja2",
+    "numpy",
+    "torch",
+    "transformers",
+    "accelerate",
+)
+OTHERS = (
+    "datasets",
+    "trl",
+    "peft",
+    "deepspeed",
+    "wandb",
+    "pandas",
+    "liger_kernel",
+    "sitecustomize",
+    "usercustomize",
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder in which every module's name is taken by a file that writes its own name into `imported`."""
+    """A working folder in which every module's name is taken by a file that writes its own name
+    into `imported`.
+    """
     folder = tmp_path / "data"
     (folder / "hydra_plugins").mkdir(parents=True)
     for name in (*STANDARD, *INSTALLED, *OTHERS, "hydra_plugins/plugin"):
         trap = f"open({str(tmp_path / 'imported')!r}, 'a').write('{name}\\n')\n"
         (folder / f"{name}.py").write_text(f"{trap}raise ImportError('not this one')\n")
     (folder / "chats.jsonl").write_text(
-        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' * 40
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+        * 40
     )
     (folder / "job.sh").write_text("python open_instruct/finetune.py --learning_rate 1e-5\n")
     monkeypatch.chdir(folder)
@@ -45,7 +72,9 @@ def imported(folder: Path) -> list[str]:
 
 
 def launch(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "launch", *argv], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "launch", *argv], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture
@@ -87,13 +116,20 @@ def test_questions_to_another_interpreter(folder: Path, other_python: str) -> No
 
 
 def test_a_worker_that_answers_requests(folder: Path) -> None:
-    done = subprocess.run(worker_command(sys.executable, "merging", {}), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        worker_command(sys.executable, "merging", {}), capture_output=True, text=True, check=False
+    )
     assert "ValueError: Request.adapter is missing" in done.stderr and imported(folder) == []
 
 
 def path_after_import(argv: list[str], first: Path) -> list[str]:
-    """Return sys.path once launch is imported in a process that Python would have started with `argv` in `first`."""
-    shows = f"import sys; sys.argv = {argv[:1]!r}; sys.orig_argv = ['python', *{argv!r}]; sys.path[0] = {str(first)!r}"
+    """Return sys.path once launch is imported in a process that Python would have started with
+    `argv` in `first`.
+    """
+    shows = (
+        f"import sys; sys.argv = {argv[:1]!r}; sys.orig_argv = ['python', *{argv!r}]; "
+        f"sys.path[0] = {str(first)!r}"
+    )
     command = [sys.executable, "-c", f"{shows}; import launch, json; print(json.dumps(sys.path))"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     return list(json.loads(done.stdout))
@@ -107,7 +143,12 @@ def test_a_clone_that_is_not_installed_comes_last(module: str) -> None:
 
 @pytest.mark.parametrize(
     ("argv", "kept"),
-    [(["-m", "launch"], False), (["-m", "pytest"], True), (["-m", "launcher"], True), (["script.py"], True)],
+    [
+        (["-m", "launch"], False),
+        (["-m", "pytest"], True),
+        (["-m", "launcher"], True),
+        (["script.py"], True),
+    ],
 )
 def test_only_the_command_changes_the_path(tmp_path: Path, argv: list[str], kept: bool) -> None:
     """`import launch` in a notebook or in somebody's program does not."""
@@ -119,6 +160,13 @@ def test_only_the_command_changes_the_path(tmp_path: Path, argv: list[str], kept
 def test_a_run_in_a_folder_of_traps(folder: Path, other_python: str, gpus: str) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     width = ["processes=2"] if gpus == "cpu2" else []
-    done = launch("run", "stage=demo", "trainer=trl_sft", "recipe.max_steps=2", f"python={other_python}", *width)
+    done = launch(
+        "run",
+        "stage=demo",
+        "trainer=trl_sft",
+        "recipe.max_steps=2",
+        f"python={other_python}",
+        *width,
+    )
     assert imported(folder) == [], done.stderr
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,10 @@
-"""Slips of people with another tool's habits: each is answered at once, and the answer is followed as it stands.
+"""Slips of people with another tool's habits: each is answered at once, and the answer is followed
+as it stands.
 
-slips.yaml has lines as they were typed, under the tool whose habit they are. Each has the outline of the first message
-(tests/messages.py), and behind `->` what the line that follows the cure gives: `plans`, or the id of another problem.
-`words`: the answer is for the reader, who has to choose a value or to type a command.
+slips.yaml has lines as they were typed, under the tool whose habit they are. Each has the outline
+of the first message (tests/messages.py), and behind `->` what the line that follows the cure gives:
+`plans`, or the id of another problem. `words`: the answer is for the reader, who has to choose a
+value or to type a command.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def problems_of(line: CommandLine) -> tuple[Problem, ...]:
 
 
 def arguments_of(text: str) -> list[str]:
-    """Return the arguments of a slip: a line that begins with a key or an option is one of `plan`."""
+    """Return the arguments of a slip: a line that begins with a key or an option is one of
+    `plan`.
+    """
     words = shlex.split(text)
     return ["plan", *words] if "=" in words[0] or words[0].startswith("-") else words
 
@@ -49,13 +53,16 @@ def follow(text: str) -> str:
         return "words"
     problem = check_cures(line, problems_of(line))[0]
     results = dict.fromkeys(
-        after[0].id if (after := problems_of(apply_way(way, line))) else "plans" for way in exact_ways(problem.cure)
+        after[0].id if (after := problems_of(apply_way(way, line))) else "plans"
+        for way in exact_ways(problem.cure)
     )
     return ", ".join(results) or "words"
 
 
 @pytest.mark.parametrize(("line", "answer"), SLIPS, ids=[line for line, _ in SLIPS])
-def test_the_answer_works_as_it_stands(line: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_works_as_it_stands(
+    line: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments_of(line)) == EXIT_REFUSED, "a slip starts nothing"
     first = capsys.readouterr().err.splitlines()[0]
     assert f"{outline(first)} -> {follow(line)}" == answer
@@ -63,5 +70,7 @@ def test_the_answer_works_as_it_stands(line: str, answer: str, capsys: pytest.Ca
 
 def test_the_table_is_of_strangers_habits() -> None:
     assert len(SLIPS) >= 120 and len(TABLE) >= 8
-    assert sum(answer.endswith("-> plans") for _, answer in SLIPS) >= 90, "most answers are a line that plans"
+    assert sum(answer.endswith("-> plans") for _, answer in SLIPS) >= 90, (
+        "most answers are a line that plans"
+    )
     assert len({line for line, _ in SLIPS}) == len(SLIPS)

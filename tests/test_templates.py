@@ -1,4 +1,6 @@
-"""Chat templates: this project's render what open-instruct's do, TRL's are its files, and marks enclose the answers."""
+"""Chat templates: this project's render what open-instruct's do, TRL's are its files, and marks
+enclose the answers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ FILES = {path.stem: path for path in sorted(OWN.glob("*.jinja"))}
 TEXTS = {name: path.read_text(encoding="utf-8") for name, path in FILES.items()} | read_texts()
 CHATS = {
     "one turn": [("user", "a"), ("assistant", "b")],
-    "two turns": [("system", "s"), ("user", "a\n"), ("assistant", " b"), ("user", "c"), ("assistant", "d")],
+    "two turns": [
+        ("system", "s"),
+        ("user", "a\n"),
+        ("assistant", " b"),
+        ("user", "c"),
+        ("assistant", "d"),
+    ],
     "asked": [("user", "a")],
     "nothing": [],
     "two answers": [("assistant", "a"), ("assistant", "b")],
@@ -33,7 +41,9 @@ CHATS = {
 ANSWERS = ("It is one.", "It is two.")
 
 
-def render(source: str, chat: list[tuple[str, str]], prompt: bool, environment: jinja2.Environment) -> str:
+def render(
+    source: str, chat: list[tuple[str, str]], prompt: bool, environment: jinja2.Environment
+) -> str:
     messages = [{"role": role, "content": content} for role, content in chat]
     template = environment.from_string(source)
     return template.render(messages=messages, eos_token="</s>", add_generation_prompt=prompt)
@@ -41,14 +51,18 @@ def render(source: str, chat: list[tuple[str, str]], prompt: bool, environment: 
 
 def without_marks(name: str) -> str:
     """A template of this project as a renderer without marks has it."""
-    text, marks = re.subn(r"\{%- (end)?generation -%\}", "{#- -#}", FILES[name].read_text(encoding="utf-8"))
+    text, marks = re.subn(
+        r"\{%- (end)?generation -%\}", "{#- -#}", FILES[name].read_text(encoding="utf-8")
+    )
     assert marks == 2
     return text
 
 
 @pytest.fixture(scope="module")
 def upstream() -> dict[str, str]:
-    root = Path(os.environ.get("OPEN_INSTRUCT_DIR") or resources.ROOT / "external" / "open-instruct")
+    root = Path(
+        os.environ.get("OPEN_INSTRUCT_DIR") or resources.ROOT / "external" / "open-instruct"
+    )
     file = root / "open_instruct" / "dataset_transformation.py"
     if not file.is_file():
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
@@ -59,7 +73,10 @@ def upstream() -> dict[str, str]:
 
 
 # as jinja2 has it, and as transformers sets it
-ENVIRONMENTS = {"plain": jinja2.Environment(), "trimmed": jinja2.Environment(trim_blocks=True, lstrip_blocks=True)}
+ENVIRONMENTS = {
+    "plain": jinja2.Environment(),
+    "trimmed": jinja2.Environment(trim_blocks=True, lstrip_blocks=True),
+}
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
@@ -75,17 +92,36 @@ def test_a_name_of_open_instruct_has_its_text(
 
 
 @pytest.mark.parametrize("name", ["tulu", "zephyr"])
-def test_random_conversations_have_the_text_of_open_instruct(name: str, upstream: dict[str, str]) -> None:
+def test_random_conversations_have_the_text_of_open_instruct(
+    name: str, upstream: dict[str, str]
+) -> None:
     draw, ours = random.Random(name), without_marks(name)
     roles = ("system", "user", "assistant", "assistant", "user", "tool", "function")
-    pieces = ("", " ", "\n", "x", "{{ y }}", "{% if %}", "<|user|>", "</s>", "é漢", "a\n\n", "  b  ", "\t", "'\"\\n")
+    pieces = (
+        "",
+        " ",
+        "\n",
+        "x",
+        "{{ y }}",
+        "{% if %}",
+        "<|user|>",
+        "</s>",
+        "é漢",
+        "a\n\n",
+        "  b  ",
+        "\t",
+        "'\"\\n",
+    )
     seen = set()
     for _ in range(2000):
         turns = [draw.choice(roles) for _ in range(draw.randrange(7))]
         chat = [(role, "".join(draw.choices(pieces, k=draw.randrange(5)))) for role in turns]
         prompt = draw.random() < 0.5
         rendered = render(ours, chat, prompt, ENVIRONMENTS["trimmed"])
-        assert rendered == render(upstream[name], chat, prompt, ENVIRONMENTS["trimmed"]), (chat, prompt)
+        assert rendered == render(upstream[name], chat, prompt, ENVIRONMENTS["trimmed"]), (
+            chat,
+            prompt,
+        )
         seen.add(rendered)
     assert len(seen) > 1000
 
@@ -93,7 +129,10 @@ def test_random_conversations_have_the_text_of_open_instruct(name: str, upstream
 def test_chatml_is_its_format() -> None:
     rendered = render(without_marks("chatml"), CHATS["two turns"][:3], True, ENVIRONMENTS["plain"])
     turns = ("system\ns", "user\na\n", "assistant\n b")
-    assert rendered == "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns) + "<|im_start|>assistant\n"
+    assert (
+        rendered
+        == "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns) + "<|im_start|>assistant\n"
+    )
 
 
 @pytest.mark.skipif(INSTALLED is None, reason="TRL is not installed")
@@ -101,7 +140,9 @@ def test_the_lock_has_the_digests_of_the_locked_version() -> None:
     locked = load_templates()
     assert locked.trl == load_lock().packages["trl"]
     described = describe_templates(package_folders(sys.executable), locked.trl)
-    assert described == {name: getattr(locked, name) for name in ("trl", "marked", "left_out", "digests")}
+    assert described == {
+        name: getattr(locked, name) for name in ("trl", "marked", "left_out", "digests")
+    }
     assert {name: digest_text(text) for name, text in read_texts().items()} == locked.digests
     assert len(locked.digests) == 66
 
@@ -109,8 +150,14 @@ def test_the_lock_has_the_digests_of_the_locked_version() -> None:
 @pytest.mark.skipif(INSTALLED is None, reason="TRL is not installed")
 def test_a_template_that_is_left_out_renders_no_text() -> None:
     assert INSTALLED is not None
-    left_out = [file for file in sorted(INSTALLED.glob("*.jinja")) if file.stem not in load_templates().digests]
-    assert {file.stem.removesuffix("_training") for file in left_out} == set(load_templates().left_out)
+    left_out = [
+        file
+        for file in sorted(INSTALLED.glob("*.jinja"))
+        if file.stem not in load_templates().digests
+    ]
+    assert {file.stem.removesuffix("_training") for file in left_out} == set(
+        load_templates().left_out
+    )
     chat = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": ANSWERS[0]}]
     for file in left_out:
         try:
@@ -124,19 +171,30 @@ def test_a_template_that_is_left_out_renders_no_text() -> None:
 def test_a_template_renders_the_turns_and_marks_the_answers_to_their_end(name: str) -> None:
     pytest.importorskip("transformers")
     text = TEXTS[name]
-    tokenizer, marks = make_tokenizer(text), re.search(r"\{%-?\s*generation\s*-?%\}", text) is not None
-    turns = [("user", "One?"), ("assistant", ANSWERS[0]), ("user", "Two?"), ("assistant", ANSWERS[1])]
+    tokenizer, marks = (
+        make_tokenizer(text),
+        re.search(r"\{%-?\s*generation\s*-?%\}", text) is not None,
+    )
+    turns = [
+        ("user", "One?"),
+        ("assistant", ANSWERS[0]),
+        ("user", "Two?"),
+        ("assistant", ANSWERS[1]),
+    ]
     chat = [{"role": role, "content": content} for role, content in turns]
     rendered = tokenizer.apply_chat_template(chat, tokenize=False)
     places = [rendered.index(content) for _, content in turns]
     assert places == sorted(places)
     assert tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True)
-    # TRL has a form with marks of all but these (trl/chat_template_utils.py, get_training_chat_template)
+    # TRL has a form with marks of all but these (trl/chat_template_utils.py,
+    # get_training_chat_template)
     has_none = name.startswith(("gemma4", "llama3_1", "llama3_2"))
     assert (marks or f"{name}_training" in TEXTS) is not has_none
     if not marks:
         return
-    encoded = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+    encoded = tokenizer.apply_chat_template(
+        chat, return_dict=True, return_assistant_tokens_mask=True
+    )
     runs: list[list[int]] = [[]]
     for token, is_answer in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True):
         if is_answer:

@@ -10,6 +10,6 @@
     print(status())
     print(compare("demo/a", training))
 
-Keys are those of the command line; a mapping sets the keys below it. What cannot work raises `UserError`, whose
-`problems` have an id, a message and a cure each.
+Keys are those of the command line; a mapping sets the keys below it. What cannot work raises
+`UserError`, whose `problems` have an id, a message and a cure each.
 """

@@ -1,7 +1,8 @@
 """Cures that work: what a problem advises is planned, on the line at hand, before it is printed.
 
-Advice that leads back to the same problem, or to one whose own advice takes it back, is left out; if none is left, what
-is advised is to remove the override that the problem is about, where that plans.
+Advice that leads back to the same problem, or to one whose own advice takes it back, is left out;
+if none is left, what is advised is to remove the override that the problem is about, where that
+plans.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
 def apply_way(way: Way, line: CommandLine) -> CommandLine:
-    """Return the line that follows the advice: without its keys and what it removes, an option with its value."""
+    """Return the line that follows the advice: without its keys and what it removes, an option with
+    its value.
+    """
     gone, kept = keys_of(way) | {way.removes}, list[str]()
     is_value = False  # of an option that is gone
     for argument in line.argv:
@@ -59,12 +62,16 @@ def check_advice(plan: Plan, problems: Sequence[Problem]) -> list[Problem]:
 
 def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Problem:
     ways = exact_ways(problem.cure)
-    obstacles = {way: None if time.monotonic() > end else _find_obstacle(line, problem, way) for way in ways}
+    obstacles = {
+        way: None if time.monotonic() > end else _find_obstacle(line, problem, way) for way in ways
+    }
     working = [way for way in ways if obstacles[way] is None]
     if len(working) == len(ways):
         return problem
     if working:
-        places = (f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working))
+        places = (
+            f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working)
+        )
         return replace(problem, cure=Cure(", or ".join(places), *working))
     key = ways[0].removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
@@ -77,7 +84,9 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
 
 
 def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
-    """Return why a way leads back: what its line meets instead takes it back. None: it plans, or meets another."""
+    """Return why a way leads back: what its line meets instead takes it back. None: it plans, or
+    meets another.
+    """
     from launch.api.planning import plan_composed
     from launch.config.compose import compose_once
 
@@ -90,7 +99,9 @@ def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
         elif problem in plan_composed(compose_once(advised)).plan.warnings:
             return problem.message
     except UserError as error:
-        return next((after.message for after in error.problems if _is_dead_end(after, problem, way)), None)
+        return next(
+            (after.message for after in error.problems if _is_dead_end(after, problem, way)), None
+        )
     return None
 
 
@@ -99,5 +110,6 @@ def _is_dead_end(after: Problem, problem: Problem, way: Way) -> bool:
         return not way.removes or after.message == problem.message
     keys = keys_of(way)
     is_about_it = any(key in f"{after.where} {after.message}" for key in keys)
-    advised = set().union(*map(keys_of, ways_of(after.cure)))  # with a value left to the reader, too
+    # with a value left to the reader, too
+    advised = set().union(*map(keys_of, ways_of(after.cure)))
     return is_about_it and (after.id.endswith("conflict") or not advised - keys)

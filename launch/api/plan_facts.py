@@ -1,4 +1,6 @@
-"""The facts of a plan: what `launch plan` prints above the flags, and what a notebook shows of a planned run."""
+"""The facts of a plan: what `launch plan` prints above the flags, and what a notebook shows of a
+planned run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ from pathlib import Path
 
 from launch.config.origins import Origin
 from launch.config.schema import Launcher, Packing, Quantization
-from launch.planning.batches import TokenForecast, describe_packing, describe_tokens, forecast_packing
+from launch.planning.batches import (
+    TokenForecast,
+    describe_packing,
+    describe_tokens,
+    forecast_packing,
+)
 from launch.planning.data import count_steps, describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe
 from launch.planning.flags import values_of
@@ -17,14 +24,20 @@ from launch.upstream.rules.contradictions import describe_unchecked
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 
-def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast | None) -> list[tuple[str, str]]:
-    """Return a name and a text for each fact; a name is empty where the text continues the fact above."""
+def plan_facts(
+    plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast | None
+) -> list[tuple[str, str]]:
+    """Return a name and a text for each fact; a name is empty where the text continues the fact
+    above.
+    """
     description = plan.config.stage.description
     forecast = describe(memory) if memory else []
     tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
     evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
     recipe, sharing = plan.config.recipe, f", parallel={plan.parallel.mode}"
-    groups = f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
+    groups = (
+        f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
+    )
     if is_ray := plan.config.trainer.launcher == Launcher.ray:
         sharing = f"; Ray reserves {ray_needs(values_of(plan.flags))}"
     facts = [
@@ -34,7 +47,10 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
         ("batch", "" if is_ray else f"global {plan.batch}"),
         ("batch" if is_ray else "", groups if recipe.prompts_per_step else ""),
-        *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
+        *(
+            ("" if number else "data", text)
+            for number, text in enumerate(describe_data(plan.inputs, plan.data))
+        ),
         ("validation", describe_schedule(plan.config) or ""),
         ("loss", _describe_loss(plan)),
         ("schedule", _schedule(plan, tokens.samples if tokens else None)),
@@ -49,27 +65,45 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("python", _describe_python(plan)),
         ("afterwards", evaluation if plan.config.evaluate else ""),
         *(("" if number else "memory", text) for number, text in enumerate(forecast)),
-        *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
+        *(
+            describe_tokens(tokens, plan.batch, plan.config.trainer.family)
+            if plan.lengths_file
+            else ()
+        ),
         ("packing", _describe_packing(plan)),
     ]
     return [(name, text) for name, text in facts if text]
 
 
 def _describe_loss(plan: Plan) -> str:
-    """How the loss weights its tokens or pairs, and the stage's own value where the trainer lacks it."""
+    """How the loss weights its tokens or pairs, and the stage's own value where the trainer lacks
+    it.
+    """
     text, own = plan.loss_weighting.text, plan.replaced.get("loss_averaging")
     if own is None:
         return text
-    return f"{text}; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets, and this is nearest"
+    return (
+        f"{text}; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets, "
+        "and this is nearest"
+    )
 
 
 def _describe_packing(plan: Plan) -> str:
-    """Describe how full dpo.py's packed rows will be; empty for another plan, or without the data's lengths."""
+    """Describe how full dpo.py's packed rows will be; empty for another plan, or without the data's
+    lengths.
+    """
     recipe = plan.config.recipe
     lengths = load_lengths(plan.lengths_file)
-    if plan.trainer != OLMO_CORE_DPO or recipe.packing != Packing.bins or lengths is None or not lengths.pairs:
+    if (
+        plan.trainer != OLMO_CORE_DPO
+        or recipe.packing != Packing.bins
+        or lengths is None
+        or not lengths.pairs
+    ):
         return ""
-    return describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch)
+    return describe_packing(
+        forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch
+    )
 
 
 def _describe_python(plan: Plan) -> str:
@@ -77,14 +111,21 @@ def _describe_python(plan: Plan) -> str:
     provenance = plan.origins.of("python")
     if plan.config.python is None or provenance.origin == Origin.override:
         return ""
-    packages = "its packages are read from their folders" if plan.machine.packages else "its packages are unknown here"
+    packages = (
+        "its packages are read from their folders"
+        if plan.machine.packages
+        else "its packages are unknown here"
+    )
     return (
-        f"{plan.command[0]}, set in {provenance.where or 'a file'}; not started, {packages}: `check` and `run` start it"
+        f"{plan.command[0]}, set in {provenance.where or 'a file'}; not started, {packages}: "
+        "`check` and `run` start it"
     )
 
 
 def _schedule(plan: Plan, samples: int | None) -> str:
-    """How long a run trains, and what DPO's strength is: settings that no key for speed may change."""
+    """How long a run trains, and what DPO's strength is: settings that no key for speed may
+    change.
+    """
     recipe = plan.config.recipe
     beta = f", beta {recipe.beta:g}" if recipe.beta is not None else ""
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
@@ -103,11 +144,22 @@ def _adapter(plan: Plan) -> str:
     """The adapter that is trained; nothing where all weights are."""
     if plan.lora is None:
         return ""
-    targets = plan.lora.targets if isinstance(plan.lora.targets, str) else ", ".join(plan.lora.targets)
-    base = "4-bit (nf4)" if plan.lora.quantize == Quantization.nf4 else plan.parallel.precision.value
+    targets = (
+        plan.lora.targets if isinstance(plan.lora.targets, str) else ", ".join(plan.lora.targets)
+    )
+    base = (
+        "4-bit (nf4)" if plan.lora.quantize == Quantization.nf4 else plan.parallel.precision.value
+    )
     adapter = plan.inputs.model.adapter
-    start = f"; resumes training {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
-    return f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights in {base}{start}"
+    start = (
+        f"; resumes training {adapter.folder}"
+        if adapter is not None and plan.inputs.model.build is None
+        else ""
+    )
+    return (
+        f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights "
+        f"in {base}{start}"
+    )
 
 
 def _describe_template(plan: Plan) -> str:
@@ -115,7 +167,11 @@ def _describe_template(plan: Plan) -> str:
     template = plan.trl_template
     if template is None:
         return ""
-    later = "" if template.text is not None else ", by its digest in the lock: `check` and `run` read the text"
+    later = (
+        ""
+        if template.text is not None
+        else ", by its digest in the lock: `check` and `run` read the text"
+    )
     return f"{template.name} {template.source}{later}"
 
 

@@ -69,18 +69,23 @@ class PlannedRun:
         """The predicted peak memory of a GPU; None for a run on a CPU."""
         forecast = forecast_on_machine(self.plan)
         if forecast and forecast.remedy:
-            [advice] = check_advice(self.plan, [Problem("memory", "", cure=Cure("{0}", str(forecast.remedy)))])
+            [advice] = check_advice(
+                self.plan, [Problem("memory", "", cure=Cure("{0}", str(forecast.remedy)))]
+            )
             return replace(forecast, liger=advice.cure is not None)
         return forecast
 
     @cached_property
     def tokens(self) -> TokenForecast | None:
-        """The predicted tokens and padding of a batch; None until the data's lengths were measured."""
+        """The predicted tokens and padding of a batch; None until the data's lengths were
+        measured.
+        """
         lengths = load_lengths(self.plan.lengths_file)
         if lengths is None:
             return None
         recipe = self.plan.config.recipe
-        padded_by_rank = self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none  # as dpo.py does
+        # as dpo.py does
+        padded_by_rank = self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none
         return forecast_tokens(
             lengths,
             recipe,
@@ -101,12 +106,16 @@ class PlannedRun:
     def _repr_html_(self) -> str:
         from launch.table import Table
 
-        return Table("", [("plan", f"{self.plan.stage}/{self.plan.name}"), *self.facts()])._repr_html_()
+        return Table(
+            "", [("plan", f"{self.plan.stage}/{self.plan.name}"), *self.facts()]
+        )._repr_html_()
 
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
         forecasts = {"memory": self.memory, "tokens": self.tokens}
-        content: dict[str, Any] = to_json({**self.plan.as_json(), **forecasts, "warnings": self.warnings})
+        content: dict[str, Any] = to_json(
+            {**self.plan.as_json(), **forecasts, "warnings": self.warnings}
+        )
         return content
 
 
@@ -129,8 +138,14 @@ def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:
 
 
 def pipeline_overrides(stages: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
-    """Return the overrides of a pipeline: a stage's name among the keys has a mapping of its own ones."""
-    own = [f"{stage}:{override}" for stage in stages for override in _render_keys(keys.get(stage) or {})]
+    """Return the overrides of a pipeline: a stage's name among the keys has a mapping of its own
+    ones.
+    """
+    own = [
+        f"{stage}:{override}"
+        for stage in stages
+        for override in _render_keys(keys.get(stage) or {})
+    ]
     shared = {key: value for key, value in keys.items() if key not in stages}
     return [f"pipeline={','.join(stages)}", *_render_keys(shared), *own]
 
@@ -158,4 +173,8 @@ def _render(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_render, value)) + "]"
     text = str(value)
-    return text if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS else quote_text(text)
+    return (
+        text
+        if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS
+        else quote_text(text)
+    )

@@ -22,7 +22,14 @@ from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError, refusal
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
-from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
+from launch.execution.record.lock import (
+    Holder,
+    find_holder,
+    lock_path,
+    prove_launcher,
+    run_lock,
+    this_process,
+)
 from launch.execution.record.reader import RunRecord, RunStatus, command_for, is_running
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
@@ -66,7 +73,9 @@ class Run:
         return RunRecord(self._run).status()
 
     def metrics(self) -> Any:
-        """Return the logged steps so far: a pandas DataFrame where pandas is installed, else a list of dicts."""
+        """Return the logged steps so far: a pandas DataFrame where pandas is installed, else a list
+        of dicts.
+        """
         steps = list(RunRecord(self._run).steps())
         try:
             import pandas
@@ -75,7 +84,9 @@ class Run:
         return pandas.DataFrame(steps).drop(columns="schema_version", errors="ignore")
 
     def evidence(self) -> Mapping[str, Any] | None:
-        """Return evidence.json: each requested setting, proven, refuted or unproven; None before the first step."""
+        """Return evidence.json: each requested setting, proven, refuted or unproven; None before
+        the first step.
+        """
         return read_json_object(self._run / "evidence.json") or None
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -110,10 +121,15 @@ class Run:
             raise refusal("not_running", f"{self.name} is not running")
         if holder.machine != this_process().machine:
             message = f"{self.name} runs on {holder.host} as process {holder.pid}"
-            raise refusal("runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}")
+            raise refusal(
+                "runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}"
+            )
         process = prove_launcher(lock, holder)
         if process is None:
-            message = f"{lock} names process {holder.pid}, which does not hold that file: no signal was sent"
+            message = (
+                f"{lock} names process {holder.pid}, which does not hold that file: no "
+                "signal was sent"
+            )
             cure = "remove the file if no launcher works on this run"
             raise refusal("launcher_mismatch", message, None, cure)
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -131,7 +147,9 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class PipelineRun(Run):
-    """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that has begun."""
+    """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that
+    has begun.
+    """
 
     @property
     def stages(self) -> list[Run]:
@@ -156,11 +174,13 @@ def run(stage: str, **keys: Any) -> Run: ...
 @overload
 def run(*, pipeline: Sequence[str], **keys: Any) -> PipelineRun: ...
 def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) -> Run:
-    """Start a run in a process of its own, which outlives this one, and return when it has started or is done.
+    """Start a run in a process of its own, which outlives this one, and return when it has started
+    or is done.
 
-    With `pipeline`, the names of stages, start them one after the other; a stage's name among the keys has a mapping of
-    keys for it alone. The launcher's output is written to `logs/launch.log` of the run's folder. Raises UserError with
-    what cannot work, and RuntimeError if the launcher ends otherwise before the run has started.
+    With `pipeline`, the names of stages, start them one after the other; a stage's name among the
+    keys has a mapping of keys for it alone. The launcher's output is written to `logs/launch.log`
+    of the run's folder. Raises UserError with what cannot work, and RuntimeError if the launcher
+    ends otherwise before the run has started.
     """
     if (stage is None) != bool(pipeline):
         raise TypeError("run() takes a stage or a pipeline")
@@ -178,7 +198,9 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as output:
         env = {**os.environ, "PYTHONPATH": path}
-        launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
+        launcher = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
+        )
         code = launcher.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
@@ -191,7 +213,8 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
 
 
 def run_composed(composed: Composed, make_display: Callable[[Path], Display]) -> int:
-    """Run a composed stage in this process to its end and return the exit code; `make_display` takes the run folder.
+    """Run a composed stage in this process to its end and return the exit code; `make_display`
+    takes the run folder.
 
     This is what the verb `run` does. Raises UserError when it cannot be started.
     """
@@ -208,7 +231,8 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
 
 
 def run_planned(planned: Plan, display: Display) -> int:
-    """Run a plan in this process to its end, unless its run is done, evaluate its model, and return the exit code.
+    """Run a plan in this process to its end, unless its run is done, evaluate its model, and return
+    the exit code.
 
     Raises UserError when it cannot be started.
     """

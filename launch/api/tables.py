@@ -1,4 +1,6 @@
-"""Runs listed and compared: the tables that `launch status` and `launch compare` print and a notebook shows."""
+"""Runs listed and compared: the tables that `launch status` and `launch compare` print and a
+notebook shows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the 
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """What a verb shows: `print` has its text, a notebook its table, `as_json` what it prints with --json."""
+    """What a verb shows: `print` has its text, a notebook its table, `as_json` what it prints with
+    --json.
+    """
 
     name: str
     lines: Sequence[str]
@@ -58,7 +62,8 @@ class Shown:
 def status(*names: str, folder: str | Path = "runs") -> Shown:
     """List all runs and jobs below `folder`, or those named.
 
-    Slurm is queried once, and only if a job was ever submitted from here; it is a warning when it does not answer.
+    Slurm is queried once, and only if a job was ever submitted from here; it is a warning when it
+    does not answer.
     Raises UserError: unknown_run, ambiguous_run.
     """
     runs = Path(folder)
@@ -79,8 +84,11 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
     return Shown(f"{len(statuses)} runs in {runs}", shown, table, content)
 
 
-def compare(first: str | Run, second: str | Run, *more: str | Run, folder: str | Path = "runs") -> Shown:
-    """Compare runs, their checkpoints (`sft/x/step_100`) or the scores of a base model with the first of them.
+def compare(
+    first: str | Run, second: str | Run, *more: str | Run, folder: str | Path = "runs"
+) -> Shown:
+    """Compare runs, their checkpoints (`sft/x/step_100`) or the scores of a base model with the
+    first of them.
 
     Raises UserError: unknown_run, ambiguous_run, no_checkpoint.
     """
@@ -107,7 +115,9 @@ def compare(first: str | Run, second: str | Run, *more: str | Run, folder: str |
 
 
 def query_queue(runs: Path) -> list[QueuedJob] | None:
-    """Return the user's jobs; None if nothing was ever submitted, or Slurm is missing or does not answer."""
+    """Return the user's jobs; None if nothing was ever submitted, or Slurm is missing or does not
+    answer.
+    """
     if not (runs / ".jobs").is_dir() or shutil.which("squeue") is None:
         return None
     try:
@@ -141,11 +151,22 @@ def _status_columns(now: float) -> list[Column[JobStatus]]:
         Column("state", _describe_state),
         Column("step", lambda status: _describe_step(status.run)),
         Column("loss", lambda status: _shown(status.run.loss, lambda loss: f"{loss:.4f}")),
-        Column("tokens/s", lambda status: _shown(status.run.tokens_per_second, lambda rate: f"{rate:,.0f}")),
+        Column(
+            "tokens/s",
+            lambda status: _shown(status.run.tokens_per_second, lambda rate: f"{rate:,.0f}"),
+        ),
         Column("left", lambda status: _shown(status.run.seconds_left, format_duration)),
         Column("since", lambda status: _describe_since(status, now)),
-        Column("eval_loss", lambda status: _shown(status.run.validation, _describe_validation), optional=True),
-        Column("evaluation", lambda status: _shown(read_summary(status.run.path), describe_summary), optional=True),
+        Column(
+            "eval_loss",
+            lambda status: _shown(status.run.validation, _describe_validation),
+            optional=True,
+        ),
+        Column(
+            "evaluation",
+            lambda status: _shown(read_summary(status.run.path), describe_summary),
+            optional=True,
+        ),
         Column("job", lambda status: _job_cells(status)[0], optional=True),
         Column("nodes", lambda status: _job_cells(status)[1], optional=True),
         Column("job left", lambda status: _job_cells(status)[2], optional=True),
@@ -179,7 +200,8 @@ def _describe_validation(validation: ValidationRecord) -> str:
 def _describe_state(status: JobStatus) -> str:
     run, job, state = status.run, status.job, status.state
     if run.holder and run.heartbeat is not None:
-        in_job = job is not None and job.holds_nodes  # the table shows its nodes, and nobody should kill a process
+        # the table shows its nodes, and nobody should kill a process
+        in_job = job is not None and job.holds_nodes
         process = "" if in_job else f", process {run.holder.pid} on {run.holder.host}"
         is_fresh = in_job and run.heartbeat < OVERDUE_HEARTBEAT
         return state + process + ("" if is_fresh else f", heartbeat {run.heartbeat:.0f} s ago")
@@ -197,4 +219,8 @@ def _job_cells(status: JobStatus) -> tuple[str, str, str]:
     job = status.job
     if job is None or not job.is_live:
         return status.job_id or "", "", ""
-    return job.job_id, job.hosts or str(job.nodes), "" if job.left is None else format_duration(job.left)
+    return (
+        job.job_id,
+        job.hosts or str(job.nodes),
+        "" if job.left is None else format_duration(job.left),
+    )

@@ -1,4 +1,6 @@
-"""The verbs about launch itself: `help [VERB]`, `version`, and `schema`, the JSON Schema of a stage file."""
+"""The verbs about launch itself: `help [VERB]`, `version`, and `schema`, the JSON Schema of a stage
+file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import platform
 import sys
 
 from launch import __version__, resources
-from launch.commands.tool_parsers import build_help_parser, build_schema_parser, build_version_parser
+from launch.commands.tool_parsers import (
+    build_help_parser,
+    build_schema_parser,
+    build_version_parser,
+)
 from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
 from launch.errors import EXIT_DONE, did_you_mean, refusal
 from launch.host.interpreter import installed_versions, package_folders
@@ -20,7 +26,9 @@ KEYS = "keys"
 
 
 def help(arguments: list[str]) -> int:
-    """Print the overview, the help of one verb, or the keys and choices. Raises UserError: unknown_verb."""
+    """Print the overview, the help of one verb, or the keys and choices. Raises UserError:
+    unknown_verb.
+    """
     topic = build_help_parser().parse(arguments).topic
     if topic is None:
         echo(overview(), end="")
@@ -28,7 +36,9 @@ def help(arguments: list[str]) -> int:
         from launch.config.compose import compose  # Hydra is slow to import
         from launch.config.line import CommandLine
 
-        return compose(CommandLine("run", False, ("stage=demo", "--help")), lambda composed: EXIT_DONE)
+        return compose(
+            CommandLine("run", False, ("stage=demo", "--help")), lambda composed: EXIT_DONE
+        )
     elif topic in VERBS:
         echo(help_text(VERBS[topic]), end="")
     else:
@@ -37,7 +47,16 @@ def help(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-PACKAGES = ("torch", "transformers", "trl", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "hydra-core")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "accelerate",
+    "deepspeed",
+    "liger-kernel",
+    "flash-attn",
+    "hydra-core",
+)
 
 
 def version(arguments: list[str]) -> int:
@@ -52,15 +71,24 @@ def version(arguments: list[str]) -> int:
                 "launch": __version__,
                 "python": platform.python_version(),
                 "pin": pin,
-                "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin} if checkout else None,
+                "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin}
+                if checkout
+                else None,
                 "packages": packages,
             }
         )
         print_json(content)
         return EXIT_DONE
     echo(f"launch {__version__}, Python {platform.python_version()}")
-    echo(checkout.describe() if checkout else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")
-    echo(", ".join(f"{name} {number}" for name, number in packages.items()) or "no package that trains is installed")
+    echo(
+        checkout.describe()
+        if checkout
+        else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}"
+    )
+    echo(
+        ", ".join(f"{name} {number}" for name, number in packages.items())
+        or "no package that trains is installed"
+    )
     return EXIT_DONE
 
 

@@ -1,4 +1,6 @@
-"""The parser of a verb's arguments: help with examples first, `key=value` beside `--options`, errors with an id."""
+"""The parser of a verb's arguments: help with examples first, `key=value` beside `--options`,
+errors with an id.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ _OPTION = re.compile(r"(?P<name>--?[A-Za-z][^\s=]*)(=.*)?", re.DOTALL)
 class VerbParser(argparse.ArgumentParser):
     """Parses what follows a verb: positional arguments, `--options` and `key=value`, in any order.
 
-    `help` is what `launch help VERB` prints, by paragraphs: the usage, examples, what the verb does, and after a line
-    `arguments:` what follows these. They are listed in the order of `add` and `add_key`.
+    `help` is what `launch help VERB` prints, by paragraphs: the usage, examples, what the verb
+    does, and after a line `arguments:` what follows these. They are listed in the order of `add`
+    and `add_key`.
     """
 
     def __init__(self, help: str) -> None:
@@ -55,7 +58,13 @@ class VerbParser(argparse.ArgumentParser):
         return list(self._keys)
 
     def add_key(
-        self, name: str, metavar: str, help: str, *, type: Callable[[str], Any] = str, default: Any = None
+        self,
+        name: str,
+        metavar: str,
+        help: str,
+        *,
+        type: Callable[[str], Any] = str,
+        default: Any = None,
     ) -> None:
         """Add an argument that is written `name=VALUE`; argparse sees it as `--name VALUE`."""
         self._keys[name] = f"--{name.replace('_', '-')}"
@@ -65,7 +74,9 @@ class VerbParser(argparse.ArgumentParser):
         action.is_key = True  # type: ignore[attr-defined]  # for _VerbHelp
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value, duplicate_override."""
+        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value,
+        duplicate_override.
+        """
         self._refuse_unknown(argv)
         options, surplus = self._parse(argv, self.parse_known_intermixed_args)
         if surplus:
@@ -73,7 +84,8 @@ class VerbParser(argparse.ArgumentParser):
         return options
 
     def pop(self, line: CommandLine) -> tuple[argparse.Namespace, CommandLine]:
-        """Parse the options of a verb that composes a stage; return them, and the line without them.
+        """Parse the options of a verb that composes a stage; return them, and the line without
+        them.
 
         Raises UserError: usage, bad_value, duplicate_override.
         """
@@ -84,17 +96,27 @@ class VerbParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found. Raises UserError: usage."""
         missing = message.partition("are required: ")[2]
-        raise UserError(self._problem("usage", f"'{self.verb}' needs {missing}" if missing else message))
+        raise UserError(
+            self._problem("usage", f"'{self.verb}' needs {missing}" if missing else message)
+        )
 
     def _parse(
-        self, argv: Sequence[str], parse: Callable[[list[str]], tuple[argparse.Namespace, list[str]]]
+        self,
+        argv: Sequence[str],
+        parse: Callable[[list[str]], tuple[argparse.Namespace, list[str]]],
     ) -> tuple[argparse.Namespace, list[str]]:
         values, rest = CommandLine(self.verb, False, tuple(argv)).pop_overrides(self._keys)
         try:
-            return parse([*(f"{self._keys[key]}={value}" for key, value in values.items()), *rest.argv])
+            return parse(
+                [*(f"{self._keys[key]}={value}" for key, value in values.items()), *rest.argv]
+            )
         except argparse.ArgumentError as error:
-            name = next((key for key, option in self._keys.items() if option == error.argument_name), None)
-            raise UserError(self._argument_problem(name or error.argument_name or "", error.message)) from None
+            name = next(
+                (key for key, option in self._keys.items() if option == error.argument_name), None
+            )
+            raise UserError(
+                self._argument_problem(name or error.argument_name or "", error.message)
+            ) from None
 
     def _argument_problem(self, name: str, message: str) -> Problem:
         if message.startswith("expected"):
@@ -102,7 +124,9 @@ class VerbParser(argparse.ArgumentParser):
         if message.startswith("ignored explicit argument"):
             return self._problem("usage", f"{name} takes no value")
         if message.startswith("not allowed with argument"):
-            return self._problem("usage", f"{name} and {message.rpartition(' ')[2]} exclude each other")
+            return self._problem(
+                "usage", f"{name} and {message.rpartition(' ')[2]} exclude each other"
+            )
         where = f"override {name}" if name in self._keys else "command line"
         return Problem("bad_value", f"{name} {message}", where)
 
@@ -118,16 +142,22 @@ class VerbParser(argparse.ArgumentParser):
             key = _KEY.fullmatch(argument)
             if option and option["name"] not in self._option_string_actions:
                 near = did_you_mean(option["name"], self.options)
-                raise UserError(self._problem("unknown_option", f"'{self.verb}' has no option {argument}", near))
+                raise UserError(
+                    self._problem("unknown_option", f"'{self.verb}' has no option {argument}", near)
+                )
             if key and self._keys and key["name"] not in self._keys:
                 near = did_you_mean(key["name"], self._keys)
-                raise UserError(self._problem("unknown_option", f"'{self.verb}' has no key {key['name']}", near))
+                raise UserError(
+                    self._problem("unknown_option", f"'{self.verb}' has no key {key['name']}", near)
+                )
 
     def _problem(self, id: str, message: str, cure: str | None = None) -> Problem:
         return Problem(id, message, "command line", cure or self.usage)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not among an argument's choices, with the nearest. Raises UserError: bad_value."""
+        """Refuse a value that is not among an argument's choices, with the nearest. Raises
+        UserError: bad_value.
+        """
         if action.choices is None or value in action.choices:
             return
         names = [str(choice) for choice in action.choices]
@@ -137,7 +167,9 @@ class VerbParser(argparse.ArgumentParser):
 
 
 class _VerbHelp(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, with `key=VALUE` for a key and `-o, --output FILE` for an option."""
+    """Help as wide as the terminal, with `key=VALUE` for a key and `-o, --output FILE` for an
+    option.
+    """
 
     def __init__(self, prog: str) -> None:
         width = min(_WIDEST_HELP, shutil.get_terminal_size((_WIDEST_HELP, 24)).columns)
@@ -153,7 +185,9 @@ class _VerbHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def number(kind: type[Number], low: float, high: float = math.inf) -> Callable[[str], Number]:
-    """Return a converter for numbers from `low` to `high`; its error completes a sentence that begins with the name."""
+    """Return a converter for numbers from `low` to `high`; its error completes a sentence that
+    begins with the name.
+    """
     limits = f"{low:g} or greater" if high == math.inf else f"between {low:g} and {high:g}"
 
     def convert(text: str) -> Number:

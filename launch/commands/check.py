@@ -1,4 +1,6 @@
-"""`check`: plan the stage and check every rule about this machine; `preview`: samples as the trainer will see them."""
+"""`check`: plan the stage and check every rule about this machine; `preview`: samples as the
+trainer will see them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE, EXIT_REFUSED
-from launch.execution.preview import describe_samples, inspect_data, legend, render_page, tokenize_samples
+from launch.execution.preview import (
+    describe_samples,
+    inspect_data,
+    legend,
+    render_page,
+    tokenize_samples,
+)
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.machine import this_machine
@@ -34,7 +42,8 @@ _WIDTH = 100
 
 
 def check(line: CommandLine) -> int:
-    """Print each rule's finding for the composed stage, or for a pipeline's. Exit code 2 if one would stop the run.
+    """Print each rule's finding for the composed stage, or for a pipeline's. Exit code 2 if one
+    would stop the run.
 
     Raises UserError: those of VerbParser.pop; of a pipeline those of plan_pipeline.
     """
@@ -52,7 +61,9 @@ def check(line: CommandLine) -> int:
 
 
 def _check_pipeline(pipeline: Pipeline, options: argparse.Namespace) -> int:
-    """Check the stages that are not done; what needs a model that is still to be made is left out."""
+    """Check the stages that are not done; what needs a model that is still to be made is left
+    out.
+    """
     codes = [EXIT_DONE]
     for index, plan in enumerate(pipeline.plans):
         require_one_machine(plan.config)
@@ -67,7 +78,8 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
     """Print the findings of one stage."""
     started = time.monotonic()
     findings = list(inspect(plan))
-    stops = any(finding.stops for finding in findings)  # without its packages the trainer can't tokenise
+    # without its packages the trainer can't tokenise
+    stops = any(finding.stops for finding in findings)
     if not stops and not plan.is_pending:
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
@@ -94,12 +106,19 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    named = {"id": finding.id, "verdict": finding.level, "facts": finding.message, "cure": finding.cure}
+    named = {
+        "id": finding.id,
+        "verdict": finding.level,
+        "facts": finding.message,
+        "cure": finding.cure,
+    }
     return {**named, "where": finding.where, "allowed": finding.allowed}
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
-    """Return a line for what each rule looked at, with a fault's cure below, and one for what was not looked at."""
+    """Return a line for what each rule looked at, with a fault's cure below, and one for what was
+    not looked at.
+    """
     subjects = {rule.id: rule.subject for rule in RULES}
     rows: list[tuple[str, str]] = []
     skipped: dict[str, list[str]] = {}  # by the reason
@@ -110,12 +129,20 @@ def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
             continue
         level = "" if finding.level == "pass" else "error: " if finding.stops else "warning: "
         level = "allowed: " if finding.allowed else level
-        place, id = f"{finding.where}: " if finding.where else "", f" [{finding.id}]" if level else ""
+        place, id = (
+            f"{finding.where}: " if finding.where else "",
+            f" [{finding.id}]" if level else "",
+        )
         rows.append((subject, f"{level}{place}{finding.message}{id}"))
         if finding.cure:
             rows.append(("", f"-> {finding.cure}"))
     if skipped:
-        rows.append(("not checked", "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items())))
+        rows.append(
+            (
+                "not checked",
+                "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items()),
+            )
+        )
     return Table("", rows).lines(wrap_at=width)
 
 
@@ -131,7 +158,9 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def preview(line: CommandLine) -> int:
-    """Print samples of the composed stage. Raises UserError: those of VerbParser.pop; preview_failed."""
+    """Print samples of the composed stage. Raises UserError: those of VerbParser.pop;
+    preview_failed.
+    """
     options, rest = build_preview_parser().pop(line)
 
     def show(composed: Composed) -> int:
@@ -142,7 +171,9 @@ def preview(line: CommandLine) -> int:
         problems = find_sample_problems(data)
         recipe = plan.config.recipe
         limit = f"at most {recipe.max_seq_length} tokens"
-        notes = [f"{plan.trainer}, chat template {data.template}, {limit}, packing {recipe.packing}"]
+        notes = [
+            f"{plan.trainer}, chat template {data.template}, {limit}, packing {recipe.packing}"
+        ]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         if options.json:

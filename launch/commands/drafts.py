@@ -1,4 +1,6 @@
-"""The verbs that draft a file of the user's own: `new NAME --data FILE` a stage, `cluster NAME` a Slurm cluster."""
+"""The verbs that draft a file of the user's own: `new NAME --data FILE` a stage, `cluster NAME` a
+Slurm cluster.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ from launch.upstream.pin.checkout import find_checkout
 def new(argv: list[str]) -> int:
     """Write a stage file for local data.
 
-    Raises UserError: those of VerbParser.parse, `read_for_draft`, `_find_model` and `_find_start`; stage_exists,
-    unreadable_columns, not_writable.
+    Raises UserError: those of VerbParser.parse, `read_for_draft`, `_find_model` and `_find_start`;
+    stage_exists, unreadable_columns, not_writable.
     """
     parser = build_new_parser()
     options = parser.parse(argv)
@@ -65,7 +67,9 @@ def new(argv: list[str]) -> int:
     elif options.model is None:
         start = _find_start(options.after, Path("runs"))
     else:
-        message = "--after names the stage or the run whose model it starts from, and --model another one"
+        message = (
+            "--after names the stage or the run whose model it starts from, and --model another one"
+        )
         raise refusal("usage", message, "command line", "leave one of them out")
     text = draft_stage(
         data,
@@ -83,7 +87,11 @@ def new(argv: list[str]) -> int:
     write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
-    echo(f"next: launch plan pipeline={start.stage},{name}" if start.stage else f"next: launch preview stage={name}")
+    echo(
+        f"next: launch plan pipeline={start.stage},{name}"
+        if start.stage
+        else f"next: launch preview stage={name}"
+    )
     return EXIT_DONE
 
 
@@ -91,7 +99,12 @@ def _parse_columns(text: str | None) -> dict[str, str]:
     pairs = [item.partition("=") for item in text.split(",")] if text else []
     if any(not (known and equals and name) for known, equals, name in pairs):
         message = f"'{text}' is not a list of KNOWN=YOURS"
-        raise refusal("unreadable_columns", message, "--columns", "for example prompt=frage,completion=antwort")
+        raise refusal(
+            "unreadable_columns",
+            message,
+            "--columns",
+            "for example prompt=frage,completion=antwort",
+        )
     return {known: name for known, _, name in pairs}
 
 
@@ -102,7 +115,8 @@ class _Start:
     group: str | None = None  # the model group whose recipe suits it
     path: str | None = None  # a hub id or a folder, which is trained in the group's place
     stage: str | None = None  # the stage of a pipeline that makes it
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the stage or the run that makes it
+    # of the stage or the run that makes it
+    settings: Mapping[str, Any] = field(default_factory=dict)
     context: int | None = None  # its positions, where they are known
     lacks_template: bool = False  # its tokenizer has no chat template
 
@@ -131,21 +145,34 @@ def _find_start(name: str, runs: Path) -> _Start:
 
 
 def _find_model(given: str | None, runs: Path) -> _Start:
-    """Return the start that `--model` names: a model group, a folder, a finished run as `model.path` takes it, or a hub
-    id. Raises UserError: unknown_model, ambiguous_run."""
+    """Return the start that `--model` names: a model group, a folder, a finished run as
+    `model.path` takes it, or a hub id. Raises UserError: unknown_model, ambiguous_run.
+    """
     groups = group_options("model")
     if given is None or given in groups:
         return _Start(given)
     folders = (Path.cwd() / Path(given).expanduser(), Path.cwd() / runs / given)
     folder = next(filter(Path.is_dir, folders), None)
     if folder is None:
-        folder = find_run(given, [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()], "--model")
+        folder = find_run(
+            given,
+            [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()],
+            "--model",
+        )
     if folder is not None:
         return _start_from_folder(folder)
     if _is_hub_id(given):
         return _Start(path=given)
-    cure = did_you_mean(given, groups, limit=1) or f"choose {', '.join(groups)}, a run, a hub id or a folder"
-    raise refusal("unknown_model", f"'{given}' is neither a model group, a run, a hub id nor a folder", "--model", cure)
+    cure = (
+        did_you_mean(given, groups, limit=1)
+        or f"choose {', '.join(groups)}, a run, a hub id or a folder"
+    )
+    raise refusal(
+        "unknown_model",
+        f"'{given}' is neither a model group, a run, a hub id nor a folder",
+        "--model",
+        cure,
+    )
 
 
 _DEPTH = 3  # of a checkpoint below its run
@@ -153,7 +180,10 @@ _DEPTH = 3  # of a checkpoint below its run
 
 def _start_from_folder(folder: Path) -> _Start:
     """Return the start that a run, a folder in one, or another model's folder is."""
-    run = next((above for above in (folder, *folder.parents[:_DEPTH]) if (above / "plan.json").is_file()), None)
+    run = next(
+        (above for above in (folder, *folder.parents[:_DEPTH]) if (above / "plan.json").is_file()),
+        None,
+    )
     settings = RunRecord(run).settings if run else {}
     model = folder / "model" if folder == run else folder
     adapter = read_adapter(model)
@@ -163,11 +193,15 @@ def _start_from_folder(folder: Path) -> _Start:
     group = "demo" if is_demo or (base is not None and _has_demo_shape(base)) else None
     lacks_template = (model / "tokenizer_config.json").is_file() and read_template(model) is None
     context = read_context(base) if base else None
-    return _Start(group, str(folder), settings=settings, context=context, lacks_template=lacks_template)
+    return _Start(
+        group, str(folder), settings=settings, context=context, lacks_template=lacks_template
+    )
 
 
 def _has_demo_shape(model: Path) -> bool:
-    """Whether a model has the layers and the width of the demo's, for which its recipes were chosen."""
+    """Whether a model has the layers and the width of the demo's, for which its recipes were
+    chosen.
+    """
     demo = load_yaml((CONFIGS / "model" / "demo.yaml").read_text(encoding="utf-8"))["shape"]
     shape = read_shape(model)
     return shape is not None and (shape.layers, shape.hidden) == (demo["layers"], demo["hidden"])
@@ -180,7 +214,9 @@ def _is_hub_id(name: str) -> bool:
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a reward model."""
+    """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a
+    reward model.
+    """
     if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
         return None
     return f"trl_{data.kind}"
@@ -193,10 +229,11 @@ _FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, Ro
 
 
 def cluster(argv: list[str]) -> int:
-    """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration folder, or print it.
+    """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration
+    folder, or print it.
 
-    Raises UserError: those of VerbParser.parse; no_slurm, slurm_unresponsive, unknown_partition, cluster_exists,
-    not_writable.
+    Raises UserError: those of VerbParser.parse; no_slurm, slurm_unresponsive, unknown_partition,
+    cluster_exists, not_writable.
     """
     parser = build_cluster_parser()
     options = parser.parse(argv)
@@ -238,14 +275,20 @@ def _collect_facts() -> ClusterFacts:
     return ClusterFacts(
         settings=settings,
         accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
-        shared=sorted({mount.mountpoint for mount in mounts if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype)}),
+        shared=sorted(
+            {mount.mountpoint for mount in mounts if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype)}
+        ),
         containers=containers,
-        interfaces=sorted(filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))),
+        interfaces=sorted(
+            filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))
+        ),
     )
 
 
 def locate_option(group: str, name: str, usage: str | None) -> Path:
-    """Return where the file of a group's option is written. Raises UserError: usage, secret_on_line."""
+    """Return where the file of a group's option is written. Raises UserError: usage,
+    secret_on_line.
+    """
     if not re.fullmatch(r"\w[\w.-]*", name):
         message = f"names must match [A-Za-z0-9_][A-Za-z0-9_.-]*, got '{name}'"
         raise refusal("usage", message, "command line", usage)
@@ -256,7 +299,9 @@ def locate_option(group: str, name: str, usage: str | None) -> Path:
 
 
 def write_option(path: Path, text: str, beside: Mapping[str, object] | None = None) -> None:
-    """Write a new file, after renewing the JSON files `beside` it, by name. Raises UserError: not_writable."""
+    """Write a new file, after renewing the JSON files `beside` it, by name. Raises UserError:
+    not_writable.
+    """
     try:
         for name, content in (beside or {}).items():
             path.parent.mkdir(parents=True, exist_ok=True)

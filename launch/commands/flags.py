@@ -15,7 +15,12 @@ from typing import Any
 
 from launch.commands.tool_parsers import build_flags_parser
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
-from launch.host.interpreter import check_interpreter, find_package_folders, package_folders, trainer_python
+from launch.host.interpreter import (
+    check_interpreter,
+    find_package_folders,
+    package_folders,
+    trainer_python,
+)
 from launch.resources import ROOT, requirement
 from launch.terminal import echo, notify, print_json
 from launch.upstream.help_text import HelpTexts, read_help
@@ -50,7 +55,9 @@ _MAX_REASONS = 3  # in the sentence about unread help
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Why the help of some flags is unknown, and what brings it: an item of `unknown` in the JSON."""
+    """Why the help of some flags is unknown, and what brings it: an item of `unknown` in the
+    JSON.
+    """
 
     what: str = "help"
     reason: str
@@ -58,14 +65,20 @@ class Unread:
 
 
 def flags(args: list[str]) -> int:
-    """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag, ..."""
+    """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag,
+    ...
+    """
     options = build_flags_parser().parse(args)
     trainer = parse_trainer(options.trainer)
-    checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
+    checkout = (
+        None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
+    )
     is_named = checkout is None or checkout.found_by != SUBMODULE
     python = trainer_python(options.python)
     packages = _find_packages(options.python, python, may_start=not options.from_lock)
-    resolved = resolve_schema(trainer, checkout, packages, python, may_capture=is_named and not options.from_lock)
+    resolved = resolve_schema(
+        trainer, checkout, packages, python, may_capture=is_named and not options.from_lock
+    )
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)
     fields = [schema.fields[name] for name in _match_pattern(schema.fields, options.pattern)]
@@ -92,46 +105,68 @@ def flags(args: list[str]) -> int:
         print_json(content, indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
-    echo("\n".join(render_table(fields, former, width, help_texts.texts, full_help=bool(options.pattern))))
+    echo(
+        "\n".join(
+            render_table(fields, former, width, help_texts.texts, full_help=bool(options.pattern))
+        )
+    )
     count = f"{len(fields)} of {len(schema.fields)}" if options.pattern else str(len(fields))
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
     if unread:
         count = f"{len(help_texts.unread)} of {len(fields)} flag{'s' if len(fields) > 1 else ''}"
-        notify(f"the help of {count} is unread: {unread.reason}" + (f"; {unread.cure}" if unread.cure else ""))
+        notify(
+            f"the help of {count} is unread: {unread.reason}"
+            + (f"; {unread.cure}" if unread.cure else "")
+        )
     return EXIT_DONE
 
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
     """Return the folders of the packages of --python. Raises UserError: no_interpreter."""
     if problem := check_interpreter(configured, python, may_start=may_start):
-        message, cure = (text.replace("python=", "--python ") for text in (problem.message, problem.cure or ""))
+        message, cure = (
+            text.replace("python=", "--python ") for text in (problem.message, problem.cure or "")
+        )
         raise UserError(replace(problem, message=message, cure=cure or None))
-    return package_folders(python) if may_start or configured is None else find_package_folders(python)
+    return (
+        package_folders(python) if may_start or configured is None else find_package_folders(python)
+    )
 
 
 def flag_json(trainer: str, field: Field, help_texts: HelpTexts) -> dict[str, Any]:
-    """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest first.
+    """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest
+    first.
 
     A `help` of null is unknown if `unknown` has it, else the flag has none.
     """
     content = {name: getattr(field, name) for name in _ATTRIBUTES}
     reason = help_texts.unread.get(field.name)
     unknown = {**field.unknown, **({"help": reason} if reason else {})}
-    shown = {"help": help_texts.texts.get(field.name), "renamed_from": _earlier_names(trainer, field.name)}
+    shown = {
+        "help": help_texts.texts.get(field.name),
+        "renamed_from": _earlier_names(trainer, field.name),
+    }
     return {**content, "unknown": unknown, **shown}
 
 
 def _explain_unread(
-    help_texts: HelpTexts, trainer: str, checkout: Checkout | None, packages: Sequence[Path], python: str
+    help_texts: HelpTexts,
+    trainer: str,
+    checkout: Checkout | None,
+    packages: Sequence[Path],
+    python: str,
 ) -> Unread | None:
     """Return why help is unread and what brings it; None if all of it is read."""
     reasons = list(dict.fromkeys(help_texts.unread.values()))
     if not reasons:
         return None
     if trainer in TRL and not installed_version("trl", packages):
-        cure = f"`{python} -m pip install {requirement('train')}` installs it, --python PYTHON names where it is"
+        cure = (
+            f"`{python} -m pip install {requirement('train')}` installs it, --python PYTHON "
+            "names where it is"
+        )
         return Unread(reason=f"TRL is not installed for {python}", cure=cure)
     if trainer not in TRL and checkout is None:
         cure = f"`{fetch_command()}` fetches one, --upstream DIR names one that is elsewhere"
@@ -148,7 +183,9 @@ def render_table(
     *,
     full_help: bool,
 ) -> list[str]:
-    """Render each flag as a line (name, type, default, source line) and its help, in full or cut to `width` columns."""
+    """Render each flag as a line (name, type, default, source line) and its help, in full or cut to
+    `width` columns.
+    """
     names = [*(field.name for field in fields), *(entry.flag for entry in former)]
     name_width = max(map(len, names), default=0) + 3
     indent = " " * 6
@@ -156,7 +193,9 @@ def render_table(
     for field in fields:
         required = "*" if field.required else " "
         properties = [field.type, *_describe_properties(field)]
-        lines.append(f"{required} {field.name:<{name_width}}{'  '.join(properties)}  ({field.where})")
+        lines.append(
+            f"{required} {field.name:<{name_width}}{'  '.join(properties)}  ({field.where})"
+        )
         lines += textwrap.wrap(
             " ".join(help_texts.get(field.name, "").split()),
             max(46, width),
@@ -177,7 +216,11 @@ def render_table(
 def _describe_properties(field: Field) -> list[str]:
     properties = []
     if not field.required:
-        default = f"? ({field.unknown['default']})" if "default" in field.unknown else _format_value(field.default)
+        default = (
+            f"? ({field.unknown['default']})"
+            if "default" in field.unknown
+            else _format_value(field.default)
+        )
         properties.append(f"= {default}")
     if field.choices is not None:
         properties.append(f"one of {', '.join(_format_value(choice) for choice in field.choices)}")
@@ -191,7 +234,11 @@ def _describe_properties(field: Field) -> list[str]:
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if value and not set(value) & set(" \t\n'\"") else repr(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list | dict | bool)
+        else str(value)
+    )
 
 
 def _former_flags(trainer: str, schema: Schema) -> dict[str, LedgerEntry]:

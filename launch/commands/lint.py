@@ -32,15 +32,23 @@ def lint(argv: list[str]) -> int:
     parser = build_lint_parser()
     options = parser.parse(argv)
     if bool(options.files) == bool(command):
-        raise refusal("usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage)
+        raise refusal(
+            "usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage
+        )
     trainer = None if options.trainer is None else TrainerScript(parse_trainer(options.trainer))
-    packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    packages = [
+        Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))
+    ]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
     checkout = find_checkout(root, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
     schemas = TrainerSchemas(checkout, packages, may_capture=not options.from_lock and is_named)
     checker = CommandChecker(schemas)
-    reports = [check_argv(command, checker)] if command else list(check_files(options.files, checker, trainer))
+    reports = (
+        [check_argv(command, checker)]
+        if command
+        else list(check_files(options.files, checker, trainer))
+    )
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     notes = [note for report in reports for note in report.notes]
     for report in reports:
@@ -64,7 +72,8 @@ def lint(argv: list[str]) -> int:
 def _is_undecided(reports: Iterable[FileReport]) -> bool:
     """Return True if a command is undecided, or part of a file was not read."""
     return any(
-        any(verdict.ok is None for verdict in report.verdicts) or any(note.id != "empty_file" for note in report.notes)
+        any(verdict.ok is None for verdict in report.verdicts)
+        or any(note.id != "empty_file" for note in report.notes)
         for report in reports
     )
 
@@ -88,7 +97,11 @@ def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:
     counts = {outcome: sum(verdict.ok is ok for verdict in verdicts) for ok, outcome in _OUTCOMES}
     listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     against = "the lock of the pin (no checkout found)" if checkout is None else checkout.describe()
-    return f"{len(verdicts)} command{'s' if len(verdicts) != 1 else ''}: {listed}; checked against {against}"
+    return (
+        f"{len(verdicts)} command{'s' if len(verdicts) != 1 else ''}: {listed}; checked "
+        "against "
+        f"{against}"
+    )
 
 
 _OUTCOMES = ((True, "accepted"), (False, "refused"), (None, "undecided"))

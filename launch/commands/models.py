@@ -1,4 +1,6 @@
-"""The verbs of a trained model: `generate` answers, `eval` against those it comes from, `merge` of its adapter."""
+"""The verbs of a trained model: `generate` answers, `eval` against those it comes from, `merge` of
+its adapter.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from pathlib import Path
 from launch.commands.run_parsers import build_eval_parser, build_generate_parser, build_merge_parser
 from launch.errors import EXIT_DONE, EXIT_STOPPED, UserError, refusal
 from launch.evaluation.evaluate import describe_scores, evaluate_model
-from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
+from launch.evaluation.generation import (
+    Answer,
+    Messages,
+    Sampling,
+    as_conversation,
+    open_responder,
+    read_prompts,
+)
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
@@ -28,8 +37,8 @@ from launch.worker.json_codec import to_json, versioned
 def generate(argv: list[str]) -> int:
     """Print or write the answers of the named models.
 
-    Raises UserError: those of VerbParser.parse; bad_prompts, out_not_writable; those of find_model and
-    open_responder; prompt_too_long, generation_failed.
+    Raises UserError: those of VerbParser.parse; bad_prompts, out_not_writable; those of find_model
+    and open_responder; prompt_too_long, generation_failed.
     """
     parser = build_generate_parser()
     options = parser.parse(argv)
@@ -40,9 +49,14 @@ def generate(argv: list[str]) -> int:
         problem = error.problems[0]
         if problem.id != "unknown_run" or len(names) < 2:
             raise
-        raise UserError(replace(problem, cure=f"{problem.cure}; a prompt is put in quotes")) from None
+        raise UserError(
+            replace(problem, cure=f"{problem.cure}; a prompt is put in quotes")
+        ) from None
     sampling = Sampling(
-        seed=options.seed, temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_tokens
+        seed=options.seed,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
     )
     if options.chat:
         _chat(models, sampling, options.system)
@@ -63,15 +77,24 @@ def generate(argv: list[str]) -> int:
     return EXIT_DONE
 
 
-def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple[list[str], list[Messages]]:
-    """Return the names of the runs, and a conversation per prompt; none for a chat. Raises UserError: usage."""
+def _read_conversations(
+    options: argparse.Namespace, usage: str | None
+) -> tuple[list[str], list[Messages]]:
+    """Return the names of the runs, and a conversation per prompt; none for a chat. Raises
+    UserError: usage.
+    """
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
     if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
-        raise refusal("usage", "'generate' takes models, followed by prompts", "command line", usage)
+        raise refusal(
+            "usage", "'generate' takes models, followed by prompts", "command line", usage
+        )
     if takes_prompt:
         later = range(1, len(names) - 1)  # the first is a model and the last a prompt
-        count = next((at for at in later if " " in names[at] and not Path(names[at]).is_dir()), len(names) - 1)
+        count = next(
+            (at for at in later if " " in names[at] and not Path(names[at]).is_dir()),
+            len(names) - 1,
+        )
         return names[:count], [as_conversation(prompt, options.system) for prompt in names[count:]]
     return names, read_prompts(options.prompts, options.system) if options.prompts else []
 
@@ -84,7 +107,9 @@ def _answer_all(
         notify(f"loading {model.label}")
         with open_responder(model) as responder:
             responder.refuse_long_prompts(conversations)
-            answers.append([responder.answer(conversation, sampling) for conversation in conversations])
+            answers.append(
+                [responder.answer(conversation, sampling) for conversation in conversations]
+            )
     return answers
 
 
@@ -95,7 +120,9 @@ def _chat(models: Sequence[ModelSource], sampling: Sampling, system: str | None)
         responders = [stack.enter_context(open_responder(model)) for model in models]
         conversations: list[Messages] = [as_conversation("", system)[:-1] for _ in models]
         for turn in _read_turns():
-            for model, responder, conversation in zip(models, responders, conversations, strict=True):
+            for model, responder, conversation in zip(
+                models, responders, conversations, strict=True
+            ):
                 conversation.append({"role": "user", "content": turn})
                 responder.refuse_long_prompts([conversation])
                 answer = responder.answer(conversation, sampling)
@@ -113,7 +140,9 @@ def _read_turns() -> Iterator[str]:
 
 
 def _describe(
-    models: Sequence[ModelSource], conversations: Sequence[Messages], answers: Sequence[Sequence[Answer]]
+    models: Sequence[ModelSource],
+    conversations: Sequence[Messages],
+    answers: Sequence[Sequence[Answer]],
 ) -> Iterator[str]:
     """Yield the answers; with headings where there are several."""
     for number, conversation in enumerate(conversations):
@@ -135,17 +164,23 @@ def _as_rows(
     sampling: Sampling,
 ) -> Iterator[dict[str, object]]:
     for number, conversation in enumerate(conversations):
-        by_run = {model.label: to_json(of_model[number]) for model, of_model in zip(models, answers, strict=True)}
+        by_run = {
+            model.label: to_json(of_model[number])
+            for model, of_model in zip(models, answers, strict=True)
+        }
         yield versioned({"messages": conversation, "seed": sampling.seed, "answers": by_run})
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
-    """Write the answers; called without rows before the models are loaded. Raises UserError: out_not_writable."""
+    """Write the answers; called without rows before the models are loaded. Raises UserError:
+    out_not_writable.
+    """
     try:
         if rows:
             write_json_lines(path, rows)
         else:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")  # as long as the name that is written first
+            # as long as the name that is written first
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.touch()
             temporary.unlink()
     except OSError as error:
@@ -177,8 +212,8 @@ def eval(argv: list[str]) -> int:
 def merge(argv: list[str]) -> int:
     """Merge the adapter of a run, or in a folder.
 
-    Raises UserError: usage, unknown_run, ambiguous_run, not_an_adapter, merge_unfinished, adapter_base, bad_adapter,
-    merged_folder_taken, missing_packages, merge_failed, merge_differs.
+    Raises UserError: usage, unknown_run, ambiguous_run, not_an_adapter, merge_unfinished,
+    adapter_base, bad_adapter, merged_folder_taken, missing_packages, merge_failed, merge_differs.
     """
     options = build_merge_parser().parse(argv)
     adapter = _find_adapter(options.name, options.runs)
@@ -208,10 +243,15 @@ def describe_merged(merged: Merged) -> list[str]:
     """Describe a merged model in lines: where it is, and how it compares with base + adapter."""
     how = "" if merged.built else " (already there)"
     comparison = (
-        f"its logits on {merged.tokens:,} tokens differ from base + adapter by {merged.error:.2g} of their standard "
-        f"deviation (at most {merged.tolerance:g}); the adapter changes them by {merged.adapter_effect:.2g}"
+        f"its logits on {merged.tokens:,} tokens differ from base + adapter by {merged.error:.2g} "
+        "of their standard "
+        f"deviation (at most {merged.tolerance:g}); the adapter changes them by "
+        f"{merged.adapter_effect:.2g}"
     )
     lines = [f"the merged model is in {merged.folder}{how}", comparison]
     if merged.quantized_error is not None:
-        lines.append(f"from the 4-bit base + adapter that was trained they differ by {merged.quantized_error:.2g}")
+        lines.append(
+            "from the 4-bit base + adapter that was trained they differ by "
+            f"{merged.quantized_error:.2g}"
+        )
     return lines

@@ -32,9 +32,9 @@ examples:
   launch plan stage=sft --cfg job                               the composed configuration only
   launch plan pipeline=sft,dpo gpus=8                           all stages, and what they cost
 
-Prints what `run` would do and starts nothing: the exact command, ready to paste; the batch arithmetic; the predicted
-memory of a GPU; the environment; every flag with the override or the file and line that sets it. It needs no GPU, no
-torch and no checkout of open-instruct.
+Prints what `run` would do and starts nothing: the exact command, ready to paste; the batch
+arithmetic; the predicted memory of a GPU; the environment; every flag with the override or the file
+and line that sets it. It needs no GPU, no torch and no checkout of open-instruct.
 
 exit codes: 0 planned; 2 it cannot work, and the messages say why
 """
@@ -66,7 +66,9 @@ def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:
     costs = forecast_pipeline(pipeline, os.environ)
     planned = [PlannedRun(plan) for plan in pipeline.plans]
     if json:
-        stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
+        stages = [
+            {**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)
+        ]
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE
     for run in planned:
@@ -83,7 +85,9 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
-    """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to paste."""
+    """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to
+    paste.
+    """
     plan, redactor = planned.plan, process_redactor()
     lines = [f"{name:<11} {text}" for name, text in planned.facts()]
     lines += ["", "environment"]
@@ -102,7 +106,10 @@ def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:
     """Return the command as lines of shell: environment first, then one flag per line."""
     redactor, lines = process_redactor(), ["env"]
     lines += [f"-u {name}" for name in unset]
-    lines += [f"{name}={shlex.quote(redactor.redact_value(name, value))}" for name, value in plan.env.items()]
+    lines += [
+        f"{name}={shlex.quote(redactor.redact_value(name, value))}"
+        for name, value in plan.env.items()
+    ]
     for position, argument in enumerate(redactor.redact_argv(plan.command)):
         text = quote_argument(argument)
         is_flag = argument.startswith("--") and argument != "--"

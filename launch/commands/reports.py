@@ -1,4 +1,6 @@
-"""`report RUN...`: a page of one run or several; `compare RUN RUN...`: what differs, and what came of it."""
+"""`report RUN...`: a page of one run or several; `compare RUN RUN...`: what differs, and what came
+of it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from launch.api.running import Run
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, refusal
 from launch.evaluation.comparison import comparison_tables
-from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
+from launch.execution.report.page import (
+    FILE,
+    announce_reading,
+    render_document,
+    render_runs,
+    save_page,
+)
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
@@ -21,8 +29,9 @@ from launch.trials.view import read_trial, trial_verb
 
 
 def report(argv: list[str]) -> int:
-    """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option,
-    usage, report_not_written."""
+    """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run,
+    no_record, unknown_option, usage, report_not_written.
+    """
     options = build_report_parser().parse(argv)
     if len(options.names) == 1 and (pipeline := find_pipeline(options.names[0], options.runs)):
         page: Path = options.output or pipeline / FILE
@@ -41,7 +50,9 @@ def report(argv: list[str]) -> int:
 
 
 def _render(folders: Sequence[Path], runs: Path) -> str:
-    """Return the page of one trial, or of the runs; a trial among several (`runs/sft/*`) is left out with a notice."""
+    """Return the page of one trial, or of the runs; a trial among several (`runs/sft/*`) is left
+    out with a notice.
+    """
     if len(folders) == 1 and trial_verb(folders[0]):
         return render_document(read_trial(folders[0]))
     trials = [folder for folder in folders if trial_verb(folder)]
@@ -57,20 +68,24 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
 
 
 def _find_folder(name: str, runs: Path) -> Path:
-    """Return the folder that a name means; one that a crash left half-written counts. Raises UserError: unknown_run,
-    ambiguous_run, no_record."""
+    """Return the folder that a name means; one that a crash left half-written counts. Raises
+    UserError: unknown_run, ambiguous_run, no_record.
+    """
     for folder in (Path(name).expanduser(), runs / name):
         if is_run_folder(folder) or trial_verb(folder):
             return folder.resolve()
         if folder.is_dir() and not any(folder.iterdir()):
-            raise refusal("no_record", f"{folder} is empty: no run has written to it", "command line")
+            raise refusal(
+                "no_record", f"{folder} is empty: no run has written to it", "command line"
+            )
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
     return resolve_run(name, runs, [*find_job_folders(runs), *trials])
 
 
 def compare(argv: list[str]) -> int:
-    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run, unknown_option,
-    no_checkpoint."""
+    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run,
+    unknown_option, no_checkpoint.
+    """
     parser = build_compare_parser()
     options = parser.parse(argv)
     if len(options.names) < 2:

@@ -25,11 +25,12 @@ examples:
   launch stage=dpo recipe.beta=1,5 sweep=true               one run after the other, as `launch trial`
   launch pipeline=sft,dpo gpus=8 evaluate=true              DPO from the SFT's model
 
-Plans the stage, checks this machine, trains under a supervisor and records the run in runs/STAGE/NAME. The same command
-resumes an unfinished run and reports a finished one.
+Plans the stage, checks this machine, trains under a supervisor and records the run in
+runs/STAGE/NAME. The same command resumes an unfinished run and reports a finished one.
 
 keys of run:
-  pipeline=A,B        each stage starts from the model of the one before; A:key=value applies to one stage
+  pipeline=A,B        each stage starts from the model of the one before; A:key=value applies to one
+                      stage
   stop_if_worse=true  end a pipeline at a stage whose evaluate=true finds a significant loss
   restart=true        archive an earlier run of the same plan and start over
   detach=true         return when the run has started; it survives the terminal
@@ -38,32 +39,42 @@ keys of run:
   tracking=WHERE      wandb, wandb_offline or tensorboard
   report=false        write no report.html at the end
   hub.push=OWNER/NAME push the model to the Hugging Face hub at the end
-  allow=[ID]          turn a rule, guard or expectation into a warning; every message ends with its id
+  allow=[ID]          turn a rule, guard or expectation into a warning; every message ends with its
+                      id
 `launch help keys` lists the keys used most. `--cfg job` prints the composed configuration.
 
-exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a guard or the evidence stopped it;
-130 interrupted
-"""
+exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a guard or the
+evidence stopped it; 130 interrupted """
 
 
 def run(line: CommandLine) -> int:
-    """Run the composed stage, or the stages of a pipeline, to the end and return the exit code. Raises UserError when
-    it cannot be started."""
+    """Run the composed stage, or the stages of a pipeline, to the end and return the exit code.
+    Raises UserError when it cannot be started.
+    """
     if pipeline := plan_pipeline(line, notify):
         from launch.pipelines.engine import run_pipeline
 
         is_detached = any(plan.config.detach for plan in pipeline.plans)
-        return _start(lambda make_display: run_pipeline(pipeline, make_display, run_planned), is_detached=is_detached)
+        return _start(
+            lambda make_display: run_pipeline(pipeline, make_display, run_planned),
+            is_detached=is_detached,
+        )
     if line.sweeps:
         return trial(line)
 
     def run_stage(composed: Composed) -> int:
         is_detached = composed.config.detach
-        return _start(lambda make_display: run_composed(composed, make_display), is_detached=is_detached)
+        return _start(
+            lambda make_display: run_composed(composed, make_display), is_detached=is_detached
+        )
 
     return compose(line, run_stage)
 
 
 def _start(task: Callable[[Callable[[Path], Display]], int], *, is_detached: bool) -> int:
     """Call `task` with what makes the display of a run folder."""
-    return run_detached(task, describe_detached_run) if is_detached else task(lambda folder: display_for(sys.stdout))
+    return (
+        run_detached(task, describe_detached_run)
+        if is_detached
+        else task(lambda folder: display_for(sys.stdout))
+    )

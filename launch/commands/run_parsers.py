@@ -1,4 +1,6 @@
-"""The arguments and the help of the verbs that look at runs; imports little, because shell completion reads them."""
+"""The arguments and the help of the verbs that look at runs; imports little, because shell
+completion reads them.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ examples:
   launch status
   launch status sft_25pct/gpu8-8fa3c2d1 --json | jq '.[].step'
 
-List runs and submitted jobs with their state, step, loss, tokens/s and time left; for a Slurm job also its id, the
-reason why it waits, its nodes and what is left of its time limit.
+List runs and submitted jobs with their state, step, loss, tokens/s and time left; for a Slurm job
+also its id, the reason why it waits, its nodes and what is left of its time limit.
 
 arguments:
-states: running, done, failed, stopped (by the user), unfinished (its launcher ended without recording an outcome),
+states: running, done, failed, stopped (by the user), unfinished (its launcher ended without
+recording an outcome),
         unreadable; for a job also pending, starting, requeued, submitted (Slurm was not queried or did not answer),
         ended (before the run began)""")
     parser.add("names", metavar="RUN", nargs="*", help=f"{_RUN}; default: all runs")
@@ -38,7 +41,11 @@ examples:
 
 Print what a run's display showed, from its record, and how the run ended.""")
     parser.add("name", metavar="RUN", help=_RUN)
-    follow = "wait for a pending job and continue until the run ends, across requeues; Ctrl-C only stops following"
+    follow = (
+        "wait for a pending job and continue until the run ends, across requeues; Ctrl-C "
+        "only "
+        "stops following"
+    )
     parser.add("-f", "--follow", action="store_true", help=follow)
     which = parser.arguments.add_mutually_exclusive_group()
     rank = "the whole log of one rank, on whichever node it ran"
@@ -56,8 +63,9 @@ examples:
   launch report runs/sft/*                                every run of a stage, in ./report.html
   launch report sft/rollout-gpu1-2-8                      the widths of a rollout; a bench and a tune likewise
 
-Write one HTML file that needs no network: how the run ended, its curves, phases, evidence, guards, plan and versions.
-A run writes it by itself at its end (report=false leaves it out); the verb renews it, also while the run is live.""")
+Write one HTML file that needs no network: how the run ended, its curves, phases, evidence, guards,
+plan and versions. A run writes it by itself at its end (report=false leaves it out); the verb
+renews it, also while the run is live.""")
     parser.add("names", metavar="RUN", nargs="+", help=f"{_RUN}; or one rollout, bench, tune")
     page = "the page; default: report.html in the run's folder, of several runs ./report.html"
     parser.add("-o", "--output", metavar="FILE", type=_path, help=page)
@@ -70,11 +78,13 @@ def build_stop_parser() -> VerbParser:
 examples:
   launch stop gpu8-8fa3c2d1
 
-Stop a run from another terminal, as Ctrl-C does in its own: end all of its processes and wait until they are gone. A
-Slurm job is cancelled. What was trained since the last checkpoint is lost; the same command resumes the run from there.
+Stop a run from another terminal, as Ctrl-C does in its own: end all of its processes and wait until
+they are gone. A Slurm job is cancelled. What was trained since the last checkpoint is lost; the
+same command resumes the run from there.
 
 arguments:
-exit codes: 0 all of it has ended; 1 some of it is left after 30 s (90 s for a job); 2 it is not running""")
+exit codes: 0 all of it has ended; 1 some of it is left after 30 s (90 s for a job); 2 it is not
+running""")
     parser.add("name", metavar="RUN", help=_RUN)
     return _with_runs(parser)
 
@@ -90,19 +100,26 @@ examples:
   launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
   launch eval Qwen/Qwen2.5-0.5B-Instruct tasks=ifeval       a base model alone, without a verdict
 
-Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same questions in the
-run's chat template, with the run's Python. A task's verdict is better, worse or same (no significant
-difference): whether the 95% interval of the mean difference from the base, paired by question, excludes 0. Results and
-answers are cached in RUN/evaluation by content and never computed twice.
+Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same
+questions in the run's chat template, with the run's Python. A task's verdict is better, worse or
+same (no significant difference): whether the 95% interval of the mean difference from the base,
+paired by question, excludes 0. Results and answers are cached in RUN/evaluation by content and
+never computed twice.
 
 arguments:
-exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut off)""")
+exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut
+off)""")
     parser.add("name", metavar="RUN", help=f"{_RUN}, or RUN/step_N; {_BASE}")
-    tasks = "held_out, the run's held-out rows; tasks or groups of the harness; tulu3, demo; or a folder of own tasks"
+    tasks = (
+        "held_out, the run's held-out rows; tasks or groups of the harness; tulu3, demo; or a "
+        "folder of own tasks"
+    )
     parser.add_key("tasks", "NAME,...", tasks)
     parser.add_key("limit", "N", "questions of each task (all)", type=number(int, 1))
     parser.add_key("batch_size", "N", "questions at once (8)", type=number(int, 1), default=8)
-    parser.add_key("report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True)
+    parser.add_key(
+        "report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True
+    )
     return _with_runs(parser, json="print one object; tasks[].verdict is better, worse or same")
 
 
@@ -116,15 +133,22 @@ examples:
   launch generate sft/a --chat                                                       a conversation
   launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
 
-Generate with the models of finished runs, whole or adapters, each in its own chat template and with its own Python.
-The first argument is a model and the last one a prompt; between them the prompts begin at the first with a space.
+Generate with the models of finished runs, whole or adapters, each in its own chat template and with
+its own Python. The first argument is a model and the last one a prompt; between them the prompts
+begin at the first with a space.
 
 arguments:
 exit codes: 0 answered; 2 a run has no model, or a prompt does not fit""")
     parser.add("names", metavar="RUN", nargs="+", help=f"{_RUN}; {_BASE}")
-    parser.add_key("prompts", "FILE", "one prompt a line, or .jsonl with `prompt` or `messages`", type=_path)
+    parser.add_key(
+        "prompts", "FILE", "one prompt a line, or .jsonl with `prompt` or `messages`", type=_path
+    )
     parser.add_key("out", "FILE", "write the answers as JSON lines", type=_path)
-    parser.add("--chat", action="store_true", help="read the user's turns from the terminal until it ends (Ctrl-D)")
+    parser.add(
+        "--chat",
+        action="store_true",
+        help="read the user's turns from the terminal until it ends (Ctrl-D)",
+    )
     parser.add_key("system", "TEXT", "a system message ahead of each prompt")
     temperature = "0: the most likely token each time (default); above 0: sample"
     parser.add_key("temperature", "T", temperature, type=number(float, 0, 100), default=0.0)
@@ -143,13 +167,16 @@ examples:
   launch compare sft/gpu8-8fa3c2d1 sft/lower_lr
   launch compare dpo/a dpo/b dpo/c --json | jq '.runs[].loss_verdict'
 
-Print what differs between runs (settings, data, versions, patches), their losses after the same number of tokens,
-speed and peak memory. The first run is what the others are compared with; differences within the noise that the
-stage's benches measured count as `same`.
+Print what differs between runs (settings, data, versions, patches), their losses after the same
+number of tokens, speed and peak memory. The first run is what the others are compared with;
+differences within the noise that the stage's benches measured count as `same`.
 
 arguments:
 exit codes: 0 compared; 2 a run does not exist""")
-    run = f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too; {_BASE}, of which the scores"
+    run = (
+        f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too; {_BASE}, of "
+        "which the scores"
+    )
     parser.add("names", metavar="RUN", nargs="+", help=run)
     return _with_runs(parser, json="print one object")
 
@@ -160,9 +187,10 @@ def build_merge_parser() -> VerbParser:
 examples:
   launch merge lora_sft/gpu1-8fa3c2d1
 
-Merge a run's LoRA adapter into the model that it was trained on, write the result to RUN/merged, and compare it with
-base + adapter on the run's first samples. RUN/model stays the adapter. Tokenizer, chat template and generation config
-are kept. A 4-bit base is merged as its checkpoint has it, not in 4 bit.
+Merge a run's LoRA adapter into the model that it was trained on, write the result to RUN/merged,
+and compare it with base + adapter on the run's first samples. RUN/model stays the adapter.
+Tokenizer, chat template and generation config are kept. A 4-bit base is merged as its checkpoint
+has it, not in 4 bit.
 
 arguments:
 exit codes: 0 the merged model is there; 2 it cannot be made, or computes something else""")
@@ -172,7 +200,9 @@ exit codes: 0 the merged model is there; 2 it cannot be made, or computes someth
 
 def _with_runs(parser: VerbParser, json: str | None = None) -> VerbParser:
     """Add `runs=`, and `--json` with this help."""
-    parser.add_key("runs", "DIR", "the folder of the runs, if not ./runs", type=_path, default=Path("runs"))
+    parser.add_key(
+        "runs", "DIR", "the folder of the runs, if not ./runs", type=_path, default=Path("runs")
+    )
     if json is not None:
         parser.add("--json", action="store_true", help=json)
     return parser

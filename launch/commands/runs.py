@@ -1,4 +1,6 @@
-"""`status`: the runs and their jobs; `logs RUN`: what a run's display showed, a rank's whole log or its job's log."""
+"""`status`: the runs and their jobs; `logs RUN`: what a run's display showed, a rank's whole log or
+its job's log.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from launch.execution.record.outcome import describe_cure, folder_status, read_o
 from launch.execution.record.reader import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
 from launch.planning.find_runs import resolve_run, run_name
-from launch.slurm.jobs import JobFolder, JobStatus, find_job_folder, find_job_folders, read_job_status
+from launch.slurm.jobs import (
+    JobFolder,
+    JobStatus,
+    find_job_folder,
+    find_job_folders,
+    read_job_status,
+)
 from launch.slurm.queue import QueuedJob
 from launch.terminal import echo, printable
 
@@ -38,8 +46,9 @@ _UPCOMING = ("pending", "requeued", "starting")  # states of a job whose run is 
 def logs(argv: list[str]) -> int:
     """Print the display's lines of a run, the log of one rank or that of its Slurm job.
 
-    `--follow` waits for a pending job and continues until the run ends, across requeues. Ctrl-C stops following, not
-    the run. Raises UserError: unknown_run, ambiguous_run, no_such_rank, no_job_log; those of VerbParser.parse.
+    `--follow` waits for a pending job and continues until the run ends, across requeues. Ctrl-C
+    stops following, not the run. Raises UserError: unknown_run, ambiguous_run, no_such_rank,
+    no_job_log; those of VerbParser.parse.
     """
     options = build_logs_parser().parse(argv)
     folder = resolve_run(options.name, options.runs, list(find_job_folders(options.runs)))
@@ -52,7 +61,11 @@ def logs(argv: list[str]) -> int:
         if not _has_begun(folder) and not _wait_for_begin(jobs, options.follow):
             return EXIT_DONE
         rank = options.rank
-        view = Replay(folder, sys.stdout) if rank is None else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
+        view = (
+            Replay(folder, sys.stdout)
+            if rank is None
+            else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
+        )
         follow(view, is_active)
     except KeyboardInterrupt:
         echo(f"\n{run_name(folder)} continues", file=sys.stderr)
@@ -73,23 +86,33 @@ class _RunJobs:
 
     def status(self, max_age: float = _QUERY_INTERVAL) -> JobStatus:
         """Return the run's status, from a query to Slurm at most `max_age` seconds old."""
-        if self.folder is not None and (not self._queried or time.monotonic() - self._queried > max_age):
+        if self.folder is not None and (
+            not self._queried or time.monotonic() - self._queried > max_age
+        ):
             self._queue = tables.query_queue(self._runs)
             self._queried = time.monotonic()
         return read_job_status(self.run, self._runs, self._queue)
 
     def is_active(self) -> bool:
-        """Whether there is something to follow: a job that has failed may be about to be requeued."""
+        """Whether there is something to follow: a job that has failed may be about to be
+        requeued.
+        """
         if is_running(self.run):
             return True
         status = self.status(_QUERY_INTERVAL_AT_END)
-        return status.state in _UPCOMING or (status.job is not None and status.job.is_live and status.state != "done")
+        return status.state in _UPCOMING or (
+            status.job is not None and status.job.is_live and status.state != "done"
+        )
 
     def find_log(self) -> Path:
         """Return the log of the last job. Raises UserError: no_job_log."""
         job_id = self.status().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
-            cure = "it has not started, or its script writes elsewhere" if job_id else "no job was submitted for it"
+            cure = (
+                "it has not started, or its script writes elsewhere"
+                if job_id
+                else "no job was submitted for it"
+            )
             raise refusal("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure)
         return self.folder.log(job_id)
 
@@ -99,7 +122,9 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
-    """Wait for a submitted run to begin, printing why it waits; False if it never does, or without `following`."""
+    """Wait for a submitted run to begin, printing why it waits; False if it never does, or without
+    `following`.
+    """
     printed = ""
     while not _has_begun(jobs.run):
         status = jobs.status()
@@ -109,7 +134,11 @@ def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
                 echo(_describe_never_began(jobs, status))
                 return False
             break
-        reason = str(status.job) if status.job else f"job {status.job_id}, about which Slurm reports nothing"
+        reason = (
+            str(status.job)
+            if status.job
+            else f"job {status.job_id}, about which Slurm reports nothing"
+        )
         if reason != printed:
             printed = reason
             echo(f"{run_name(jobs.run)} has not started: {reason}", flush=True)
@@ -135,7 +164,9 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
 
 
 def _find_rank_log(folder: Path, rank: int) -> Path:
-    """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError: no_such_rank."""
+    """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError:
+    no_such_rank.
+    """
     paths = [*folder.glob("nodes/*/logs/rank-*.log"), *folder.glob("logs/rank-*.log")]
     logs = {path.stem.removeprefix("rank-"): path for path in paths if path.is_file()}
     if str(rank) not in logs:

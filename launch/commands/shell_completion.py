@@ -1,6 +1,8 @@
-"""Shell completion of verbs, runs, trainers, choices, keys and flags, without Hydra, which takes a second to import.
+"""Shell completion of verbs, runs, trainers, choices, keys and flags, without Hydra, which takes a
+second to import.
 
-The shell functions are Hydra's own (`launch -sc install=bash`); they call `launch -sc query=bash`, which ends here.
+The shell functions are Hydra's own (`launch -sc install=bash`); they call `launch -sc query=bash`,
+which ends here.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _QUERY = "query="
 
 def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Print the candidates if the shell asks for them; return False for any other command line."""
-    shell = next((argument.partition("=")[2] for argument in arguments if argument.startswith(_QUERY)), None)
+    shell = next(
+        (argument.partition("=")[2] for argument in arguments if argument.startswith(_QUERY)), None
+    )
     if shell is None or not any(argument in _OPTIONS for argument in arguments):
         return False
     point = environ.get("COMP_POINT", "")
@@ -30,7 +34,9 @@ def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def candidates(line: str) -> list[str]:
-    """Return the words that can stand at the end of `line`, which begins with the program's name."""
+    """Return the words that can stand at the end of `line`, which begins with the program's
+    name.
+    """
     words = line.split(" ")[1:]
     before, current = [word for word in words[:-1] if word], words[-1] if words else ""
     verb = VERBS.get(before[0]) if before else None
@@ -79,7 +85,9 @@ def _choices(key: str) -> list[str]:
 
 
 def _trainer_of(before: Sequence[str]) -> str:
-    """Return the trainer that the line chooses, or the file of its stage; finetune if it is not found."""
+    """Return the trainer that the line chooses, or the file of its stage; finetune if it is not
+    found.
+    """
     from launch.config.origins import Origins
 
     choices = dict(word.split("=", 1) for word in before if word.startswith(("stage=", "trainer=")))

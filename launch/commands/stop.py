@@ -1,4 +1,6 @@
-"""`stop RUN`: end a run or a pipeline from another terminal, as Ctrl-C does in its own; Slurm jobs are cancelled."""
+"""`stop RUN`: end a run or a pipeline from another terminal, as Ctrl-C does in its own; Slurm jobs
+are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before 
 
 
 def stop(argv: list[str]) -> int:
-    """Cancel a run's Slurm job, or those of a pipeline's stages, or signal its launcher to end all processes, and wait
-    until that has happened.
+    """Cancel a run's Slurm job, or those of a pipeline's stages, or signal its launcher to end all
+    processes, and wait until that has happened.
 
-    Raises UserError: not_running, runs_elsewhere, launcher_mismatch, job_mismatch, scancel_refused, unknown_run,
-    ambiguous_run, slurm_unresponsive, usage.
+    Raises UserError: not_running, runs_elsewhere, launcher_mismatch, job_mismatch, scancel_refused,
+    unknown_run, ambiguous_run, slurm_unresponsive, usage.
     """
     options = build_stop_parser().parse(argv)
     runs: Path = options.runs
@@ -43,12 +45,18 @@ def stop(argv: list[str]) -> int:
     holder = Run(folder).holder
     of_runs = [run for _, run in stage_runs(pipeline)] if pipeline else [folder]
     names = [
-        run.with_name(run.name + suffix) for run in of_runs for suffix in ("", TOKENIZE_SUFFIX if pipeline else "")
+        run.with_name(run.name + suffix)
+        for run in of_runs
+        for suffix in ("", TOKENIZE_SUFFIX if pipeline else "")
     ]
-    folders = [job_folder for name in dict.fromkeys(names) if (job_folder := find_job_folder(name, runs))]
+    folders = [
+        job_folder for name in dict.fromkeys(names) if (job_folder := find_job_folder(name, runs))
+    ]
     try:
         jobs = _find_live_jobs(folders)
-    except UserError:  # Slurm does not answer; it is not needed for a launcher on this machine or without any job
+    except (
+        UserError
+    ):  # Slurm does not answer; it is not needed for a launcher on this machine or without any job
         is_local = holder is not None and holder.machine == this_process().machine
         if not is_local and any(map(find_job_ids, folders)):
             raise
@@ -67,11 +75,18 @@ def _find_live_jobs(folders: Sequence[JobFolder]) -> list[tuple[JobFolder, Queue
     return [(folder, job) for folder in folders for job in find_jobs(folder, queue) if job.is_live]
 
 
-def _cancel(folder: Path, jobs: Sequence[tuple[JobFolder, QueuedJob]], folders: Sequence[JobFolder]) -> int:
+def _cancel(
+    folder: Path, jobs: Sequence[tuple[JobFolder, QueuedJob]], folders: Sequence[JobFolder]
+) -> int:
     for job_folder, job in jobs:
         if not is_proven_job(job_folder, job):
-            message = f"{job_folder.path} names {job}, whose script does not use that folder: nothing was cancelled"
-            raise refusal("job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}")
+            message = (
+                f"{job_folder.path} names {job}, whose script does not use that folder: "
+                "nothing was cancelled"
+            )
+            raise refusal(
+                "job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}"
+            )
     ids = [job.job_id for _, job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:
@@ -91,7 +106,8 @@ def _terminate(folder: Path, holder: Holder) -> int:
         echo(f"{run.name} is stopped")
         return EXIT_DONE
     echo(
-        f"process {holder.pid} is still running after {STOP_PATIENCE:.0f} s; kill -KILL {holder.pid} ends it, and then "
+        f"process {holder.pid} is still running after {STOP_PATIENCE:.0f} s; kill -KILL "
+        f"{holder.pid} ends it, and then "
         "every process of the run ends by itself within 15 s"
     )
     return EXIT_FAILED

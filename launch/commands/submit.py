@@ -1,4 +1,6 @@
-"""The verbs of Slurm: `submit` a plan, several stages as a chain, a sweep as an array; `node` runs on each node."""
+"""The verbs of Slurm: `submit` a plan, several stages as a chain, a sweep as an array; `node` runs
+on each node.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,15 @@ examples:
   launch submit sweep=true stage=dpo gpus=8 recipe.learning_rate=1e-7,3e-7  an array
   launch submit stage=sft gpus=8 cluster.partition=gpu 'cluster.time="24:00:00"'
 
-Plans on this machine, asks Slurm whether it would accept the job, and submits it. The job resumes after its time limit
-or a lost node. `launch cluster NAME` drafts the description that `cluster=NAME` selects.
+Plans on this machine, asks Slurm whether it would accept the job, and submits it. The job resumes
+after its time limit or a lost node. `launch cluster NAME` drafts the description that
+`cluster=NAME` selects.
 
 keys of submit:
-  pipeline=A,B        a chain: each stage starts from the model of the one before; A:key=value applies to one stage
-  evaluate=true       another job scores each model once its run is done; no run waits for it or fails with it
+  pipeline=A,B        a chain: each stage starts from the model of the one before; A:key=value
+                      applies to one stage
+  evaluate=true       another job scores each model once its run is done; no run waits for it or
+                      fails with it
   dry_run=true        write the job folders and submit nothing; works without Slurm
   tokenize_first=W    auto, true or false: a job on CPUs tokenises the data first
 
@@ -49,17 +54,23 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 
 
 def submit(line: CommandLine) -> int:
-    """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
+    """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none
+    is.
+    """
     dry_run, tokenize_first, line = _parse_options(line)
     pipeline = plan_pipeline(line, notify)
     jobs, finished = _split_finished(drop_duplicates(_plan_jobs(line, pipeline)), dry_run=dry_run)
     steps = add_evaluations((as_chain if pipeline else as_arrays)(jobs, tokenize_first), finished)
-    for warning in dict.fromkeys(str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"):
+    for warning in dict.fromkeys(
+        str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"
+    ):
         notify(f"warning: {warning}")
     ids = submit_steps(steps, dry_run=dry_run)
     if pipeline and not dry_run:
         write_record(pipeline)
-    records = look_at_jobs([step.job_ids(submitted)[0] for step, submitted in zip(steps, ids, strict=False)])
+    records = look_at_jobs(
+        [step.job_ids(submitted)[0] for step, submitted in zip(steps, ids, strict=False)]
+    )
     if line.json:
         print_json(report_json(steps, ids, records))
     else:
@@ -69,7 +80,9 @@ def submit(line: CommandLine) -> int:
 
 
 def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]:
-    """Plan and check the jobs of a pipeline's stages, or of every run that `line` composes. Raises UserError."""
+    """Plan and check the jobs of a pipeline's stages, or of every run that `line` composes. Raises
+    UserError.
+    """
     plans = list(pipeline.plans) if pipeline else []
 
     def add(composed: Composed) -> int:
@@ -84,9 +97,15 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
     return [plan_tokenize_job(job) if job.plan.config.cache_only else job for job in jobs]
 
 
-def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:
+def _split_finished(
+    jobs: list[PlannedJob], *, dry_run: bool
+) -> tuple[list[PlannedJob], list[PlannedJob]]:
     """Return the jobs to submit, and those whose runs are done, unless it is a dry run."""
-    finished = {job.folder: job for job in jobs if not dry_run and not job.is_singleton and is_finished(job.plan)}
+    finished = {
+        job.folder: job
+        for job in jobs
+        if not dry_run and not job.is_singleton and is_finished(job.plan)
+    }
     for job in finished.values():
         echo(f"already done: {job.plan.folder}", file=sys.stderr)
     return [job for job in jobs if job.folder not in finished], list(finished.values())
@@ -104,7 +123,9 @@ def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]
         message = f"tokenize_first={tokenize_first} is not one of {', '.join(TokenizeFirst)}"
         raise refusal("bad_value", message, "override tokenize_first")
     if kept.sets("detach"):
-        raise refusal("submit_conflict", "'submit' sets detach itself", "override detach", "remove it")
+        raise refusal(
+            "submit_conflict", "'submit' sets detach itself", "override detach", "remove it"
+        )
     return dry_run, TokenizeFirst(tokenize_first), kept
 
 
@@ -132,5 +153,7 @@ def node(line: CommandLine) -> int:
         allocation = read_allocation(os.environ)
         check_shared(allocation)
         if "width" in options:
-            return run_task(width_task(stage_line, options["width"], allocation), allocation, signals)
+            return run_task(
+                width_task(stage_line, options["width"], allocation), allocation, signals
+            )
         return compose(stage_line, lambda composed: run_stage(composed, allocation, signals))

@@ -1,4 +1,5 @@
-"""The arguments and the help of the verbs that are not about runs; imports little, because shell completion reads them.
+"""The arguments and the help of the verbs that are not about runs; imports little, because shell
+completion reads them.
 
 `check` and `preview` compose a stage: what is left of their line goes to Hydra.
 """
@@ -15,7 +16,8 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]
+launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns KNOWN=YOURS,...]
+[--print]
 
 examples:
   launch new mine --data my_chats.jsonl
@@ -24,16 +26,25 @@ examples:
   launch new hub --data allenai/tulu-3-sft-mixture               a data set of the hub, which is not read here
   launch new polite --data pairs.jsonl --after mine              DPO from the model of stage=mine, in a pipeline
 
-Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
-Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model; everything else an SFT stage. A file
-that exists is never overwritten. The last line that it prints is the next command.
+Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else
+~/.config/launch. Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model;
+everything else an SFT stage. A file that exists is never overwritten. The last line that it prints
+is the next command.
 
 arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("name", metavar="NAME", help="the stage's name: stage=NAME")
-    data = "a file, a folder, a glob pattern (.jsonl, .json, .csv, .tsv, .parquet, compressed too) or a hub id"
+    data = (
+        "a file, a folder, a glob pattern (.jsonl, .json, .csv, .tsv, .parquet, compressed "
+        "too) "
+        "or a hub id"
+    )
     parser.add("--data", metavar="FILE", required=True, help=data)
-    model = "a model group (demo, llama3_1_8b, ...), a run, a hub id or a folder; default: that of the Tulu 3 stage"
+    model = (
+        "a model group (demo, llama3_1_8b, ...), a run, a hub id or a folder; default: that "
+        "of "
+        "the Tulu 3 stage"
+    )
     parser.add("--model", metavar="MODEL", help=model)
     after = "start from the model of this run; or of this stage, in a pipeline with it"
     parser.add("--after", metavar="RUN_OR_STAGE", help=after)
@@ -53,18 +64,25 @@ examples:
   launch preview stage=sft 'data.mix=[{name: my_chats.jsonl}]' recipe.chat_template=tulu n=5
   launch preview stage=dpo --html > samples.html
 
-Shows the first samples of each data set as the trainer will see them: the rendered chat template, the tokens, which of
-them carry loss, what is cut off at recipe.max_seq_length, how a micro batch is padded or packed, and for pairs both
-sides. The trainer's own code tokenises, in the trainer's Python, on the CPU; no weights are loaded. Of hub data only
-these samples are downloaded.
+Shows the first samples of each data set as the trainer will see them: the rendered chat template,
+the tokens, which of them carry loss, what is cut off at recipe.max_seq_length, how a micro batch is
+padded or packed, and for pairs both sides. The trainer's own code tokenises, in the trainer's
+Python, on the CPU; no weights are loaded. Of hub data only these samples are downloaded.
 
-Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped.
+Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end,
+system_dropped.
 
 arguments:
 exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")
-    parser.add_key("n", "N", "samples of each data set (3)", type=number(int, 1, MAX_SAMPLES), default=3)
+    parser.add_key(
+        "n", "N", "samples of each data set (3)", type=number(int, 1, MAX_SAMPLES), default=3
+    )
     form = parser.arguments.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="every token with its id, its text and whether it has loss")
+    form.add_argument(
+        "--json",
+        action="store_true",
+        help="every token with its id, its text and whether it has loss",
+    )
     form.add_argument("--html", action="store_true", help="a page for a browser")
     return parser
 
@@ -76,9 +94,10 @@ examples:
   launch check stage=sft gpus=8
   launch check stage=sft gpus=8 --json | jq '.findings[] | select(.verdict == "fail")'
 
-Plans the stage and checks this machine for it: GPUs, packages, disk, tokens, limits, port, a second of all-reduce.
-Local data is tokenised by the trainer's own code: lengths, the share that is cut off, samples without a token that
-carries loss, duplicates. Hub data is not read. Starts no training. `allow=[ID]` turns a failed rule into a warning.
+Plans the stage and checks this machine for it: GPUs, packages, disk, tokens, limits, port, a second
+of all-reduce. Local data is tokenised by the trainer's own code: lengths, the share that is cut
+off, samples without a token that carries loss, duplicates. Hub data is not read. Starts no
+training. `allow=[ID]` turns a failed rule into a warning.
 
 arguments:
 exit codes: 0 the run could start; 2 a rule failed, or the plan cannot work""")
@@ -94,11 +113,15 @@ examples:
   launch cluster mine --print
   launch submit stage=demo trainer=trl_sft cluster=mine dry_run=true
 
-Drafts the configuration of the Slurm cluster that this machine belongs to, from the output of sinfo, scontrol and
-sacctmgr: partition, account, time limit, CPUs per GPU, how to request GPUs, shared folders. It is written to
-cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it before you use it.""")
+Drafts the configuration of the Slurm cluster that this machine belongs to, from the output of
+sinfo, scontrol and sacctmgr: partition, account, time limit, CPUs per GPU, how to request GPUs,
+shared folders. It is written to cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in
+~/.config/launch; review it before you use it.""")
     parser.add("name", metavar="NAME", help="the name to select it by: cluster=NAME")
-    partition = "partition to describe (default: of those with GPUs that are up, the default one or the largest)"
+    partition = (
+        "partition to describe (default: of those with GPUs that are up, the default one "
+        "or the largest)"
+    )
     parser.add("--partition", metavar="P", help=partition)
     parser.add("--print", action="store_true", help="print the draft, write no file")
     return parser
@@ -115,31 +138,42 @@ examples:
   launch lint --upstream ~/src/open-instruct train.sh
   launch lint -- accelerate launch open_instruct/finetune.py "${ARGS[@]}"
 
-Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
-job YAML and lists of commands, and the YAML files of flags, and checks each flag as the trainer's own parser does. No
-command is run. A script of a checkout that --upstream or OPEN_INSTRUCT_DIR names is started up to its parser where its
-files are not the lock's. Folders are searched for such files. Behind `--` stands one command, which the shell has
-expanded.
+Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files,
+Makefiles, Markdown, job YAML and lists of commands, and the YAML files of flags, and checks each
+flag as the trainer's own parser does. No command is run. A script of a checkout that --upstream or
+OPEN_INSTRUCT_DIR names is started up to its parser where its files are not the lock's. Folders are
+searched for such files. Behind `--` stands one command, which the shell has expanded.
 
 arguments:
 output, one line per problem:
   train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
   train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
-A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning does
-not refuse a command. A shell variable is known if the file assigns it once, at the top level, before its use. What may
-start a trainer and can't be followed (eval of a variable, a stream into a shell, a nameref, a script whose name is a
-variable) is undecided, and listed by its line [not_followed].
+A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice.
+A warning does not refuse a command. A shell variable is known if the file assigns it once, at the
+top level, before its use. What may start a trainer and can't be followed (eval of a variable, a
+stream into a shell, a nameref, a script whose name is a variable) is undecided, and listed by its
+line [not_followed].
 
-exit code: 2 if a command is refused or a file cannot be opened, with --strict also if anything is undecided or was not
-read; otherwise 0"""
+exit code: 2 if a command is refused or a file cannot be opened, with --strict also if anything is
+undecided or was not read; otherwise 0"""
     )
     parser.add("files", nargs="*", metavar="FILE", help="file, or folder to search")
-    trainer = "trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ..."
+    trainer = (
+        "trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ..."
+    )
     parser.add("--trainer", metavar="NAME", help=trainer)
-    parser.add("--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)")
+    parser.add(
+        "--upstream",
+        metavar="DIR",
+        help="open-instruct checkout to check against (.git is not needed)",
+    )
     parser.add("--from-lock", action="store_true", help=_FROM_LOCK)
     parser.add("--strict", action="store_true", help="exit with 2 if anything is undecided")
-    parser.add("--json", action="store_true", help="print a list with one object per command, in file order")
+    parser.add(
+        "--json",
+        action="store_true",
+        help="print a list with one object per command, in file order",
+    )
     return parser
 
 
@@ -154,16 +188,26 @@ examples:
   launch flags trl_sft --json | jq '.flags.max_length.default'
   launch flags dpo --upstream ~/src/open-instruct
 
-List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags. The help is read from
-the trainer's source, the checkout or the installed TRL: without that it is unknown, and what brings it is printed.
+List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags. The
+help is read from the trainer's source, the checkout or the installed TRL: without that it is
+unknown, and what brings it is printed.
 
 arguments:
-PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch flags dpo '*_ratio'`.
-'*' before a name: the flag is required. 'not settable': the command line can't set it.""")
+PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch flags dpo
+'*_ratio'`. '*' before a name: the flag is required. 'not settable': the command line can't set
+it.""")
     parser.add("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
     parser.add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
-    parser.add("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
-    parser.add("--python", metavar="PYTHON", help="the interpreter that has the trainer's packages (default: this one)")
+    parser.add(
+        "--upstream",
+        metavar="DIR",
+        help="the open-instruct checkout to read (with or without .git)",
+    )
+    parser.add(
+        "--python",
+        metavar="PYTHON",
+        help="the interpreter that has the trainer's packages (default: this one)",
+    )
     content = "print one object: schema_version, trainer, source, flags, renames, unknown"
     parser.add("--from-lock", action="store_true", help=_FROM_LOCK)
     parser.add("--json", action="store_true", help=content)
@@ -172,26 +216,41 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
 
 def build_upstream_parser() -> VerbParser:
     parser = VerbParser("""
-launch upstream status|diff|bump [COMMIT] [--upstream DIR] [--python X] [--rename OLD=NEW] [--force] [--json]
+launch upstream status|diff|bump [COMMIT] [--upstream DIR] [--python X] [--rename OLD=NEW] [--force]
+[--json]
 
 examples:
   launch upstream status
   launch upstream diff origin/main
   launch upstream bump 1a2b3c4d
 
-Show the pinned open-instruct commit and whether the checkout and the gitlink match it (status); show what another
-commit changes for each trainer, and what would break in this project (diff); move the pin to a commit: gitlink, lock
-and ledger, unless anything would break (bump). A rename that only the similarity of two flags suggests is
-proposed, and a person confirms it with --rename.""")
-    parser.add("action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump")
-    parser.add("commit", metavar="COMMIT", nargs="?", help="of diff and bump: a commit, branch or tag of the clone")
-    parser.add("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
-    python = "the trainers' interpreter, which starts their scripts up to their parsers (default: this one)"
+Show the pinned open-instruct commit and whether the checkout and the gitlink match it (status);
+show what another commit changes for each trainer, and what would break in this project (diff); move
+the pin to a commit: gitlink, lock and ledger, unless anything would break (bump). A rename that
+only the similarity of two flags suggests is proposed, and a person confirms it with --rename.""")
+    parser.add(
+        "action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump"
+    )
+    parser.add(
+        "commit",
+        metavar="COMMIT",
+        nargs="?",
+        help="of diff and bump: a commit, branch or tag of the clone",
+    )
+    parser.add(
+        "--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)"
+    )
+    python = (
+        "the trainers' interpreter, which starts their scripts up to their parsers (default: "
+        "this one)"
+    )
     parser.add("--python", metavar="PYTHON", help=python)
     rename = "of diff and bump: OLD was renamed to NEW, or removed if NEW is empty; can be repeated"
     parser.add("--rename", metavar="OLD=NEW", action="append", default=[], help=rename)
     parser.add("--json", action="store_true", help="of status and diff: print one object")
-    parser.add("--force", action="store_true", help="of bump: move the pin even if something would break")
+    parser.add(
+        "--force", action="store_true", help="of bump: move the pin even if something would break"
+    )
     return parser
 
 
@@ -202,8 +261,9 @@ examples:
   launch --version
   launch version --json | jq .packages.torch
 
-Prints the version of launch, the pinned commit of open-instruct and the checkout that would be used, and the packages
-of this interpreter. A run records those of the trainer's own interpreter in versions.json.""")
+Prints the version of launch, the pinned commit of open-instruct and the checkout that would be
+used, and the packages of this interpreter. A run records those of the trainer's own interpreter in
+versions.json.""")
     parser.add("--json", action="store_true", help="print one object")
     return parser
 
@@ -215,8 +275,9 @@ examples:
   launch schema > stage.schema.json
   launch schema | jq .properties.recipe.properties.packing
 
-Prints the JSON Schema of a stage file: every key with its type, range, default and meaning. `launch new` writes it
-beside the stages and names it in a stage's first line, so that editors complete keys and underline mistakes.""")
+Prints the JSON Schema of a stage file: every key with its type, range, default and meaning. `launch
+new` writes it beside the stages and names it in a stage's first line, so that editors complete keys
+and underline mistakes.""")
     parser.add("--json", action="store_true", help="the same: the schema is JSON")
     return parser
 

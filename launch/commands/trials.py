@@ -1,5 +1,6 @@
-"""The verbs of several runs: `bench` compares two settings, `rollout` widens a stage through gates, `tune` searches,
-`trial` runs every combination of some values."""
+"""The verbs of several runs: `bench` compares two settings, `rollout` widens a stage through gates,
+`tune` searches, `trial` runs every combination of some values.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
 
-def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]) -> int:
-    """Run a trial and return its exit code. With one of Hydra's own options the configuration is shown, nothing runs.
+def run_trial(
+    line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]
+) -> int:
+    """Run a trial and return its exit code. With one of Hydra's own options the configuration is
+    shown, nothing runs.
 
     `own_keys`: those of the verb, which Hydra does not know.
     """
@@ -34,8 +38,8 @@ examples:
   launch bench stage=sft gpus=1 steps=8 -- recipe.liger=false -- recipe.liger=true
   launch bench stage=demo trainer=trl_sft device=cpu steps=6 -- -- recipe.per_device_batch_size=4
 
-Alternates short runs of two settings on the same data and global batch, and reports tokens/s, MFU, memory and loss
-with a confidence interval. Run it again to add repeats.
+Alternates short runs of two settings on the same data and global batch, and reports tokens/s, MFU,
+memory and loss with a confidence interval. Run it again to add repeats.
 
 keys of bench, before the first `--`:
   steps=N             optimizer steps of each run (10)
@@ -46,19 +50,21 @@ keys of bench, before the first `--`:
   loss_tolerance=X    relative difference of the losses (0.05)
   restart=true        repeat existing runs
 
-exit codes: 0 at least one pair was compared; 2 cannot be compared, nothing was started; 3 a run failed; 130 interrupted
-"""
+exit codes: 0 at least one pair was compared; 2 cannot be compared, nothing was started; 3 a run
+failed; 130 interrupted """
 
 
 def bench(line: CommandLine) -> int:
     """Run both settings in turn and compare them.
 
-    Returns the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130 interrupted. Raises
-    UserError when the two cannot be compared or cannot run.
+    Returns the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130
+    interrupted. Raises UserError when the two cannot be compared or cannot run.
     """
     from launch.trials.bench.engine import SEPARATOR, SHORT, read_request, run_bench
 
-    before_settings = line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
+    before_settings = (
+        line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
+    )
     common = replace(line, argv=before_settings)
     return run_trial(common, SHORT, lambda display: run_bench(read_request(line), display))
 
@@ -71,8 +77,8 @@ examples:
   launch rollout stage=sft_25pct gpus=1,8,2x8 submit=all           as Slurm jobs; 2x8 is 2 nodes of 8 GPUs
   launch rollout stage=demo trainer=trl_sft device=cpu processes=1,2 steps=10
 
-Runs the stage for some steps at each width on the same data, checks each width against the gates, stops at the first
-that fails, and projects hours and cost of the whole training.
+Runs the stage for some steps at each width on the same data, checks each width against the gates,
+stops at the first that fails, and projects hours and cost of the whole training.
 
 keys of rollout:
   steps=N                 optimizer steps of each width (100)
@@ -83,22 +89,23 @@ keys of rollout:
   gates.GATE.NUMBER=X     change a limit; allow=[GATE] makes a gate a warning
   restart=true            also run the widths that have passed
 
-exit codes: 0 all passed; 2 a width cannot work, nothing was started; 3 a gate failed or a width was not run;
-130 interrupted
-"""
+exit codes: 0 all passed; 2 a width cannot work, nothing was started; 3 a gate failed or a width was
+not run; 130 interrupted """
 
 
 def rollout(line: CommandLine) -> int:
     """Take the stage through its widths.
 
-    Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit code of the whole
-    run with then=run. Raises UserError when a width cannot work.
+    Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit
+    code of the whole run with then=run. Raises UserError when a width cannot work.
     """
     from launch.commands.run import run
     from launch.trials.rollout.engine import run_rollout
     from launch.trials.rollout.request import OWN_KEYS, read_request
 
-    return run_trial(line, OWN_KEYS, lambda display: run_rollout(read_request(line), display, run_stage=run))
+    return run_trial(
+        line, OWN_KEYS, lambda display: run_rollout(read_request(line), display, run_stage=run)
+    )
 
 
 TUNE_HELP = """usage: launch tune stage=NAME gpus=N [key=value ...] [--json]
@@ -108,8 +115,9 @@ examples:
   launch tune stage=sft_25pct gpus=8 dry_run=true cluster.gpu_type=h100    predictions only
   launch run stage=sft_25pct gpus=8 +tuned=sft_25pct-gpu8-1a2b3c4d         use the result
 
-Predicts time and memory of every setting that keeps the recipe, measures the most promising ones in short runs, and
-writes the best as an overlay for `+tuned=NAME`. What you set on the command line stays fixed.
+Predicts time and memory of every setting that keeps the recipe, measures the most promising ones in
+short runs, and writes the best as an overlay for `+tuned=NAME`. What you set on the command line
+stays fixed.
 
 keys of tune:
   probes=N           maximum number of short runs (8)
@@ -120,15 +128,15 @@ keys of tune:
   tune.room=X        share of GPU memory that stays free (0.05)
   restart=true       repeat existing probes
 
-exit codes: 0 there is a result; 1 no probe measured anything; 2 nothing can be searched; 130 interrupted
-"""
+exit codes: 0 there is a result; 1 no probe measured anything; 2 nothing can be searched; 130
+interrupted """
 
 
 def tune(line: CommandLine) -> int:
     """Search the fastest setting and write its overlay.
 
-    Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything, 130
-    interrupted. Raises UserError when nothing can be searched.
+    Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured
+    anything, 130 interrupted. Raises UserError when nothing can be searched.
     """
     from launch.trials.tune.engine import SHORT, read_request, run_tune
 
@@ -143,19 +151,20 @@ examples:
   launch run stage=dpo gpus=8 recipe.beta=1,5 sweep=true              the same
   launch submit stage=dpo gpus=8 recipe.beta=1,5 sweep=true           as a Slurm array
 
-Runs every combination of the comma lists to its end, one after another, each in the folder that `run` gives it. All are
-planned and checked before the first starts. One table has their results, one page their curves over one another. The
-same command goes on where it was ended: finished runs are kept, an unfinished one resumes.
+Runs every combination of the comma lists to its end, one after another, each in the folder that
+`run` gives it. All are planned and checked before the first starts. One table has their results,
+one page their curves over one another. The same command goes on where it was ended: finished runs
+are kept, an unfinished one resumes.
 
 keys of trial: those of `run`, without detach=true and name=
 
-exit codes: 0 all runs are done; 2 one of them cannot work, nothing was started; 130 interrupted; else that of the first
-run that failed
-"""
+exit codes: 0 all runs are done; 2 one of them cannot work, nothing was started; 130 interrupted;
+else that of the first run that failed """
 
 
 def trial(line: CommandLine) -> int:
-    """Run every combination of the line's comma lists and return the exit code. Raises UserError when one cannot work.
+    """Run every combination of the line's comma lists and return the exit code. Raises UserError
+    when one cannot work.
 
     Only tokenising (cache_only=true) leaves no record of a sweep.
     """

@@ -1,4 +1,6 @@
-"""`launch upstream status | diff COMMIT | bump COMMIT`: show the pin, compare another commit with it, move it."""
+"""`launch upstream status | diff COMMIT | bump COMMIT`: show the pin, compare another commit with
+it, move it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from launch.host.interpreter import trainer_python
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.bump import apply_move, plan_move, read_gitlink
-from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout, missing_checkout_problem
+from launch.upstream.pin.checkout import (
+    SUBMODULE,
+    Checkout,
+    find_checkout,
+    missing_checkout_problem,
+)
 from launch.upstream.pin.compare import FlagChange
 from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
 from launch.upstream.pin.lock import load_lock
@@ -42,7 +49,9 @@ def upstream(args: list[str]) -> int:
 
 
 def _parse(args: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments, some of which only some actions take. Raises UserError: those of VerbParser.parse."""
+    """Parse the arguments, some of which only some actions take. Raises UserError: those of
+    VerbParser.parse.
+    """
     parser = build_upstream_parser()
     options = parser.parse(args)
     action = options.action
@@ -50,9 +59,17 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
         verb = "takes no" if action == "status" else "needs a"
         raise refusal("usage", f"'upstream {action}' {verb} COMMIT", "command line", parser.usage)
     options.rename = dict(_parse_rename(text) for text in options.rename)
-    surplus = "--json" if options.json and action == "bump" else "--force" if options.force and action != "bump" else ""
+    surplus = (
+        "--json"
+        if options.json and action == "bump"
+        else "--force"
+        if options.force and action != "bump"
+        else ""
+    )
     if surplus:
-        raise refusal("unknown_option", f"'upstream {action}' has no option {surplus}", "command line")
+        raise refusal(
+            "unknown_option", f"'upstream {action}' has no option {surplus}", "command line"
+        )
     return options
 
 
@@ -77,14 +94,26 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
                 "differing": checkout.differing,
                 "matches_pin": checkout.matches_pin,
             }
-        content = {"pin": lock.pin, "gitlink": gitlink, "packages": lock.packages, "trainers": list(OPEN_INSTRUCT)}
+        content = {
+            "pin": lock.pin,
+            "gitlink": gitlink,
+            "packages": lock.packages,
+            "trainers": list(OPEN_INSTRUCT),
+        }
         print_json(versioned({**content, "checkout": checkout_json}), 1)
         return EXIT_DONE
     libraries = ", ".join(f"{name} {version}" for name, version in lock.packages.items())
-    agreement = "the pin" if gitlink == lock.pin else "differs from the pin: run `launch upstream bump`"
+    agreement = (
+        "the pin" if gitlink == lock.pin else "differs from the pin: run `launch upstream bump`"
+    )
     echo(f"pin       {lock.pin}")
-    echo(f"lock      {len(OPEN_INSTRUCT)} trainers, read from {len(lock.files)} files and {libraries}")
-    echo(f"gitlink   {f'{gitlink} ({agreement})' if gitlink else f'unknown: no git index with {SUBMODULE}'}")
+    echo(
+        f"lock      {len(OPEN_INSTRUCT)} trainers, read from {len(lock.files)} files and "
+        f"{libraries}"
+    )
+    echo(
+        f"gitlink   {f'{gitlink} ({agreement})' if gitlink else f'unknown: no git index with {SUBMODULE}'}"
+    )
     echo(f"checkout  {checkout.describe() if checkout else missing_checkout_problem().message}")
     if checkout is None:
         echo(f"          {missing_checkout_problem().cure}")
@@ -92,22 +121,32 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
 
 
 def impact_json(impact: Impact) -> dict[str, Any]:
-    """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none, and in `unread_help`
-    its new and removed flags that may be a rename, because their help can't be read."""
+    """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none,
+    and in `unread_help` its new and removed flags that may be a rename, because their help can't be
+    read.
+    """
     return versioned(
         {
             "pin": load_lock().pin,
             "commit": impact.commit,
-            "changes": {trainer.trainer: trainer.changes for trainer in impact.trainers if trainer.schema},
-            "unread_help": {trainer.trainer: trainer.unread for trainer in impact.trainers if trainer.unread},
-            "unreadable": {trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem},
+            "changes": {
+                trainer.trainer: trainer.changes for trainer in impact.trainers if trainer.schema
+            },
+            "unread_help": {
+                trainer.trainer: trainer.unread for trainer in impact.trainers if trainer.unread
+            },
+            "unreadable": {
+                trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem
+            },
             "breaks": impact.breaks,
         }
     )
 
 
 def describe(impact: Impact) -> list[str]:
-    """Describe the comparison in lines: trainers grouped by equal changes, then what would break."""
+    """Describe the comparison in lines: trainers grouped by equal changes, then what would
+    break.
+    """
     lines = [f"open-instruct {impact.commit[:9]} compared with the pin {load_lock().pin[:9]}"]
     groups: dict[tuple[str, ...], list[str]] = {}
     for trainer in impact.trainers:
@@ -121,7 +160,12 @@ def describe(impact: Impact) -> list[str]:
     if not impact.breaks:
         return [*lines, "", "nothing in this project would break"]
     count = "1 thing" if len(impact.breaks) == 1 else f"{len(impact.breaks)} things"
-    return [*lines, "", f"{count} in this project would break:", *(f"  {problem}" for problem in impact.breaks)]
+    return [
+        *lines,
+        "",
+        f"{count} in this project would break:",
+        *(f"  {problem}" for problem in impact.breaks),
+    ]
 
 
 def _change_lines(trainer: TrainerImpact) -> list[str]:
@@ -129,7 +173,10 @@ def _change_lines(trainer: TrainerImpact) -> list[str]:
         return [f"! {trainer.problem.message} [{trainer.problem.id}]"]
     lines = [_change_line(change) for change in trainer.changes]
     if trainer.unread:
-        lines.append(f"? the help of {', '.join(trainer.unread)} can't be read here: one may be a rename of another")
+        lines.append(
+            f"? the help of {', '.join(trainer.unread)} can't be read here: one may be a rename of "
+            "another"
+        )
     return lines
 
 
@@ -140,7 +187,10 @@ def _change_line(change: FlagChange) -> str:
         return f"- {change.flag}"
     if change.kind == "renamed":
         types = f" ({change.old} -> {change.new})" if change.old else ""
-        return f"> {change.flag} -> {change.renamed_to}{types}{' (proposed)' if change.proposed else ''}"
+        return (
+            f"> {change.flag} -> "
+            f"{change.renamed_to}{types}{' (proposed)' if change.proposed else ''}"
+        )
     if change.kind == "required":
         return f"~ {change.flag}: {'now required' if change.new else 'no longer required'}"
     return f"~ {change.flag}: {change.kind} {json.dumps(change.old)} -> {json.dumps(change.new)}"

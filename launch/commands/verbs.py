@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from launch.commands.arguments import VerbParser
 
 
-_FILES = {  # module of launch.commands -> the verbs whose functions are in it, where it is not called like the verb
+# module of launch.commands -> the verbs whose functions are in it, where it is not called like the
+# verb
+_FILES = {
     "about": ("help", "version", "schema"),
     "check": ("preview",),
     "drafts": ("new", "cluster"),
@@ -31,7 +33,9 @@ class Verb:
     name: str
     summary: str  # one line of `launch help`
     takes: str = ""  # its arguments in that line
-    composes: bool = False  # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
+    composes: bool = (
+        False  # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
+    )
     hidden: bool = False  # called by programs
 
     def module(self) -> ModuleType:
@@ -39,11 +43,15 @@ class Verb:
         return importlib.import_module(f"launch.commands.{file}")
 
     def parser(self) -> VerbParser | None:
-        """Build the parser of its arguments, if it has `--options` of its own; the modules of parsers import little."""
+        """Build the parser of its arguments, if it has `--options` of its own; the modules of
+        parsers import little.
+        """
         from launch.commands import run_parsers, tool_parsers
 
         name = f"build_{self.name}_parser"
-        build: Callable[[], VerbParser] | None = getattr(run_parsers, name, None) or getattr(tool_parsers, name, None)
+        build: Callable[[], VerbParser] | None = getattr(run_parsers, name, None) or getattr(
+            tool_parsers, name, None
+        )
         return build() if build else None
 
     def function(self) -> Callable[[Any], int]:
@@ -54,15 +62,32 @@ class Verb:
 # the order of `launch help`; a blank line ends a group
 GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
-        Verb("run", "plan, check this machine, train, watch, record; resumes an unfinished run", composes=True),
-        Verb("plan", "print the exact command, batch, memory and where every flag comes from", composes=True),
+        Verb(
+            "run",
+            "plan, check this machine, train, watch, record; resumes an unfinished run",
+            composes=True,
+        ),
+        Verb(
+            "plan",
+            "print the exact command, batch, memory and where every flag comes from",
+            composes=True,
+        ),
         Verb("new", "write a stage file for your own data", "NAME --data FILE"),
-        Verb("preview", "show samples as the trainer will see them: tokens, and which carry loss", composes=True),
+        Verb(
+            "preview",
+            "show samples as the trainer will see them: tokens, and which carry loss",
+            composes=True,
+        ),
         Verb("check", "check everything that the run needs on this machine", composes=True),
         Verb("submit", "submit the run, a chain of stages or a sweep to Slurm", composes=True),
     ),
     (
-        Verb("trial", "run every combination of comma lists, with one table and page", "key=A,B", composes=True),
+        Verb(
+            "trial",
+            "run every combination of comma lists, with one table and page",
+            "key=A,B",
+            composes=True,
+        ),
         Verb("rollout", "go from one GPU to many through gates", "gpus=1,2,8", composes=True),
         Verb("bench", "compare two settings on the same data", "... -- A -- B", composes=True),
         Verb("tune", "find the fastest setting that fits and trains the same", composes=True),
@@ -70,21 +95,39 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
         Verb("status", "list runs and jobs with their state, step, loss and time left", "[RUN...]"),
         Verb("logs", "print or follow a run's output", "RUN"),
-        Verb("report", "write a page with curves, evidence and plan; of several runs, compared", "RUN..."),
+        Verb(
+            "report",
+            "write a page with curves, evidence and plan; of several runs, compared",
+            "RUN...",
+        ),
         Verb("stop", "end a run from any terminal", "RUN"),
         Verb("eval", "score a run's model against its base, with a verdict per task", "RUN"),
-        Verb("generate", "answers of trained models, one run or several side by side", "RUN PROMPT"),
-        Verb("compare", "what differs between runs: settings, data, versions, losses, speed", "RUN RUN..."),
+        Verb(
+            "generate", "answers of trained models, one run or several side by side", "RUN PROMPT"
+        ),
+        Verb(
+            "compare",
+            "what differs between runs: settings, data, versions, losses, speed",
+            "RUN RUN...",
+        ),
         Verb("merge", "merge a LoRA run's adapter into its base model", "RUN"),
         Verb("cluster", "draft the description of this machine's Slurm cluster", "NAME"),
     ),
     (
         Verb("lint", "check existing scripts against the trainers that they start", "FILE..."),
-        Verb("flags", "list a trainer's flags: type, default, choices, source line", "TRAINER [PATTERN]"),
+        Verb(
+            "flags",
+            "list a trainer's flags: type, default, choices, source line",
+            "TRAINER [PATTERN]",
+        ),
         Verb("schema", "print the JSON Schema of a stage file, for editors"),
         Verb("upstream", "show, compare or move the pinned open-instruct", "status|diff|bump"),
         Verb("version", "print the versions of launch, open-instruct and the packages"),
-        Verb("help", "explain a verb; `launch help keys` lists the keys and choices used most", "[VERB]"),
+        Verb(
+            "help",
+            "explain a verb; `launch help keys` lists the keys and choices used most",
+            "[VERB]",
+        ),
     ),
     (Verb("node", "run one node of a Slurm job", composes=True, hidden=True),),
 )
@@ -93,20 +136,41 @@ VISIBLE = tuple(name for name, verb in VERBS.items() if not verb.hidden)
 
 
 def help_text(verb: Verb) -> str:
-    """Return the help of a verb: what its parser prints, or else the text `VERB_HELP` of its module."""
+    """Return the help of a verb: what its parser prints, or else the text `VERB_HELP` of its
+    module.
+    """
     parser = verb.parser()
-    return str(getattr(verb.module(), f"{verb.name.upper()}_HELP")) if parser is None else parser.format_help()
+    return (
+        str(getattr(verb.module(), f"{verb.name.upper()}_HELP"))
+        if parser is None
+        else parser.format_help()
+    )
 
 
 def overview() -> str:
     """Return what `launch help` prints: every verb in one line."""
     lines = ["usage: launch [VERB] stage=NAME [key=value ...]", ""]
     lines += ["  launch plan stage=demo trainer=trl_sft  what would run; starts nothing"]
-    lines += ["  launch stage=demo trainer=trl_sft       run it: a tiny model on this machine's CPU, about a minute"]
+    lines += [
+        (
+            "  launch stage=demo trainer=trl_sft       run it: a tiny model on this machine's CPU, "
+            "about a minute"
+        )
+    ]
     lines += ["  launch plan stage=sft_25pct gpus=8      a Tulu 3 stage on eight GPUs"]
     for group in GROUPS:
         shown = [verb for verb in group if not verb.hidden]
         if shown:
-            lines += ["", *(f"  {f'{verb.name} {verb.takes}'.rstrip():<27}{verb.summary}" for verb in shown)]
-    lines += ["", "`launch help VERB` has examples and options, `launch help keys` the keys and choices used most."]
+            lines += [
+                "",
+                *(f"  {f'{verb.name} {verb.takes}'.rstrip():<27}{verb.summary}" for verb in shown),
+            ]
+    lines += [
+        "",
+        (
+            "`launch help VERB` has examples and options, `launch help keys` the keys and choices "
+            "used "
+            "most."
+        ),
+    ]
     return "\n".join(lines) + "\n"

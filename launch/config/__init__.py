@@ -1,1 +1,3 @@
-"""The user's settings: the command line, the composed configuration, and where each value is set."""
+"""The user's settings: the command line, the composed configuration, and where each value is
+set.
+"""

@@ -1,4 +1,6 @@
-"""The keys of `cluster=`: the settings of one Slurm cluster. configs/tulu/cluster/slurm.yaml has the defaults."""
+"""The keys of `cluster=`: the settings of one Slurm cluster. configs/tulu/cluster/slurm.yaml has
+the defaults.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,31 +29,45 @@ class ClusterConfig:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time: str | None = None  # time limit: HH:MM:SS, D-HH or D-HH:MM:SS, in quotes; null: the partition's
+    time: str | None = (
+        None  # time limit: HH:MM:SS, D-HH or D-HH:MM:SS, in quotes; null: the partition's
+    )
     constraint: str | None = None
     exclude: str | None = None  # nodes to avoid, in Slurm's notation: n[1-3],n7
     reservation: str | None = None
-    cpus_per_rank: int | None = COUNT.of(8)  # null: not requested, which mostly gives the node's task a single CPU
+    # null: not requested, which mostly gives the node's task a single CPU
+    cpus_per_rank: int | None = COUNT.of(8)
     memory: str | None = None  # per node: 500G, or 0 for all of it; null: the partition's
     exclusive: bool = False  # request whole nodes
     gpus: GpuSpelling = GpuSpelling.gpus_per_node
     gpu_type: str | None = None  # for example h100: the type in front of the count
-    gpu_memory: float | None = POSITIVE.of(None)  # GiB of a GPU, for `plan`; null: nvidia-smi or gpu_type's data sheet
-    options: list[str] = field(default_factory=list)  # further options of sbatch, for example --licenses=scratch
+    # GiB of a GPU, for `plan`; null: nvidia-smi or gpu_type's data sheet
+    gpu_memory: float | None = POSITIVE.of(None)
+    # further options of sbatch, for example --licenses=scratch
+    options: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
-    setup: list[str] = field(default_factory=list)  # lines of bash that run first, on the first node
+    # lines of bash that run first, on the first node
+    setup: list[str] = field(default_factory=list)
     interface: str | None = None  # network interface of NCCL and gloo, for example ib0
-    env: dict[str, str] = field(default_factory=dict)  # variables exported to the ranks, such as NCCL settings
+    # variables exported to the ranks, such as NCCL settings
+    env: dict[str, str] = field(default_factory=dict)
     container: Container = Container.none
     image: str | None = None
     mounts: list[str] = field(default_factory=list)  # of the container, SOURCE:TARGET
     python: str | None = None  # the launcher's interpreter on the nodes; null: the one that submits
-    shared: list[str] = field(default_factory=list)  # folders that all nodes share; empty: not checked
-    heartbeat: float = HEARTBEAT.of(20.0)  # seconds without a sign of life after which a node counts as lost; 0: never
-    warn_before: int = SIGNAL_TIME.of(120)  # seconds before the time limit when Slurm signals the job (USR2); 0: never
-    requeues: int = COUNT_OR_ZERO.of(5)  # maximum restarts of a job after its time limit or the loss of a node
-    retries: int = COUNT_OR_ZERO.of(2)  # maximum restarts after a hardware fault, off its node; needs requeues above 0
+    # folders that all nodes share; empty: not checked
+    shared: list[str] = field(default_factory=list)
+    # seconds without a sign of life after which a node counts as lost; 0: never
+    heartbeat: float = HEARTBEAT.of(20.0)
+    # seconds before the time limit when Slurm signals the job (USR2); 0: never
+    warn_before: int = SIGNAL_TIME.of(120)
+    # maximum restarts of a job after its time limit or the loss of a node
+    requeues: int = COUNT_OR_ZERO.of(5)
+    # maximum restarts after a hardware fault, off its node; needs requeues above 0
+    retries: int = COUNT_OR_ZERO.of(2)
     array_limit: int | None = COUNT.of(None)  # concurrent tasks of a sweep's array; null: all
-    tokenize_partition: str | None = None  # partition of the job that tokenises before the training; null: the same
+    tokenize_partition: str | None = (
+        None  # partition of the job that tokenises before the training; null: the same
+    )
     tokenize_time: str | None = None  # its time limit; null: `time`
     tokenize_cpus: int | None = COUNT.of(None)  # its CPUs; null: as many as a node of the training

@@ -1,4 +1,6 @@
-"""Composes a configuration with Hydra, with short error messages and the user's folder searched first."""
+"""Composes a configuration with Hydra, with short error messages and the user's folder searched
+first.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,12 @@ from launch.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
-# sixth of its time
+# groups of Hydra's application (launchers, output, help) that composing one configuration doesn't
+# need; they take a sixth of its time
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
 _NAME_PARTS = re.compile(r"[./@\s]+")  # of a package, or of an entry of a defaults list
-_GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # OmegaConf: a node is null, never false
+# OmegaConf: a node is null, never false
+_GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)
 
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 _COMPOSE_ERRORS = (
@@ -92,7 +95,8 @@ class _UserFolder(SearchPathPlugin):
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the user's own stages, clusters and overlays; None if the default one does not exist.
+    """Return the folder of the user's own stages, clusters and overlays; None if the default one
+    does not exist.
 
     Raises UserError: no_config_dir.
     """
@@ -106,10 +110,11 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
-    """Compose the configuration of a command line and pass it to `task`; of a sweep, one after another.
+    """Compose the configuration of a command line and pass it to `task`; of a sweep, one after
+    another.
 
-    Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf rejects, of a sweep
-    before `task` is called, and then what `task` refuses of any.
+    Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf
+    rejects, of a sweep before `task` is called, and then what `task` refuses of any.
     """
     if line.asks_hydra:
         return _show(line)
@@ -118,7 +123,9 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
 
 
 def _show(line: CommandLine) -> int:
-    """Print what --help or --cfg asks of Hydra; secrets are masked, as `--resolve` reads the environment."""
+    """Print what --help or --cfg asks of Hydra; secrets are masked, as `--resolve` reads the
+    environment.
+    """
     printed, parser = io.StringIO(), get_args_parser()
     parser.prog = "launch"
     with _initialized(line) as argv, redirect_stdout(printed):
@@ -127,7 +134,9 @@ def _show(line: CommandLine) -> int:
         if options.help:
             shown.app_help("config", parser, options)
         else:
-            shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
+            shown.show_cfg(
+                "config", options.overrides, options.cfg, options.package, options.resolve
+            )
     echo(printed.getvalue(), end="")
     return EXIT_DONE
 
@@ -138,18 +147,27 @@ def compose_all(line: CommandLine) -> list[Composed]:
 
 
 def expand_sweep(line: CommandLine) -> list[CommandLine]:
-    """Return a line for each combination of the values of its comma lists, if it sweeps; the last varies fastest."""
+    """Return a line for each combination of the values of its comma lists, if it sweeps; the last
+    varies fastest.
+    """
     if not line.sweeps:
         return [line]
     choices: list[list[str]] = []
     for override in line.overrides:
         choices.append([override])
         with suppress(OverrideParseException):  # composing explains it
-            (parsed,) = OverridesParser.create().parse_overrides([quote_value(override, sweeps=True)])
+            (parsed,) = OverridesParser.create().parse_overrides(
+                [quote_value(override, sweeps=True)]
+            )
             if parsed.is_discrete_sweep():
-                choices[-1] = [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+                choices[-1] = [
+                    f"{parsed.get_key_element()}={value}"
+                    for value in parsed.sweep_string_iterator()
+                ]
     others = [argument for argument in line.argv if argument not in (*line.overrides, *MULTIRUN)]
-    return [replace(line, argv=(*combination, *others)) for combination in itertools.product(*choices)]
+    return [
+        replace(line, argv=(*combination, *others)) for combination in itertools.product(*choices)
+    ]
 
 
 def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
@@ -177,11 +195,15 @@ def compose_once(line: CommandLine) -> Composed:
         choices = config.hydra.runtime.choices
         origins = Origins(
             overrides=tuple(argv),
-            choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
+            choices={
+                group: choice for group, choice in choices.items() if group in GROUPS and choice
+            },
         )
         with open_dict(config):
             del config["hydra"]
-        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
+        plain: Any = OmegaConf.to_container(
+            config, resolve=True, throw_on_missing=True, enum_to_str=True
+        )
         typed = OmegaConf.to_object(config)
     assert isinstance(typed, RootConfig)
     problems = [*find_unknown_keys(origins.overrides), *validate(typed, plain, origins)]
@@ -192,21 +214,27 @@ def compose_once(line: CommandLine) -> Composed:
 
 @contextmanager
 def _initialized(line: CommandLine) -> Iterator[list[str]]:
-    """Initialize Hydra for a line, and yield its arguments as Hydra takes them; explain what Hydra raises.
+    """Initialize Hydra for a line, and yield its arguments as Hydra takes them; explain what Hydra
+    raises.
 
-    Hydra's state belongs to the process: threads compose one after another, and what a Hydra application around this
-    call has set is restored.
+    Hydra's state belongs to the process: threads compose one after another, and what a Hydra
+    application around this call has set is restored.
     """
     line = expand(line)
     check_overrides(line)
     overrides = set(line.overrides)
-    argv = [quote_value(_GUARD_OFF.sub(r"\1=null", override), sweeps=line.sweeps) for override in line.overrides]
+    argv = [
+        quote_value(_GUARD_OFF.sub(r"\1=null", override), sweeps=line.sweeps)
+        for override in line.overrides
+    ]
     argv += [argument for argument in line.argv if argument not in overrides]  # options come last
     with _HYDRA_STATE:
         _register()
         surrounding = HydraConfig.instance().cfg
         try:
-            with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
+            with hydra.initialize_config_dir(
+                str(resources.CONFIGS), job_name="launch", version_base="1.3"
+            ):
                 yield argv
         except _COMPOSE_ERRORS as error:
             from launch.config.compose_errors import explain
@@ -217,9 +245,11 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
 
 
 class _CheckedSource(FileConfigSource):
-    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra` node names.
+    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra`
+    node names.
 
-    Other comments may stand above `# @package _global_`: an editor reads the name of the schema there.
+    Other comments may stand above `# @package _global_`: an editor reads the name of the schema
+    there.
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -228,12 +258,16 @@ class _CheckedSource(FileConfigSource):
         if path.is_relative_to(resources.CONFIGS):
             text = path.read_text(encoding="utf-8")
             config = OmegaConf.create(yaml.load(text, Loader=_fast_loader()))
-            return ConfigResult(self.provider, f"file://{self.path}", config, self._get_header_dict(text))
-        from launch.config.compose_errors import HEADER, parse_file, read_text  # of files that are not shipped
+            return ConfigResult(
+                self.provider, f"file://{self.path}", config, self._get_header_dict(text)
+            )
+        # of files that are not shipped
+        from launch.config.compose_errors import HEADER, parse_file, read_text
 
         text = read_text(path)
         content = parse_file(path, text)
-        result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays
+        # joined with the source's folder, an absolute path stays
+        result = super().load_config(str(path))
         if package := HEADER.match(text):
             result.header["package"] = package[1]
         names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
@@ -256,13 +290,17 @@ class _CheckedSource(FileConfigSource):
 
 @cache
 def _fast_loader() -> Any:
-    """Return OmegaConf's own loader with libyaml's parser, which reads the shipped files in a third of the time."""
+    """Return OmegaConf's own loader with libyaml's parser, which reads the shipped files in a third
+    of the time.
+    """
     loader = get_yaml_loader()
     return type("FastLoader", (yaml.CSafeLoader, loader), {}) if yaml.__with_libyaml__ else loader
 
 
 def _given_file(config_path: str) -> Path | None:
-    """Return the file of a stage that was given by its path: `stage//home/me/mine.yaml` -> `/home/me/mine.yaml`."""
+    """Return the file of a stage that was given by its path: `stage//home/me/mine.yaml` ->
+    `/home/me/mine.yaml`.
+    """
     path = Path(config_path.removeprefix("stage/"))
     return path if path.is_absolute() else None
 
@@ -271,11 +309,14 @@ def _given_file(config_path: str) -> Path | None:
 def _register() -> None:
     """Register the schema and the user's folder with Hydra, once per process."""
     store = ConfigStore.instance()
-    schema = OmegaConf.structured(RootConfig, flags={"no_deepcopy_set_nodes": True})  # its parts are its own
+    # its parts are its own
+    schema = OmegaConf.structured(RootConfig, flags={"no_deepcopy_set_nodes": True})
     schema._set_flag("no_deepcopy_set_nodes", None)
     store.repo["root.yaml"] = ConfigNode("root.yaml", schema, None, None, None)
-    vars(store)["__deepcopy__"] = lambda memo: store  # Hydra copies it for each composition, and what it loads again
-    for node in (schema.flags, schema.cluster.env, schema.data.columns):  # a name of the user's own needs no `+`
+    # Hydra copies it for each composition, and what it loads again
+    vars(store)["__deepcopy__"] = lambda memo: store
+    # a name of the user's own needs no `+`
+    for node in (schema.flags, schema.cluster.env, schema.data.columns):
         OmegaConf.set_struct(node, False)
     OmegaConf.register_new_resolver("product", lambda *factors: math.prod(factors), replace=True)
     Plugins.instance().register(_UserFolder)

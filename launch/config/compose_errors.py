@@ -1,7 +1,9 @@
-"""What is wrong with a line that does not compose: errors of Hydra and OmegaConf, and of the YAML files behind it.
+"""What is wrong with a line that does not compose: errors of Hydra and OmegaConf, and of the YAML
+files behind it.
 
-Each is one sentence with its place and cure; Hydra's own name neither, and some are tracebacks. Files are read only
-after an error. tests/config/test_compose.py and tests/config/test_own_files.py have the kinds.
+Each is one sentence with its place and cure; Hydra's own name neither, and some are tracebacks.
+Files are read only after an error. tests/config/test_compose.py and tests/config/test_own_files.py
+have the kinds.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from hydra.errors import ConfigCompositionException, MissingConfigException, Ove
 from omegaconf.errors import OmegaConfBaseException
 
 from launch.config.line import CommandLine, override_key
-from launch.config.origins import DefaultsEntry, Origin, Origins, find_file, find_line, read_defaults
+from launch.config.origins import (
+    DefaultsEntry,
+    Origin,
+    Origins,
+    find_file,
+    find_line,
+    read_defaults,
+)
 from launch.config.other_tools import explain_name, explain_value, translate
 from launch.config.validate import find_unknown_keys, suggest_key, unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
@@ -24,12 +33,14 @@ from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest, 
 from launch.resources import GROUPS, config_roots, group_options
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
-    r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got '{0}'",
+    r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got "
+    "'{0}'",
     r"Value '(.*)' of type '\w+' could not be converted to Float": "must be a number, got '{0}'",
     r"Value '(.*)' is not a valid bool": "must be true or false, got '{0}'",
     r"Invalid value '(.*)', expected one of \[(.*)\]": "must be one of {1}, got '{0}'",
     r"is not a ListConfig, list or tuple": "must be a list: [A,B]",
-    r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got {0}",
+    r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got "
+    "{0}",
     r"does not support deletion": "cannot be removed: set it to another value",
     r"is not Optional": "must have a value, got null",
     r"Cannot merge DictConfig with": "has keys of its own, got a list",
@@ -40,11 +51,21 @@ _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Environment variable '(.*)' not found": "refers to the variable {0}, which is not set",
     r"Recursive interpolation": "refers to itself",
 }
-_COMPOSING = {  # Hydra's words for a line that does not compose -> what is wrong with it, and what to do
-    r"^Sweep parameters '(?P<key>[^=]+)=": ("{key} has several values", "add sweep=true to run each in turn"),
-    r"^Multiple values for (?P<key>\w+)\.": ("{key} has a value already", "write {key}=NAME without a plus"),
+# Hydra's words for a line that does not compose -> what is wrong with it, and what to do
+_COMPOSING = {
+    r"^Sweep parameters '(?P<key>[^=]+)=": (
+        "{key} has several values",
+        "add sweep=true to run each in turn",
+    ),
+    r"^Multiple values for (?P<key>\w+)\.": (
+        "{key} has a value already",
+        "write {key}=NAME without a plus",
+    ),
     r"^Override (?P<key>[^@\s]+)@\S* looks like": ("{key} takes no @", "write {key}=VALUE"),
-    r"^Could not delete from config\. '(?P<key>.+)' ": ("{key} has no value that could be removed", "leave ~{key} out"),
+    r"^Could not delete from config\. '(?P<key>.+)' ": (
+        "{key} has no value that could be removed",
+        "leave ~{key} out",
+    ),
 }
 _OF_ONES_OWN = {
     "data": "; your own is set as data.mix=FILE",
@@ -53,7 +74,9 @@ _OF_ONES_OWN = {
 
 
 def explain(error: Exception, line: CommandLine) -> UserError:
-    """Return an error of composing as the user's mistake, with all keys of the line that launch has not."""
+    """Return an error of composing as the user's mistake, with all keys of the line that launch has
+    not.
+    """
     unknown = list(find_unknown_keys(line.overrides))
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
@@ -61,11 +84,18 @@ def explain(error: Exception, line: CommandLine) -> UserError:
         doubled = Cure("write {0}", f"{key}={value.lstrip('=')}") if value.startswith("=") else None
         cure = doubled or explain_name(key, value) or quoted
         unreadable = Problem(
-            "unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure
+            "unreadable_override",
+            "it cannot be read as key=value",
+            f"override {error.override}",
+            cure,
         )
         return UserError(unknown or unreadable)
     values = {override_key(override): override.partition("=")[2] for override in line.overrides}
-    chosen = {group: values[group].strip("'\"") for group in GROUPS if values.get(group, "{")[:1] not in ("", "{")}
+    chosen = {
+        group: values[group].strip("'\"")
+        for group in GROUPS
+        if values.get(group, "{")[:1] not in ("", "{")
+    }
     try:
         for group, option in chosen.items():
             _check_chain(group, option, (), None)
@@ -76,7 +106,9 @@ def explain(error: Exception, line: CommandLine) -> UserError:
     return UserError(unknown if is_named else [found, *unknown])
 
 
-def _explain(error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins) -> Problem:
+def _explain(
+    error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins
+) -> Problem:
     """Return the problem of a line whose files are right. `values`: of its overrides, by key."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
@@ -84,9 +116,13 @@ def _explain(error: Exception, line: CommandLine, values: Mapping[str, str], ori
         options = group_options(name)
         parts = [other for other in options if option and (option in other or other in option)]
         near = [f"{name}={other}" for other in nearest(option, options) or parts[:3]]
-        listed = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(name, '')}" if options else None
+        listed = (
+            f"choose from {', '.join(options)}{_OF_ONES_OWN.get(name, '')}" if options else None
+        )
         places = " or ".join("'{" + str(place) + "}'" for place in range(len(near)))
-        named = explain_value(name, option) or (Cure(f"did you mean {places}?", *near) if near else listed)
+        named = explain_value(name, option) or (
+            Cure(f"did you mean {places}?", *near) if near else listed
+        )
         return Problem(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
     is_wrapped = isinstance(error, ConfigCompositionException)
     cause = error.__cause__ or error.__context__ if is_wrapped else error
@@ -95,27 +131,43 @@ def _explain(error: Exception, line: CommandLine, values: Mapping[str, str], ori
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "You must specify 'stage'" in first_line:
         stages = ", ".join(group_options("stage"))
-        return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {stages}")
+        return Problem(
+            "no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {stages}"
+        )
     if "You must specify" in first_line:
-        return Problem("incomplete", first_line, None, "set it in the stage file or on the command line")
+        return Problem(
+            "incomplete", first_line, None, "set it in the stage file or on the command line"
+        )
     for pattern, (message, cure) in _COMPOSING.items():
         if match := re.search(pattern, first_line):
-            return Problem("bad_config", message.format(**match.groupdict()), None, cure.format(**match.groupdict()))
+            return Problem(
+                "bad_config",
+                message.format(**match.groupdict()),
+                None,
+                cure.format(**match.groupdict()),
+            )
     return Problem("bad_config", first_line)
 
 
-def _explain_value(error: OmegaConfBaseException, values: Mapping[str, str], origins: Origins) -> Problem:
+def _explain_value(
+    error: OmegaConfBaseException, values: Mapping[str, str], origins: Origins
+) -> Problem:
     key = str(error.full_key or error.key or "")
     text = str(error.msg or error).splitlines()[0]
     source = origins.of(key)
     where = source.where if source.origin != Origin.override else None
     if "not in '" in text or "is not in struct" in text:
         parent, _, name = key.rpartition(".")
-        siblings = [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
+        siblings = (
+            [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
+        )
         return unknown_key(key, where, suggest_key(parent, name, siblings))
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
-        how = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
+        how = (
+            "set it on the command line, or in the stage file, which may build on another stage "
+            "(`defaults: [sft]`)"
+        )
         return Problem("missing_value", message, origins.stage_file, how)
     key = key or "".join(re.findall(r"^field '([\w.]+)'", text))
     for pattern, meaning in _MEANINGS.items():
@@ -123,13 +175,16 @@ def _explain_value(error: OmegaConfBaseException, values: Mapping[str, str], ori
             message = f"{key} {meaning.format(*match.groups())}"
             cure: str | None = explain_value(key, values.get(key, ""))
             if "keys of its own" in meaning:
-                cure = explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
+                cure = (
+                    explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
+                )
             return Problem("bad_value", message, where, cure)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
-HEADER = re.compile(r"(?:\s*#.*\n)*?#\s*@package[^\S\n]+(\S+)")  # among the comments at the top of a file
+# among the comments at the top of a file
+HEADER = re.compile(r"(?:\s*#.*\n)*?#\s*@package[^\S\n]+(\S+)")
 _PACKAGE = re.compile(r"^#\s*@package\b.*$", re.MULTILINE)
 
 
@@ -178,7 +233,9 @@ def parse_file(path: Path, text: str) -> object:
     except YamlLimitError as error:
         message, cure = f"the file is refused: {error.reason}", "write out what is needed of it"
         raise refusal("yaml_limit", message, f"{path}:{error.line}", cure) from None
-    except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
+    except (
+        NotYamlError
+    ) as error:  # Hydra's reader accepts some of it, as the escape of half a character
         message, cure = _explain_syntax(error, text)
         raise refusal("bad_yaml", message, f"{path}:{error.line}", cure) from None
     if positions.repeated:
@@ -200,11 +257,17 @@ def _explain_syntax(error: NotYamlError, text: str) -> tuple[str, str]:
         return "a tab indents this line", "YAML takes spaces only: replace it with two spaces"
     if "mapping values are not allowed" in problem or "did not find expected key" in problem:
         message = f"'{content.strip()}' is indented differently from the line above"
-        return message, "give the keys of a node the same indentation; quote a value with ': ' in it"
+        return (
+            message,
+            "give the keys of a node the same indentation; quote a value with ': ' in it",
+        )
     if "could not determine a constructor" in problem:
         return f"the tag in '{content.strip()}' is not supported", "write plain text, in quotes"
     if line > len(lines) or not content.strip():
-        return f"the file ends too early: {problem}", "close the bracket or quote that is still open"
+        return (
+            f"the file ends too early: {problem}",
+            "close the bracket or quote that is still open",
+        )
     return f"'{content.strip()}' is not YAML: {problem}", "quote the value, or fix this line"
 
 
@@ -212,22 +275,34 @@ def _check_file(path: Path, group: str, text: str) -> None:
     """Raises UserError: bad_yaml, yaml_limit, no_global_header, unknown_key, bad_defaults."""
     document = parse_file(path, text)
     if document is not None and not isinstance(document, dict):
-        raise refusal("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines")
+        raise refusal(
+            "bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"
+        )
     if not document:
-        raise refusal("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}")
+        raise refusal(
+            "bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"
+        )
     header = HEADER.match(text)
     if group in _GLOBAL_GROUPS and not (header and header[1] == "_global_"):
-        foreign = [f"{key}" for key, value in document.items() if explain_name(f"{key}", f"{value}")]
-        if len(foreign) > 1 and not any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
+        foreign = [
+            f"{key}" for key, value in document.items() if explain_name(f"{key}", f"{value}")
+        ]
+        if len(foreign) > 1 and not any(
+            isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")
+        ):
             message = f"{', '.join(foreign[:3])} are keys of another tool"
             overrides, left_out = translate({f"{key}": value for key, value in document.items()})
             without = f", which leaves out {', '.join(left_out)}" if left_out else ""
-            advice = Cure(f"what they are here: {{0}}{without}", f"$ launch plan {shlex.join(overrides)}")
+            advice = Cure(
+                f"what they are here: {{0}}{without}", f"$ launch plan {shlex.join(overrides)}"
+            )
             raise refusal("no_global_header", message, f"{path}:1", advice)
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1
         message = f"the line `# @package _global_` is {'something else' if other else 'missing'}"
-        raise refusal("no_global_header", message, f"{path}:{line}", "put it at the top of the file")
+        raise refusal(
+            "no_global_header", message, f"{path}:{line}", "put it at the top of the file"
+        )
     odd = next((key for key in document if not isinstance(key, str)), None)
     if odd is not None:
         where = f"{path}:{find_line(path, [str(odd)]) or 1}"
@@ -240,7 +315,9 @@ def _check_file(path: Path, group: str, text: str) -> None:
 
 
 def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:
-    """Check an entry of the defaults list of a file of `group`. Raises UserError: bad_defaults, unknown_GROUP."""
+    """Check an entry of the defaults list of a file of `group`. Raises UserError: bad_defaults,
+    unknown_GROUP.
+    """
     chosen = entry.group or group
     if not entry.option and not entry.key:
         raise refusal("bad_defaults", "this is not an entry of a defaults list", where, "remove it")

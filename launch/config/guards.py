@@ -7,16 +7,21 @@ from launch.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE
 
 @dataclass
 class NonFiniteLimits:
-    steps: int = COUNT.of(1)  # consecutive logged steps with a NaN or infinite loss or gradient norm
+    # consecutive logged steps with a NaN or infinite loss or gradient norm
+    steps: int = COUNT.of(1)
 
 
 @dataclass
 class DivergenceLimits:
-    """The median of the last `window` losses is above `factor` x and `margin` + the best such median."""
+    """The median of the last `window` losses is above `factor` x and `margin` + the best such
+    median.
+    """
 
     factor: float = POSITIVE.of(2.0)
-    margin: float = NOT_NEGATIVE.of(1.0)  # absolute: lets a small loss, such as DPO's, rise beyond the factor
-    window: int = COUNT.of(10)  # logged steps; a spike shorter than half of it is never a divergence
+    # absolute: lets a small loss, such as DPO's, rise beyond the factor
+    margin: float = NOT_NEGATIVE.of(1.0)
+    # logged steps; a spike shorter than half of it is never a divergence
+    window: int = COUNT.of(10)
     memory: int = COUNT.of(1000)  # logged steps that the best median is searched in
 
 
@@ -32,14 +37,17 @@ class GradNormLimits:
 
 @dataclass
 class StallLimits:
-    """Seconds without progress in a phase: a new line of output; in training, after the first step, a logged step."""
+    """Seconds without progress in a phase: a new line of output; in training, after the first step,
+    a logged step.
+    """
 
     importing: float = POSITIVE.of(900)
     tokenize: float = POSITIVE.of(3600)
     load: float = POSITIVE.of(1800)
     reference_logprobs: float = POSITIVE.of(1800)
     first_step: float = POSITIVE.of(1800)
-    training: float = POSITIVE.of(900)  # or `factor` x the longest logged step so far, if that is more
+    # or `factor` x the longest logged step so far, if that is more
+    training: float = POSITIVE.of(900)
     factor: float = POSITIVE.of(3.0)
     evaluate: float = POSITIVE.of(1800)
     checkpoint: float = POSITIVE.of(1800)
@@ -49,13 +57,17 @@ class StallLimits:
 
 @dataclass
 class DeadRankLimits:
-    after_error: float = NOT_NEGATIVE.of(10.0)  # seconds that a run may continue after a rank reported a fatal error
-    silent: float = NOT_NEGATIVE.of(20.0)  # seconds without progress once a rank's process has exited while others live
+    # seconds that a run may continue after a rank reported a fatal error
+    after_error: float = NOT_NEGATIVE.of(10.0)
+    # seconds without progress once a rank's process has exited while others live
+    silent: float = NOT_NEGATIVE.of(20.0)
 
 
 @dataclass
 class MemoryCreepLimits:
-    """Peak GPU memory grew in each of the last `windows` windows, and by the fraction `share` since the first."""
+    """Peak GPU memory grew in each of the last `windows` windows, and by the fraction `share` since
+    the first.
+    """
 
     window: int = COUNT.of(100)  # logged steps
     windows: int = COUNT.of(6)
@@ -66,12 +78,15 @@ class MemoryCreepLimits:
 @dataclass
 class DiskLimits:
     margin: float = POSITIVE.of(1.1)  # factor on the size of the next write
-    ahead: float = NOT_NEGATIVE.of(120.0)  # seconds before the write when the run is stopped; earlier it is a warning
+    # seconds before the write when the run is stopped; earlier it is a warning
+    ahead: float = NOT_NEGATIVE.of(120.0)
 
 
 @dataclass
 class ContinuityLimits:
-    """The first loss after a resume is not that of the earlier attempt at the same step, or of its last steps."""
+    """The first loss after a resume is not that of the earlier attempt at the same step, or of its
+    last steps.
+    """
 
     share: float = FRACTION.of(0.1)  # of the loss; the same batch on GPUs repeats to some 0.001
     margin: float = NOT_NEGATIVE.of(0.05)  # absolute
@@ -79,7 +94,9 @@ class ContinuityLimits:
 
 @dataclass
 class ThroughputLimits:
-    """The rate is below `share` of the run's own median for `steps` consecutive logged steps and `seconds`."""
+    """The rate is below `share` of the run's own median for `steps` consecutive logged steps and
+    `seconds`.
+    """
 
     share: float = FRACTION.of(0.25)
     steps: int = COUNT.of(20)
@@ -89,16 +106,21 @@ class ThroughputLimits:
 
 @dataclass
 class VerifierLimits:
-    """Of RLVR: verifiers failed on the share `share` of the answers of the last `window` steps, taken as full."""
+    """Of RLVR: verifiers failed on the share `share` of the answers of the last `window` steps,
+    taken as full.
+    """
 
-    seconds: float = POSITIVE.of(10.0)  # of one call; over it the answer scores 0 and the verifier is started again
+    # of one call; over it the answer scores 0 and the verifier is started again
+    seconds: float = POSITIVE.of(10.0)
     share: float = FRACTION.of(0.01)
     window: int = COUNT.of(20)  # logged steps
 
 
 @dataclass
 class RewardVarianceLimits:
-    """Of RLVR: in every group all completions earned the same for `steps` logged steps, and less than `reward`."""
+    """Of RLVR: in every group all completions earned the same for `steps` logged steps, and less
+    than `reward`.
+    """
 
     steps: int = COUNT.of(10)  # consecutive logged steps
     reward: float = POSITIVE.of(0.95)  # mean reward from which that is success
@@ -106,7 +128,9 @@ class RewardVarianceLimits:
 
 @dataclass
 class RewardCollapseLimits:
-    """Of RLVR: the mean reward of the last `window` logged steps is below `share` x the run's best such mean."""
+    """Of RLVR: the mean reward of the last `window` logged steps is below `share` x the run's best
+    such mean.
+    """
 
     share: float = FRACTION.of(0.5)
     window: int = COUNT.of(10)  # logged steps
@@ -114,7 +138,9 @@ class RewardCollapseLimits:
 
 @dataclass
 class KLLimits:
-    """Of RLVR with kl_beta: the KL divergence from the starting model is above `most` for `steps` logged steps."""
+    """Of RLVR with kl_beta: the KL divergence from the starting model is above `most` for `steps`
+    logged steps.
+    """
 
     most: float = POSITIVE.of(10.0)  # nats a token, by TRL's estimator
     steps: int = COUNT.of(5)
@@ -122,7 +148,9 @@ class KLLimits:
 
 @dataclass
 class EntropyCollapseLimits:
-    """Of RLVR: the entropy of a token is below `share` x that of the first step for `steps` logged steps."""
+    """Of RLVR: the entropy of a token is below `share` x that of the first step for `steps` logged
+    steps.
+    """
 
     share: float = FRACTION.of(0.05)
     steps: int = COUNT.of(10)
@@ -130,7 +158,9 @@ class EntropyCollapseLimits:
 
 @dataclass
 class LengthLimits:
-    """Of RLVR: the share `share` of the answers reaches the length limit without an end for `steps` logged steps."""
+    """Of RLVR: the share `share` of the answers reaches the length limit without an end for `steps`
+    logged steps.
+    """
 
     share: float = FRACTION.of(0.95)
     steps: int = COUNT.of(50)
@@ -138,8 +168,10 @@ class LengthLimits:
 
 @dataclass
 class SamplerMismatchLimits:
-    """Of RLVR with vLLM, not run here: sampler's and trainer's log-probs differ by over `most` for `steps` logged
-    steps, as those of a sampler that keeps old weights do; rounding to bf16 makes less (benchmarks/sampler.json)."""
+    """Of RLVR with vLLM, not run here: sampler's and trainer's log-probs differ by over `most` for
+    `steps` logged steps, as those of a sampler that keeps old weights do; rounding to bf16 makes
+    less (benchmarks/sampler.json).
+    """
 
     most: float = POSITIVE.of(0.05)  # nats a token, the mean of absolute differences
     steps: int = COUNT.of(3)
@@ -147,7 +179,9 @@ class SamplerMismatchLimits:
 
 @dataclass
 class GuardsConfig:
-    """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
+    """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a
+    warning.
+    """
 
     non_finite: NonFiniteLimits | None = field(default_factory=NonFiniteLimits)
     divergence: DivergenceLimits | None = field(default_factory=DivergenceLimits)

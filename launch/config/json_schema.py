@@ -1,6 +1,8 @@
-"""The JSON Schema of a stage file, for editors and for programs that write one: read off the configuration's types.
+"""The JSON Schema of a stage file, for editors and for programs that write one: read off the
+configuration's types.
 
-Descriptions are the comments beside the keys in launch/config; ranges are those of launch/config/ranges.py.
+Descriptions are the comments beside the keys in launch/config; ranges are those of
+launch/config/ranges.py.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from launch.config.schema import RootConfig
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NOT_OF_STAGES = ("tuned", "model.trained_by")  # written by `tune`, set for the jobs of a pipeline
-_INTERPOLATION = {"type": "string", "pattern": r"\$\{"}  # ${oc.env:HOME}: its type is known when it is resolved
+# ${oc.env:HOME}: its type is known when it is resolved
+_INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 _DEFAULTS = {
     "type": "array",
-    "description": "what the stage starts from: another stage, `override /model: NAME`, and last `_self_`",
+    "description": "what the stage starts from: another stage, `override /model: NAME`, and last "
+    "`_self_`",
     "items": {"type": ["string", "object"]},
 }
 
@@ -39,7 +43,9 @@ def stage_schema() -> dict[str, Any]:
 def comments(cls: type) -> dict[str, str]:
     """Return the comment at the end of each field's line."""
     texts: dict[str, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(inspect.getsource(cls))).readline):
+    for token in tokenize.generate_tokens(
+        io.StringIO(inspect.cleandoc(inspect.getsource(cls))).readline
+    ):
         key = re.match(r"\s+(\w+): ", token.line)
         if token.type == tokenize.COMMENT and key:
             texts[key[1]] = token.string.removeprefix("#").strip()
@@ -56,7 +62,11 @@ def _describe_node(cls: type[Any], above: str) -> dict[str, Any]:
         text = {"description": texts[key.name]} if key.name in texts else {}
         properties[key.name] = {**text, **value, **_default(key)}
     docstring = inspect.getdoc(cls) or ""
-    described = {"description": docstring} if docstring and not docstring.startswith(f"{cls.__name__}(") else {}
+    described = (
+        {"description": docstring}
+        if docstring and not docstring.startswith(f"{cls.__name__}(")
+        else {}
+    )
     return {**described, "type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -65,7 +75,11 @@ def _describe_type(hint: Any, above: str, allowed: Range | None) -> dict[str, An
         return _describe_node(typing.cast(type[Any], hint), above)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        options = [_describe_type(option, above, allowed) for option in arguments if option is not type(None)]
+        options = [
+            _describe_type(option, above, allowed)
+            for option in arguments
+            if option is not type(None)
+        ]
         return {"anyOf": [*options, {"type": "null"}]}
     if origin is list:
         return {"type": "array", "items": _describe_type(arguments[0], above, None)}
@@ -78,10 +92,13 @@ def _describe_scalar(hint: Any, allowed: Range | None) -> dict[str, Any]:
     if hint is Any:
         return {}
     if hint is str:
-        return {"type": ["string", "number", "boolean"]}  # Hydra turns an unquoted 1 or true into text
+        # Hydra turns an unquoted 1 or true into text
+        return {"type": ["string", "number", "boolean"]}
     if issubclass(hint, enum.Enum):
         return {"anyOf": [{"enum": [member.value for member in hint]}, _INTERPOLATION]}
-    return {"anyOf": [{"type": _TYPES[hint], **(_bounds(allowed) if allowed else {})}, _INTERPOLATION]}
+    return {
+        "anyOf": [{"type": _TYPES[hint], **(_bounds(allowed) if allowed else {})}, _INTERPOLATION]
+    }
 
 
 def _bounds(allowed: Range) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Where each value of a composed configuration is set: by an override, or on a line of a YAML file."""
+"""Where each value of a composed configuration is set: by an override, or on a line of a YAML
+file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ YAML = (".yaml", ".yml")
 
 
 class Origin(StrEnum):
-    """What set a value. `recipe` is the recipe of a stage file; `launcher` is what `launch` computes or sets."""
+    """What set a value. `recipe` is the recipe of a stage file; `launcher` is what `launch`
+    computes or sets.
+    """
 
     override = "override"
     recipe = "recipe"
@@ -42,7 +46,8 @@ class Origins:
     """Finds where a key of one composed configuration is set."""
 
     overrides: tuple[str, ...]  # of the command line
-    choices: Mapping[str, str]  # group -> its chosen option; a stage that was given by its path has the path
+    # group -> its chosen option; a stage that was given by its path has the path
+    choices: Mapping[str, str]
     roots: tuple[Path, ...] = field(default_factory=config_roots)
 
     @property
@@ -52,7 +57,9 @@ class Origins:
         return Path(choice).stem if choice.endswith(YAML) else choice
 
     def overridden(self, key: str) -> str | None:
-        """Return the key of the override that sets `key` or a node above it; the choice of a group does not count."""
+        """Return the key of the override that sets `key` or a node above it; the choice of a group
+        does not count.
+        """
         for override in reversed(self.overrides):
             overridden = override_key(override)
             if overridden not in GROUPS and (key == overridden or key.startswith(f"{overridden}.")):
@@ -60,17 +67,23 @@ class Origins:
         return None
 
     def of(self, key: str) -> Provenance:
-        """Return where the value of `key` (`recipe.learning_rate`) comes from; a schema's default is `launcher`."""
+        """Return where the value of `key` (`recipe.learning_rate`) comes from; a schema's default
+        is `launcher`.
+        """
         overridden = self.overridden(key)
         if overridden:
             return Provenance(Origin.override, f"override {overridden}")
         for path, part, origin in self._places(key):
             if path and (line := find_line(path, part.split("."))):
                 return Provenance(origin, f"{self._short_name(path)}:{line}")
-        return Provenance(Origin.recipe if key.partition(".")[0] == "recipe" else Origin.launcher, None)
+        return Provenance(
+            Origin.recipe if key.partition(".")[0] == "recipe" else Origin.launcher, None
+        )
 
     def _places(self, key: str) -> Iterator[tuple[Path | None, str, Origin]]:
-        """Yield the files that may set a key, what it is called there, and their origin; the first one counts."""
+        """Yield the files that may set a key, what it is called there, and their origin; the first
+        one counts.
+        """
         group, _, rest = key.partition(".")
         if "tuned" in self.choices:
             yield find_file("tuned", self.choices["tuned"], self.roots), key, Origin.tuned
@@ -81,9 +94,13 @@ class Origins:
             yield find_file(group, self.choices[group], self.roots), rest, origin
 
     def is_shipped(self, key: str) -> bool:
-        """Return whether a file of the project sets `key`, or nothing does: no override, and no file of the user's."""
+        """Return whether a file of the project sets `key`, or nothing does: no override, and no
+        file of the user's.
+        """
         where = self.of(key).where
-        return where is None or (not where.startswith("override ") and not Path(where).is_absolute())
+        return where is None or (
+            not where.startswith("override ") and not Path(where).is_absolute()
+        )
 
     @property
     def stage_file(self) -> str | None:
@@ -98,22 +115,32 @@ class Origins:
             path = find_file("stage", pending.pop(0), self.roots)
             if path and path not in files:
                 files.append(path)
-                pending += reversed([entry.option for entry in read_defaults(path) if not entry.group])
+                pending += reversed(
+                    [entry.option for entry in read_defaults(path) if not entry.group]
+                )
         return files
 
     def chosen_by_stage(self, group: str) -> str | None:
-        """Return the option of a group in the defaults list of the stage's file, or of one that it builds on."""
+        """Return the option of a group in the defaults list of the stage's file, or of one that it
+        builds on.
+        """
         defaults = (entry for path in self._stage_files() for entry in read_defaults(path))
         return next((entry.option for entry in defaults if entry.group == group), None)
 
     def _short_name(self, path: Path) -> str:
         """The path from the project's root, or the whole path of a file of the user's own."""
         shipped = self.roots[-1]
-        return path.relative_to(shipped.parent.parent).as_posix() if path.is_relative_to(shipped) else str(path)
+        return (
+            path.relative_to(shipped.parent.parent).as_posix()
+            if path.is_relative_to(shipped)
+            else str(path)
+        )
 
 
 def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
-    """Return the file of a group's option: in the first root that has it; or the option itself, if it is a path."""
+    """Return the file of a group's option: in the first root that has it; or the option itself, if
+    it is a path.
+    """
     name = option if option.endswith(YAML) else f"{option}.yaml"
     try:
         return next((path for root in roots if (path := root / group / name).is_file()), None)
@@ -129,7 +156,9 @@ def _version(path: Path) -> tuple[Path, int, int]:
 
 @dataclass(frozen=True)
 class DefaultsEntry:
-    """What an entry of a defaults list chooses: `- override /model: demo`, or `- sft` of the file's own group."""
+    """What an entry of a defaults list chooses: `- override /model: demo`, or `- sft` of the file's
+    own group.
+    """
 
     line: int
     key: str  # as it is written: `override /model`
@@ -162,5 +191,7 @@ def read_defaults(path: Path) -> list[DefaultsEntry]:
 
 
 def find_line(path: Path, keys: Sequence[str]) -> int | None:
-    """Return the 1-based line of a nested key in a YAML file. Keys that are dotted in the file are not found."""
+    """Return the 1-based line of a nested key in a YAML file. Keys that are dotted in the file are
+    not found.
+    """
     return _read_version(*_version(path))[0].of(tuple(keys))

@@ -1,9 +1,11 @@
-"""What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml, read for an answer.
+"""What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml,
+read for an answer.
 
-A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's table), names that are
-only understood (`also`), and the answer: `set`, overrides with {value}, {list} or {count}; `values`, overrides by a
-pattern of the value, `A or B` where the trainer decides; `instead`, a sentence where there is no such setting, and
-beside `set` for a value that is not a number. launch's own keys are understood without their group.
+A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's
+table), names that are only understood (`also`), and the answer: `set`, overrides with {value},
+{list} or {count}; `values`, overrides by a pattern of the value, `A or B` where the trainer
+decides; `instead`, a sentence where there is no such setting, and beside `set` for a value that is
+not a number. launch's own keys are understood without their group.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from launch.resources import GROUPS
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
-_GROUPS = ("recipe", "model", "data", "tracking", "hub")  # of launch's own keys, those that a short name may mean
+# of launch's own keys, those that a short name may mean
+_GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,13 @@ class Row:
         return (*(name for tool in tools if not isinstance(tool, str) for name in tool), *self.also)
 
     def of_value(self, value: str | None) -> str | None:
-        """Return the overrides that one of the tools' values means: a key of `values` is a pattern."""
-        return next((sets for known, sets in self.values.items() if re.fullmatch(known, value or "", re.I)), None)
+        """Return the overrides that one of the tools' values means: a key of `values` is a
+        pattern.
+        """
+        return next(
+            (sets for known, sets in self.values.items() if re.fullmatch(known, value or "", re.I)),
+            None,
+        )
 
     def answer(self, name: str, value: str | None) -> Cure:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
@@ -64,7 +72,9 @@ class Row:
 
 @cache
 def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
-    """Read the rows, and the verb that each other word means. Raises TypeError for a field that a row has not."""
+    """Read the rows, and the verb that each other word means. Raises TypeError for a field that a
+    row has not.
+    """
     import yaml  # only for an answer
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -73,29 +83,45 @@ def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
 
 
 def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:
-    """Return the cure that sets one of `overrides` in the place of a key or an option that launch has not."""
+    """Return the cure that sets one of `overrides` in the place of a key or an option that launch
+    has not.
+    """
     cure = set_any(*overrides)
     return Cure(sentence or cure.sentence, *(Way(way.sets, name) for way in cure.ways))
 
 
 def explain_value(key: str, value: str) -> Cure | None:
-    """Return the cure for another tool's value of launch's own key, `parallel=3`: `set parallel=zero3`."""
+    """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
+    parallel=zero3`.
+    """
     targets = (row.of_value(value) or "" for row in load_table()[0])
-    return next((set_any(*target.split(" or ")) for target in targets if target.startswith(f"{key}=")), None)
+    return next(
+        (set_any(*target.split(" or ")) for target in targets if target.startswith(f"{key}=")), None
+    )
 
 
 def explain_like(name: str, value: str | None) -> Cure | None:
-    """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none is."""
-    known = {*_own_keys(), *(known for row in load_table()[0] for known in row.names)} if value else ()
+    """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none
+    is.
+    """
+    known = (
+        {*_own_keys(), *(known for row in load_table()[0] for known in row.names)} if value else ()
+    )
     near = nearest(_plain(name.rpartition(".")[2]), known, limit=1, cutoff=0.85)
     meant = explain_name(near[0], value) if near else None
     if meant is None or not any(way.sets for way in meant.ways):
         return None
-    return replacing(name, *map(str, meant.ways), sentence=f"did you mean '{meant.sentence.removeprefix('set ')}'?")
+    return replacing(
+        name,
+        *map(str, meant.ways),
+        sentence=f"did you mean '{meant.sentence.removeprefix('set ')}'?",
+    )
 
 
 def trainer_flag(name: str, value: str | None) -> Cure:
-    """Return the cure that passes what launch does not know to the trainer, which may have a flag of that name."""
+    """Return the cure that passes what launch does not know to the trainer, which may have a flag
+    of that name.
+    """
     flag = f"flags.{_plain(name.rpartition('.')[2])}={value or 'VALUE'}"
     return replacing(name, flag, sentence="a trainer's own flag is set as {0}")
 
@@ -105,17 +131,20 @@ def _plain(name: str) -> str:
 
 
 def explain_name(name: str, value: str | None) -> Cure | None:
-    """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set recipe.lora.rank=8`.
+    """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set
+    recipe.lora.rank=8`.
 
-    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name, or
-    launch has the key.
+    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool
+    has the name, or launch has the key.
     """
     parts = [_plain(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()]
     names = ("_".join(parts), *parts[-1:])  # `datasets.0.path` is datasets_path before it is path
     row = next((row for known in names for row in load_table()[0] if known in row.names), None)
     own = _own_keys().get(parts[-1]) if parts else None
     group = own.rpartition(".")[0] if own else ""
-    is_own = len(parts) == 1 or group in parts or group.startswith("recipe") or parts[:1] == ["recipe"]
+    is_own = (
+        len(parts) == 1 or group in parts or group.startswith("recipe") or parts[:1] == ["recipe"]
+    )
     if own == name:
         return None
     if own and is_own and not (row and row.of_value(value)):
@@ -124,9 +153,11 @@ def explain_name(name: str, value: str | None) -> Cure | None:
 
 
 def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the overrides that another tool's file means, the stage first, and its keys that no override stands for.
+    """Return the overrides that another tool's file means, the stage first, and its keys that no
+    override stands for.
 
-    A value of the file's own (`lora_r: 32`) goes before what a switch beside it means (`adapter: lora`).
+    A value of the file's own (`lora_r: 32`) goes before what a switch beside it means (`adapter:
+    lora`).
     """
     meant: dict[str, str] = {}
     left_out = []
@@ -136,21 +167,33 @@ def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         entries = value if isinstance(value, list) else [value]
         texts = [str(each.get("path", "") if isinstance(each, dict) else each) for each in entries]
         text = texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
-        cure = explain_name(name, text.lower() if isinstance(value, bool) else text) if all(texts) else None
+        cure = (
+            explain_name(name, text.lower() if isinstance(value, bool) else text)
+            if all(texts)
+            else None
+        )
         way = cure.ways[0] if cure and cure.ways else Way()
         left_out += [] if way.sets and way.is_exact else [name]
         for key, _, setting in (override.partition("=") for override in way.sets if way.is_exact):
             if key not in meant or setting == text:
                 meant[key] = setting
     given = settings.get("stage")
-    kind = "dpo" if {"recipe.loss", "recipe.beta"} & meant.keys() else given if given in ("dpo", "rm") else "sft"
+    kind = (
+        "dpo"
+        if {"recipe.loss", "recipe.beta"} & meant.keys()
+        else given
+        if given in ("dpo", "rm")
+        else "sft"
+    )
     if kind != "rm" and meant.get("recipe.lora.rank", "null") != "null":
         kind = f"lora_{kind}"
     return [f"{key}={setting}" for key, setting in {"stage": kind, **meant}.items()], left_out
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:
-    """Return the verb that another tool's word means: `train` is `run`; misspelt, too, unless `exact`."""
+    """Return the verb that another tool's word means: `train` is `run`; misspelt, too, unless
+    `exact`.
+    """
     verbs = load_table()[1]
     near = nearest(word.lower(), verbs, limit=1, cutoff=1.0 if exact else 0.75)
     return f"did you mean '{verbs[near[0]]}'?" if near else None

@@ -1,6 +1,8 @@
-"""The ranges of numbers: of a key beside its default in the schema (`epochs: int = COUNT.of(1)`), of flags here.
+"""The ranges of numbers: of a key beside its default in the schema (`epochs: int = COUNT.of(1)`),
+of flags here.
 
-A bound is only where a value beyond it cannot work: a learning rate of 1 is a warning, and the guards stop it.
+A bound is only where a value beyond it cannot work: a learning rate of 1 is a warning, and the
+guards stop it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ from typing import TypeVar
 from launch.errors import Problem
 
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
-_MOST = 2**31 - 1  # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
-_MOST_RANKS = 65_536  # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
+# the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
+_MOST = 2**31 - 1
+_MOST_RANKS = (
+    65_536  # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
+)
 HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
 
 
@@ -32,15 +37,25 @@ class Range:
         """Whether a number is in the range; NaN and infinities never are."""
         if value in self.also:
             return True
-        if not math.isfinite(value) or value < self.low or (value == self.low and not self.includes_low):
+        if (
+            not math.isfinite(value)
+            or value < self.low
+            or (value == self.low and not self.includes_low)
+        ):
             return False
         return self.high is None or value < self.high or (value == self.high and self.includes_high)
 
     def describe(self, value: float) -> str:
-        """Return `at least 0 and below 1`; the upper bound of a count only where `value` is above it."""
+        """Return `at least 0 and below 1`; the upper bound of a count only where `value` is above
+        it.
+        """
         low = f"{'at least' if self.includes_low else 'above'} {self.low:g}"
         shows_high = self.high is not None and (self.high < _MOST_RANKS or value > self.high)
-        high = f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}" if shows_high else ""
+        high = (
+            f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}"
+            if shows_high
+            else ""
+        )
         special = "".join(f"{single:g}, or " for single in self.also)
         return f"{special}{low}{high}"
 
@@ -65,12 +80,16 @@ SEED = Range(0, 2**32 - 1)  # numpy.random.seed's
 HEARTBEAT = Range(5, also=(0,))
 SIGNAL_TIME = Range(30, 65_535, also=(0,))  # sbatch(1), --signal
 
-# Flags whose numbers are not those of their recipe key, and flags without one that a library refuses as the run starts.
+# Flags whose numbers are not those of their recipe key, and flags without one that a library
+# refuses as the run starts.
 FLAG_RANGES: Mapping[str, Range] = {
-    "warmup_steps": NOT_NEGATIVE,  # a fraction below 1, steps from 1 on (transformers training_args.py)
-    "max_steps": Range(1, _MOST, also=(-1,)),  # -1: the epochs end the run (transformers training_args.py)
+    # a fraction below 1, steps from 1 on (transformers training_args.py)
+    "warmup_steps": NOT_NEGATIVE,
+    # -1: the epochs end the run (transformers training_args.py)
+    "max_steps": Range(1, _MOST, also=(-1,)),
     "num_train_epochs": POSITIVE,  # a part of one, too (transformers training_args.py)
-    **dict.fromkeys(("save_steps", "eval_steps"), POSITIVE),  # below 1 a fraction of all steps (training_args.py)
+    # below 1 a fraction of all steps (training_args.py)
+    **dict.fromkeys(("save_steps", "eval_steps"), POSITIVE),
     "clip_grad_norm": Range(0, also=(-1,)),  # finetune.py:847
     **dict.fromkeys(("adam_beta1", "adam_beta2"), BELOW_ONE),  # torch/optim/adamw.py
     "adam_epsilon": NOT_NEGATIVE,
@@ -82,7 +101,9 @@ FLAG_RANGES: Mapping[str, Range] = {
 
 def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Problem:
     """Return the problem of one number."""
-    return Problem("out_of_range", f"{name} must be {allowed.describe(value)}, got {_shorten(value)}", where)
+    return Problem(
+        "out_of_range", f"{name} must be {allowed.describe(value)}, got {_shorten(value)}", where
+    )
 
 
 def _shorten(value: float) -> str:

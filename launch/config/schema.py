@@ -1,10 +1,12 @@
-"""The keys a stage may have, typed. Hydra rejects every other key and every value of the wrong type.
+"""The keys a stage may have, typed. Hydra rejects every other key and every value of the wrong
+type.
 
-The recipe is trainer-independent: each trainer's YAML maps its keys to that trainer's flags. `None` means not set: the
-flag is left out and the trainer's own default holds (the plan shows it).
+The recipe is trainer-independent: each trainer's YAML maps its keys to that trainer's flags. `None`
+means not set: the flag is left out and the trainer's own default holds (the plan shows it).
 """
 
-# without `from __future__ import annotations`, as its parts are: OmegaConf would evaluate each annotation as a text
+# without `from __future__ import annotations`, as its parts are: OmegaConf would evaluate each
+# annotation as a text
 import types
 import typing
 from collections.abc import Iterator
@@ -33,8 +35,9 @@ from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneCo
 
 
 class Kind(StrEnum):
-    """What a stage optimises: supervised fine-tuning, direct preference optimisation, a reward model, or answers that
-    a verifier rewards."""
+    """What a stage optimises: supervised fine-tuning, direct preference optimisation, a reward
+    model, or answers that a verifier rewards.
+    """
 
     sft = "sft"
     dpo = "dpo"
@@ -56,7 +59,9 @@ class Device(StrEnum):
 
 
 class Packing(StrEnum):
-    """`none` pads; `flatten` concatenates the same samples unpadded; `bins` fills a token budget."""
+    """`none` pads; `flatten` concatenates the same samples unpadded; `bins` fills a token
+    budget.
+    """
 
     none = "none"
     flatten = "flatten"
@@ -64,8 +69,10 @@ class Packing(StrEnum):
 
 
 class LossAveraging(StrEnum):
-    """Of an optimizer step's SFT loss: the sum over a sample's tokens, then the mean over the samples (the gradient is
-    clipped as the sum's); the mean over all its tokens; or the mean of its micro batches' means."""
+    """Of an optimizer step's SFT loss: the sum over a sample's tokens, then the mean over the
+    samples (the gradient is clipped as the sum's); the mean over all its tokens; or the mean of its
+    micro batches' means.
+    """
 
     sum = "sum"
     tokens = "tokens"
@@ -79,7 +86,8 @@ class Quantization(StrEnum):
     nf4 = "nf4"
 
 
-# What a stage does with a model that is an adapter; `continue` is a keyword, so this is not a class.
+# What a stage does with a model that is an adapter; `continue` is a keyword, so this is not a
+# class.
 AdapterStart = StrEnum("AdapterStart", {"merged": "merged", "continue": "continue"})
 
 
@@ -90,7 +98,9 @@ class Precision(StrEnum):
 
 
 class Family(StrEnum):
-    """Where a trainer's script comes from: the open-instruct checkout, or the installed TRL package."""
+    """Where a trainer's script comes from: the open-instruct checkout, or the installed TRL
+    package.
+    """
 
     open_instruct = "open_instruct"
     trl = "trl"
@@ -103,7 +113,9 @@ class Launcher(StrEnum):
 
 
 class Tracking(StrEnum):
-    """Where a run's metrics go besides its own record. `launch` itself writes `tensorboard`, for every trainer."""
+    """Where a run's metrics go besides its own record. `launch` itself writes `tensorboard`, for
+    every trainer.
+    """
 
     none = "none"
     wandb = "wandb"
@@ -112,8 +124,9 @@ class Tracking(StrEnum):
 
 
 class Mode(StrEnum):
-    """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs,
-    and `fsdp` for the trainers that shard by themselves."""
+    """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp`
+    on several CPUs, and `fsdp` for the trainers that shard by themselves.
+    """
 
     auto = "auto"
     single = "single"
@@ -130,7 +143,8 @@ class StageConfig:
     kind: Kind = MISSING  # what the stage trains
     start: Start = Start.base  # the checkpoint of the model that it starts from
     description: str = ""
-    tasks: list[str] = field(default_factory=list)  # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
+    # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
+    tasks: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -138,58 +152,77 @@ class LoraConfig:
     """A low-rank adapter, trained in place of the model's weights."""
 
     rank: int | None = COUNT.of(None)  # of the adapter's matrices; null: all weights are trained
-    alpha: int | None = COUNT.of(None)  # the adapter's output is scaled by alpha / rank; null: twice the rank
+    # the adapter's output is scaled by alpha / rank; null: twice the rank
+    alpha: int | None = COUNT.of(None)
     dropout: float = BELOW_ONE.of(0.0)  # on the adapter's input
-    targets: Any = "all-linear"  # which layers get one: all-linear (all but the output layer), or a list of names
+    # which layers get one: all-linear (all but the output layer), or a list of names
+    targets: Any = "all-linear"
     quantize: Quantization = Quantization.none  # nf4 is QLoRA: the frozen weights are kept in 4 bit
-    start: AdapterStart = (
-        AdapterStart.merged
-    )  # when model.path is an adapter: train a new one on the merged model, or resume training it
+    # when model.path is an adapter: train a new one on the merged model, or resume training it
+    start: AdapterStart = AdapterStart.merged
 
 
 @dataclass
 class RecipeConfig:
-    global_batch_size: int = COUNT.of(MISSING)  # samples (DPO: pairs, RLVR: completions) in one optimizer step
+    # samples (DPO: pairs, RLVR: completions) in one optimizer step
+    global_batch_size: int = COUNT.of(MISSING)
     per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
     learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
     lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
     # must be below 1: TRL takes 1 for one step (transformers training_args.py, warmup_steps)
-    warmup_ratio: float | None = BELOW_ONE.of(None)  # fraction of all steps; null: the trainer's default
+    # fraction of all steps; null: the trainer's default
+    warmup_ratio: float | None = BELOW_ONE.of(None)
     weight_decay: float | None = NOT_NEGATIVE.of(None)  # null: the trainer's default
     epochs: int = COUNT.of(1)  # number of passes over the data
-    max_steps: int | None = COUNT.of(None)  # optimizer steps; ends the run before `epochs` are complete
+    # optimizer steps; ends the run before `epochs` are complete
+    max_steps: int | None = COUNT.of(None)
     max_seq_length: int = LENGTH.of(MISSING)  # tokens
     max_grad_norm: float | None = NOT_NEGATIVE.of(1.0)  # null: no clipping
     seed: int = SEED.of(42)  # of the data's order and of random draws
     precision: Precision = Precision.auto  # auto: bf16 where the trainer supports it
     chat_template: str | None = None  # null: the tokenizer's own
-    packing: Packing = Packing.none  # flatten: the same samples, unpadded; bins: rows filled to a token budget
+    # flatten: the same samples, unpadded; bins: rows filled to a token budget
+    packing: Packing = Packing.none
     balanced: bool = False  # distribute the samples of a global batch over the ranks by length
     loss_averaging: LossAveraging | None = None  # null: the trainer's default
     liger: bool = False  # use Liger's fused kernels
     attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: the trainer's choice
-    gradient_checkpointing: bool = False  # recompute activations in the backward pass to save memory
-    checkpoint_steps: int | None = COUNT.of(None)  # optimizer steps between checkpoints; null: none before the end
-    eval_steps: int | None = COUNT.of(None)  # steps between evaluations on data.validation; null: at the end only
-    early_stop: int | None = COUNT.of(None)  # stop after so many evaluations without a lower loss; the best is kept
-    sample_every: int | None = COUNT.of(None)  # steps between answers to three fixed prompts, recorded; null: none
+    gradient_checkpointing: bool = (
+        False  # recompute activations in the backward pass to save memory
+    )
+    # optimizer steps between checkpoints; null: none before the end
+    checkpoint_steps: int | None = COUNT.of(None)
+    # steps between evaluations on data.validation; null: at the end only
+    eval_steps: int | None = COUNT.of(None)
+    # stop after so many evaluations without a lower loss; the best is kept
+    early_stop: int | None = COUNT.of(None)
+    # steps between answers to three fixed prompts, recorded; null: none
+    sample_every: int | None = COUNT.of(None)
     beta: float | None = POSITIVE.of(None)  # of DPO
-    loss: str | None = None  # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
-    prompts_per_step: int | None = COUNT.of(None)  # of RLVR, as all below: prompts in one optimizer step
-    samples_per_prompt: int | None = GROUP.of(None)  # completions sampled for each prompt, which are compared
+    loss: str | None = (
+        None  # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
+    )
+    # of RLVR, as all below: prompts in one optimizer step
+    prompts_per_step: int | None = COUNT.of(None)
+    # completions sampled for each prompt, which are compared
+    samples_per_prompt: int | None = GROUP.of(None)
     response_length: int | None = COUNT.of(None)  # tokens of a completion, at most
     temperature: float | None = POSITIVE.of(None)  # of sampling
-    kl_beta: float | None = NOT_NEGATIVE.of(None)  # weight of the KL divergence from the starting model; 0: none
+    # weight of the KL divergence from the starting model; 0: none
+    kl_beta: float | None = NOT_NEGATIVE.of(None)
     clip: float | None = POSITIVE.of(None)  # of the probability ratio, at 1 - clip and 1 + clip
     generation: str | None = None  # how completions are sampled; null: transformers
-    truncated_reward: float | None = REWARD.of(None)  # of a completion that does not end; null: the verifiers score it
-    verifier: Any = None  # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
+    # of a completion that does not end; null: the verifiers score it
+    truncated_reward: float | None = REWARD.of(None)
+    # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
+    verifier: Any = None
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 # what `launch` itself turns into the batch and the launcher's arguments
 OWN_RECIPE_KEYS = ("global_batch_size", "per_device_batch_size", "precision")
-# all others: a trainer's YAML maps each to its flags, those of an adapter only if it trains adapters
+# all others: a trainer's YAML maps each to its flags, those of an adapter only if it trains
+# adapters
 RECIPE_KEYS = (
     *(key.name for key in fields(RecipeConfig) if key.name not in (*OWN_RECIPE_KEYS, "lora")),
     *(f"lora.{key.name}" for key in fields(LoraConfig)),
@@ -230,7 +263,9 @@ class ModelConfig:
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     dpo: str | None = None  # hub id or folder of the checkpoint after DPO, where RLVR starts
     path: str | None = None  # run, hub id or folder; overrides all three
-    trained_by: str | None = None  # identity of the plan whose run makes `path`; set by a pipeline's jobs
+    trained_by: str | None = (
+        None  # identity of the plan whose run makes `path`; set by a pipeline's jobs
+    )
     revision: str | None = None  # of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)
@@ -250,8 +285,11 @@ class DataFormat(StrEnum):
 
 @dataclass
 class MixConfig:
-    name: str = MISSING  # hub id; or path of a file, a folder or a glob pattern (docs/how-to/data.md)
-    share: float = POSITIVE.of(1.0)  # fraction of the split's rows; above 1 repeats rows where the trainer supports it
+    name: str = (
+        MISSING  # hub id; or path of a file, a folder or a glob pattern (docs/how-to/data.md)
+    )
+    # fraction of the split's rows; above 1 repeats rows where the trainer supports it
+    share: float = POSITIVE.of(1.0)
     split: str = "train"  # of the hub data set
 
 
@@ -264,72 +302,102 @@ class BadRows(StrEnum):
 
 @dataclass
 class DataConfig:
-    kind: Kind = MISSING  # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
+    kind: Kind = (
+        MISSING  # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
+    )
     mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
     fraction: float = POSITIVE.of(1.0)  # multiplies every entry's share
-    build: str | None = None  # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
+    build: str | None = (
+        None  # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
+    )
     format: DataFormat = DataFormat.auto  # of local rows
-    columns: dict[str, str] = field(default_factory=dict)  # known column name: its name in local rows
-    bad_rows: BadRows = BadRows.refuse  # local rows that can't be used; `skip` leaves them out, and records how many
+    # known column name: its name in local rows
+    columns: dict[str, str] = field(default_factory=dict)
+    # local rows that can't be used; `skip` leaves them out, and records how many
+    bad_rows: BadRows = BadRows.refuse
     validation: Any = None  # never trained on: a fraction of the rows, or a path; null: none
 
 
 @dataclass
 class RefusedValue:
-    """Values that a flag must not have: numbers `below` one, texts `containing` another or not `matching`; and why."""
+    """Values that a flag must not have: numbers `below` one, texts `containing` another or not
+    `matching`; and why.
+    """
 
     why: str = MISSING
     below: float | None = None
     containing: str | None = None
-    matching: str | None = None  # a regular expression for the whole value; booleans are true and false
+    matching: str | None = (
+        None  # a regular expression for the whole value; booleans are true and false
+    )
     undoes: str | None = None  # the key that such a value undoes: it is refused while that is set
 
 
 @dataclass
 class TrainerConfig:
-    """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml show the fields."""
+    """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml
+    show the fields.
+    """
 
     name: str = MISSING
     kind: Kind = MISSING
-    family: Family = MISSING  # where the script is: the open-instruct checkout, or the installed TRL package
+    family: Family = (
+        MISSING  # where the script is: the open-instruct checkout, or the installed TRL package
+    )
     entry: str = MISSING  # the script in the checkout, or the module of the package
     launcher: Launcher = Launcher.accelerate
     untried: str = ""  # why it is planned and checked, but never started; empty: it is
     precisions: list[Precision] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])  # that it can train on
-    builds: str | None = None  # the families of models that it has presets of; null: any of transformers
+    # that it can train on
+    devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
+    builds: str | None = (
+        None  # the families of models that it has presets of; null: any of transformers
+    )
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags
     reader: str = MISSING  # of its log: a name of launch/execution/supervise/readers.py
     resumable: bool = False  # a run that is killed and resumed gives the losses of one that is not
     memory_model: bool = False  # launch/planning/estimate covers it
-    fuses_loss: bool = False  # the loss is computed without the logits of a whole micro batch (with recipe.liger)
+    fuses_loss: bool = (
+        False  # the loss is computed without the logits of a whole micro batch (with recipe.liger)
+    )
     live_reference: bool = False  # DPO's reference model is in memory and runs in each step
-    weighs_pairs: bool = False  # a pair's weight in the loss depends on the tokens of its micro batch
-    checkpoint_steps: int | None = None  # steps between checkpoints without recipe.checkpoint_steps; null: none
+    weighs_pairs: bool = (
+        False  # a pair's weight in the loss depends on the tokens of its micro batch
+    )
+    checkpoint_steps: int | None = (
+        None  # steps between checkpoints without recipe.checkpoint_steps; null: none
+    )
     push_takes_checkpoints: bool = False  # hub.push uploads them too
     writes_to_cwd: bool = False  # it makes folders in the current folder
-    patches: list[str] = field(default_factory=list)  # launch/worker/patches: those that fit it, as they are applied
+    # launch/worker/patches: those that fit it, as they are applied
+    patches: list[str] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
-    why: dict[str, str] = field(default_factory=dict)  # recipe key: the reason why a value is not in its map
-    nearest: dict[str, Any] = field(default_factory=dict)  # recipe key: its value where it lacks a shipped stage's
+    # recipe key: the reason why a value is not in its map
+    why: dict[str, str] = field(default_factory=dict)
+    # recipe key: its value where it lacks a shipped stage's
+    nearest: dict[str, Any] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs
-    lora_flags: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same for adapters, by precision
+    # the same for adapters, by precision
+    lora_flags: dict[str, dict[str, Any]] = field(default_factory=dict)
     validation_flags: dict[str, Any] = field(default_factory=dict)  # the same with data.validation
     tracking: dict[str, dict[str, Any]] = field(default_factory=dict)  # value of `tracking`: flags
     push: dict[str, Any] = field(default_factory=dict)  # flags of hub.push
     refused: dict[str, str] = field(default_factory=dict)  # flag that cannot work: why
     refused_values: dict[str, RefusedValue] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)  # flags that the script accepts and never reads
-    # flag: other flags, and a regular expression for the values of each with which the flag has an effect
+    # flag: other flags, and a regular expression for the values of each with which the flag has an
+    # effect
     inert: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Buckets(StrEnum):
-    """How much DeepSpeed gathers and reduces at a time: selects a file of accelerate_configs/deepspeed."""
+    """How much DeepSpeed gathers and reduces at a time: selects a file of
+    accelerate_configs/deepspeed.
+    """
 
     usual = "usual"
     small = "small"  # a fifth of the usual size, for ZeRO 1 and 2
@@ -344,12 +412,16 @@ class ParallelConfig:
 
 @dataclass
 class UpstreamConfig:
-    dir: str | None = None  # an open-instruct checkout; null: OPEN_INSTRUCT_DIR, else external/open-instruct
+    dir: str | None = (
+        None  # an open-instruct checkout; null: OPEN_INSTRUCT_DIR, else external/open-instruct
+    )
 
 
 @dataclass
 class HubConfig:
-    """A push of the model to the Hugging Face hub at the end of the run, by the trainer's own flags."""
+    """A push of the model to the Hugging Face hub at the end of the run, by the trainer's own
+    flags.
+    """
 
     push: str | None = None  # OWNER/NAME; a new repository is created private
 
@@ -369,15 +441,22 @@ class RootConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
-    tuned: TunedConfig | None = None  # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
+    tuned: TunedConfig | None = (
+        None  # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
+    )
     nodes: int = RANKS.of(1)  # machines; above 1 only with `submit`
-    gpus: int | None = RANKS_OR_ZERO.of(None)  # GPUs per machine; 0: one CPU process; null: 1, or by `device`
+    # GPUs per machine; 0: one CPU process; null: 1, or by `device`
+    gpus: int | None = RANKS_OR_ZERO.of(None)
     device: Device | None = None  # null: by gpus and processes
     processes: int | None = RANKS.of(None)  # ranks per machine with device=cpu
     name: str | None = None  # of the run folder; null: width and plan identity
     runs: str = "runs"  # folder of all run folders
-    cache: str | None = None  # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
-    expandable_segments: bool = True  # of torch's allocator on GPUs: less memory is reserved; your own variable wins
+    cache: str | None = (
+        None  # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
+    )
+    expandable_segments: bool = (
+        True  # of torch's allocator on GPUs: less memory is reserved; your own variable wins
+    )
     python: str | None = None  # the trainer's Python interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     restart: bool = False  # archive an earlier run of the same plan and start over
@@ -389,7 +468,8 @@ class RootConfig:
     report: bool = True  # write report.html, a page with curves, evidence and plan, at the end
     evaluate: bool = False  # score the model against its base once the run is done, as `eval` does
     detach: bool = False  # return once the run has started; it survives the terminal
-    allow: list[str] = field(default_factory=list)  # ids of rules, guards, gates and expectations that only warn
+    # ids of rules, guards, gates and expectations that only warn
+    allow: list[str] = field(default_factory=list)
 
 
 @cache
@@ -400,7 +480,11 @@ def hints(cls: Any) -> dict[str, Any]:
 
 def node_class(hint: Any) -> type | None:
     """Return the dataclass of a node's type; None for a value, a list or a map."""
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    options = (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
     return next((option for option in options if is_dataclass(option)), None)  # type: ignore[return-value]
 
 

@@ -3,9 +3,9 @@
 model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B, or the run of that name
 data.mix=chats.jsonl               data.mix=[{name: chats.jsonl}]
 allow=disk, allow=disk,gpus_busy   allow=[disk,gpus_busy], and so for other keys that are lists
-tuned=NAME                         +tuned=NAME; another key needs no plus, and one that there is not gets none
-data.validation=20%                data.validation=0.2
-stage=./mine.yaml, or ./mine.yaml  the stage of that file, wherever it lies
+tuned=NAME                         +tuned=NAME; another key needs no plus, and one that there is not
+gets none data.validation=20%                data.validation=0.2 stage=./mine.yaml, or ./mine.yaml
+the stage of that file, wherever it lies
 """
 
 from __future__ import annotations
@@ -47,10 +47,20 @@ def _expand(override: str, line: CommandLine) -> str:
         override = f"+{plain}"
     if not equals or value in ("", "null"):
         return override
-    if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
+    if (
+        key == "stage"
+        and (value.endswith(YAML) or "/" in value)
+        and not value.startswith(("[", "{"))
+    ):
         return f"stage={_quote(str(_find_stage_file(value)))}"
-    is_place = "/" in value or (key == "data" and "." in value)  # and not the name of a shipped file
-    if key in ("model", "data") and is_place and not value.startswith(("[", "{", "$")) and "," not in value:
+    # and not the name of a shipped file
+    is_place = "/" in value or (key == "data" and "." in value)
+    if (
+        key in ("model", "data")
+        and is_place
+        and not value.startswith(("[", "{", "$"))
+        and "," not in value
+    ):
         key = {"model": "model.path", "data": "data.mix"}[key]
         override = f"{key}={value}"
     if key == "data.mix" and not line.sweeps:
@@ -58,7 +68,9 @@ def _expand(override: str, line: CommandLine) -> str:
         if "{" not in names and "$" not in names and names.strip():
             entries = (_quote(name.strip().strip("'\"")) for name in names.split(","))
             return f"data.mix=[{','.join(f'{{name: {entry}}}' for entry in entries)}]"
-    if (key in _LISTS or (key in _LISTS_OR_WORDS and "," in value)) and not (line.sweeps or value[0] in "[$"):
+    if (key in _LISTS or (key in _LISTS_OR_WORDS and "," in value)) and not (
+        line.sweeps or value[0] in "[$"
+    ):
         return f"{key}=[{value}]"
     if key == "data.validation" and (percent := _PERCENT.fullmatch(value)):
         return f"data.validation={float(percent[1]) / 100:g}"

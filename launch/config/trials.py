@@ -1,7 +1,8 @@
-"""The settings of `bench`, `rollout` and `tune`, the thresholds of rollout's gates, the record in a tune's overlay.
+"""The settings of `bench`, `rollout` and `tune`, the thresholds of rollout's gates, the record in a
+tune's overlay.
 
-None is part of a plan's identity. `allow=[id]` turns a gate into a warning; the ids are the keys of GatesConfig, and
-those of gates without a threshold.
+None is part of a plan's identity. `allow=[id]` turns a gate into a warning; the ids are the keys of
+GatesConfig, and those of gates without a threshold.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ from launch.config.ranges import (
 
 
 class Order(StrEnum):
-    """How the two settings take turns; `abba` alternates which goes first, so that a drift cancels out."""
+    """How the two settings take turns; `abba` alternates which goes first, so that a drift cancels
+    out.
+    """
 
     abba = "abba"
     abab = "abab"
@@ -34,7 +37,9 @@ class Then(StrEnum):
 
 @dataclass
 class BenchConfig:
-    """Settings of `bench`; steps=, warmup=, repeats=, order=, max_minutes=, loss_tolerance= are short for its keys."""
+    """Settings of `bench`; steps=, warmup=, repeats=, order=, max_minutes=, loss_tolerance= are
+    short for its keys.
+    """
 
     steps: int = COUNT.of(10)  # optimizer steps of each run
     warmup: int = COUNT_OR_ZERO.of(2)  # first steps that are not measured: compilation, caches
@@ -46,25 +51,34 @@ class BenchConfig:
 
 @dataclass
 class RolloutConfig:
-    """Settings of `rollout`; steps=, then=, price_per_gpu_hour= and parallel_at_one= are short for its keys."""
+    """Settings of `rollout`; steps=, then=, price_per_gpu_hour= and parallel_at_one= are short for
+    its keys.
+    """
 
     steps: int = COUNT.of(100)  # optimizer steps of each width
     then: Then = Then.stop
     price_per_gpu_hour: float | None = NOT_NEGATIVE.of(None)  # in any currency
-    parallel_at_one: str | None = None  # parallel= of the width of one rank, if it differs from the others
+    parallel_at_one: str | None = (
+        None  # parallel= of the width of one rank, if it differs from the others
+    )
 
 
 @dataclass
 class TuneConfig:
-    """Settings of `tune`; steps=, probes=, minutes=, dry_run= and compare_full= are short for its keys."""
+    """Settings of `tune`; steps=, probes=, minutes=, dry_run= and compare_full= are short for its
+    keys.
+    """
 
     steps: int = COUNT.of(8)  # optimizer steps of each probe
     probes: int = COUNT.of(8)  # maximum number of short runs
     minutes: float = POSITIVE.of(10.0)  # for all probes together; the first one runs to its end
     skip: int = COUNT_OR_ZERO.of(2)  # first steps that are not measured
-    room: float = BELOW_ONE.of(0.05)  # fraction of a GPU's memory that the chosen setting leaves free
+    # fraction of a GPU's memory that the chosen setting leaves free
+    room: float = BELOW_ONE.of(0.05)
     dry_run: bool = False  # only predict
-    compare_full: bool = False  # of a LoRA stage: also probe full fine-tuning once, where memory allows
+    compare_full: bool = (
+        False  # of a LoRA stage: also probe full fine-tuning once, where memory allows
+    )
 
 
 @dataclass
@@ -93,8 +107,10 @@ class LossFallsGate:
     short: int = COUNT.of(8)  # steps; with fewer, no trend is tested
     long: int = COUNT.of(50)  # steps; from here on, the loss must have fallen by `share`
     share: float = FRACTION_OR_ZERO.of(0.01)  # fraction of the initial loss
-    trend: float = NOT_NEGATIVE.of(1.64)  # -z of the Mann-Kendall test for a significant fall: one-sided, 95 %
-    rise: float = NOT_NEGATIVE.of(2.58)  # z for a significant rise: 99.5 %, so that noise rarely fails a gate
+    # -z of the Mann-Kendall test for a significant fall: one-sided, 95 %
+    trend: float = NOT_NEGATIVE.of(1.64)
+    # z for a significant rise: 99.5 %, so that noise rarely fails a gate
+    rise: float = NOT_NEGATIVE.of(2.58)
 
 
 @dataclass
@@ -106,7 +122,8 @@ class GradNormGate:
 
 @dataclass
 class MemoryGate:
-    room: float = BELOW_ONE.of(0.05)  # fraction of the GPU's memory; a peak that leaves less free is a warning
+    # fraction of the GPU's memory; a peak that leaves less free is a warning
+    room: float = BELOW_ONE.of(0.05)
 
 
 @dataclass

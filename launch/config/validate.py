@@ -1,6 +1,8 @@
-"""Checks of a composed configuration beyond its types: names, keys, ranges of numbers, secrets, and the ids of `allow`.
+"""Checks of a composed configuration beyond its types: names, keys, ranges of numbers, secrets, and
+the ids of `allow`.
 
-`allow=[ID]` takes the ids of rules, guards, gates and evidence, and of the other problems that are listed here.
+`allow=[ID]` takes the ids of rules, guards, gates and evidence, and of the other problems that are
+listed here.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from launch.config.line import override_key
 from launch.config.origins import Origins
 from launch.config.other_tools import explain_like, explain_name, trainer_flag
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
-from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig, hints, node_class
+from launch.config.schema import (
+    OWN_RECIPE_KEYS,
+    RECIPE_KEYS,
+    RecipeConfig,
+    RootConfig,
+    hints,
+    node_class,
+)
 from launch.errors import Cure, Problem, Way, did_you_mean, nearest, path_problem
 from launch.redact import process_redactor
 
@@ -46,15 +55,21 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
 
 
 def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
-    """Check that the stage's name and the run's are single folders: `status`, `logs` and `stop` look for runs directly
-    below the stage's folder. Rollouts, benches and searches put theirs one level deeper, in a folder of their own."""
+    """Check that the stage's name and the run's are single folders: `status`, `logs` and `stop`
+    look for runs directly below the stage's folder. Rollouts, benches and searches put theirs one
+    level deeper, in a folder of their own.
+    """
     names = {
         "stage": (origins.stage, "override stage"),
         "name": ("run" if config.name is None else config.name, origins.of("name").where),
     }
     for key, (name, where) in names.items():
         flat = re.sub(r"[^\w.+-]+", "-", name)
-        cure = Cure("for example {0}", f"name={flat}") if key == "name" else f"rename its file, for example {flat}.yaml"
+        cure = (
+            Cure("for example {0}", f"name={flat}")
+            if key == "name"
+            else f"rename its file, for example {flat}.yaml"
+        )
         if len(os.fsencode(name)) > _LONGEST_NAME:
             message = f"{key} is {len(os.fsencode(name))} bytes long, and may have {_LONGEST_NAME}"
             yield Problem("bad_name", message, where)
@@ -64,7 +79,9 @@ def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
 
 
 def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
-    """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell doesn't have."""
+    """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell
+    doesn't have.
+    """
     for key, value, _, hint in _walk(config):
         is_empty = isinstance(value, str) and not value.strip() and key != "name"
         if is_empty and (where := _where(key, origins)):
@@ -74,7 +91,9 @@ def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
 
 
 def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
-    """Find paths that no file can have: of an unknown user's home, or too long; or that may not be looked at."""
+    """Find paths that no file can have: of an unknown user's home, or too long; or that may not be
+    looked at.
+    """
     for key, value, *_ in _walk(config):
         try:
             if key in _PATH_KEYS and value is not None:
@@ -104,8 +123,11 @@ def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
             parent, node = key, node_class(known[name])
 
 
-def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None, given: str = "") -> str:
-    """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in another node.
+def suggest_key(
+    parent: str, name: str, siblings: list[str], value: str | None = None, given: str = ""
+) -> str:
+    """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in
+    another node.
 
     `given`: the whole key where the unknown name is only its beginning.
     """
@@ -116,24 +138,35 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
     candidates = [prefix + near for near in nearest(name, siblings, 1, 0.7)]
     for field in dataclasses.fields(RootConfig):
         node = node_class(hints(RootConfig)[field.name])
-        candidates += [f"{field.name}.{inner}" for inner in nearest(name, hints(node), 1, 0.8)] if node else []
+        candidates += (
+            [f"{field.name}.{inner}" for inner in nearest(name, hints(node), 1, 0.8)]
+            if node
+            else []
+        )
     if candidates:
         way = [Way((f"{candidates[0]}={value}",), prefix + name)] if value else []
         return Cure("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
     if not parent:
         return trainer_flag(whole, value)
     shown = ", ".join(prefix + sibling for sibling in siblings)
-    return f"keys: {shown}" if len(siblings) <= _MOST_KEYS else f"`launch help keys` lists those of {parent}"
+    return (
+        f"keys: {shown}"
+        if len(siblings) <= _MOST_KEYS
+        else f"`launch help keys` lists those of {parent}"
+    )
 
 
 def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
-    """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type, and values that are
-    missing as `~recipe` removed them."""
+    """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type, and
+    values that are missing as `~recipe` removed them.
+    """
     for key, value, _, hint in _walk(config):
         expected = node_class(hint)
         if typing.get_origin(hint) is list:
             item = node_class(typing.get_args(hint)[0])
-            is_right = isinstance(value, list) and (item is None or all(isinstance(entry, item) for entry in value))
+            is_right = isinstance(value, list) and (
+                item is None or all(isinstance(entry, item) for entry in value)
+            )
         elif expected is not None:
             is_right = value is None or isinstance(value, expected)
         else:
@@ -147,8 +180,9 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
 
 
 def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
-    """Find secrets in overrides and values: `ps` shows a command line, the trainers save their flags in the model, and
-    values become names of folders, jobs and projects. An override is checked as it is written and as it is resolved.
+    """Find secrets in overrides and values: `ps` shows a command line, the trainers save their
+    flags in the model, and values become names of folders, jobs and projects. An override is
+    checked as it is written and as it is resolved.
 
     The values of `cluster.` are checked with the batch script.
     """
@@ -158,13 +192,19 @@ def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Pro
         if not key.startswith("cluster") and redactor.redact_argv([override]) != [override]:
             yield _secret_problem(key, f"override {key}")
             return
-    for key, value in _leaves({name: plain[name] for name in plain.keys() - {"cluster", "trainer"}}, ""):
+    for key, value in _leaves(
+        {name: plain[name] for name in plain.keys() - {"cluster", "trainer"}}, ""
+    ):
         own, _, name = key.partition(".")
         where = origins.of(key).where or key
         if own == "flags" and redactor.redact_value(name, value) != value:
             yield _secret_problem(key, where)
         elif own != "flags" and redactor.redact_text(value) != value:
-            message = f"the value of {key} holds a secret, which names of folders, files, jobs and projects would show"
+            message = (
+                f"the value of {key} holds a secret, which names of folders, files, jobs "
+                "and "
+                "projects would show"
+            )
             yield Problem("secret_on_line", message, where, "use another value")
 
 
@@ -183,13 +223,17 @@ def _leaves(node: object, key: str) -> Iterator[tuple[str, str]]:
 def _secret_problem(key: str, where: str) -> Problem:
     name = key.rpartition(".")[2].lower()
     variable = "WANDB_API_KEY" if "wandb" in name else "HF_TOKEN" if "token" in name else None
-    message = f"{key} holds what looks like a secret, which `ps` and the files of the run would show"
+    message = (
+        f"{key} holds what looks like a secret, which `ps` and the files of the run would show"
+    )
     cure = f"remove it, and export {variable} instead" if variable else "set another value"
     return Problem("secret_on_line", message, where, cure)
 
 
 def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
-    """Check the map from recipe keys to flags, which a trainer's file or an override of `trainer.recipe` sets."""
+    """Check the map from recipe keys to flags, which a trainer's file or an override of
+    `trainer.recipe` sets.
+    """
     for key, mapping in recipe.items():
         where = origins.of(f"trainer.recipe.{key}").where
         if key not in RECIPE_KEYS:
@@ -197,18 +241,29 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
             message = f"trainer.recipe.{key} maps a key that {what}"
             yield Problem("unknown_key", message, where, did_you_mean(key, RECIPE_KEYS))
         elif not isinstance(mapping, str) and not (
-            isinstance(mapping, Mapping) and all(isinstance(flags, Mapping) for flags in mapping.values())
+            isinstance(mapping, Mapping)
+            and all(isinstance(flags, Mapping) for flags in mapping.values())
         ):
-            message = f"trainer.recipe.{key} must be a flag, or a map from values to flags, got {mapping!r}"
-            yield Problem("bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both")
+            message = (
+                f"trainer.recipe.{key} must be a flag, or a map from values to flags, got "
+                f"{mapping!r}"
+            )
+            yield Problem(
+                "bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both"
+            )
 
 
 def _walk(node: Any, above: str = "") -> Iterator[tuple[str, Any, Range | None, Any]]:
-    """Yield what is below a node of the configuration, in its lists too: key, value, range, type."""
+    """Yield what is below a node of the configuration, in its lists too: key, value, range,
+    type.
+    """
     for entry in dataclasses.fields(node):
         value, key = getattr(node, entry.name), f"{above}{entry.name}"
         yield key, value, entry.metadata.get("range"), hints(node.__class__)[entry.name]
-        items = {f"{key}[{position}].": item for position, item in enumerate(value if isinstance(value, list) else ())}
+        items = {
+            f"{key}[{position}].": item
+            for position, item in enumerate(value if isinstance(value, list) else ())
+        }
         for inner, child in {f"{key}.": value, **items}.items():
             if dataclasses.is_dataclass(child):
                 yield from _walk(child, inner)
@@ -232,16 +287,31 @@ def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     ]
 
 
-def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, where: str) -> Problem | None:
-    """Return the problem of a flag of the trainer, which may stand for a key of the recipe; None if it may work."""
-    allowed = FLAG_RANGES.get(flag) or next((range_ for name, _, range_ in find_numbers(recipe) if name == key), None)
-    if allowed is None or isinstance(value, bool) or not isinstance(value, int | float) or allowed.contains(value):
+def flag_problem(
+    flag: str, recipe: RecipeConfig, key: str | None, value: Any, where: str
+) -> Problem | None:
+    """Return the problem of a flag of the trainer, which may stand for a key of the recipe; None if
+    it may work.
+    """
+    allowed = FLAG_RANGES.get(flag) or next(
+        (range_ for name, _, range_ in find_numbers(recipe) if name == key), None
+    )
+    if (
+        allowed is None
+        or isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or allowed.contains(value)
+    ):
         return None
     return out_of_range(f"--{flag}", value, allowed, where)
 
 
-# The lists of rules with an `id` each, which layers above define. They are imported only when a line has an `allow`.
-_REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates_across", "GATES"))
+# The lists of rules with an `id` each, which layers above define. They are imported only when a
+# line has an `allow`.
+_REGISTERS = (
+    ("launch.check.machine.rules", "RULES"),
+    ("launch.trials.rollout.gates_across", "GATES"),
+)
 _WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
 _OTHERS = (
     "base_changed",
@@ -306,9 +376,17 @@ def allowable_ids() -> frozenset[str]:
     """Return every id that `allow` takes."""
     from launch.worker.expectations import EVIDENCE, STATE
 
-    registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
+    registered = (
+        rule.id
+        for module, name in _REGISTERS
+        for rule in getattr(importlib.import_module(module), name)
+    )
     guards = (field.name for field in dataclasses.fields(GuardsConfig))
-    evidence = (f"{verdict}_{key}" for key in (*STATE, *EVIDENCE, *_WEIGHTS) for verdict in ("refuted", "unproven"))
+    evidence = (
+        f"{verdict}_{key}"
+        for key in (*STATE, *EVIDENCE, *_WEIGHTS)
+        for verdict in ("refuted", "unproven")
+    )
     return frozenset((*registered, *guards, *evidence, *_OTHERS))
 
 
@@ -317,8 +395,14 @@ def unknown_ids(allow: list[str], origins: Origins) -> Iterator[Problem]:
     where = origins.of("allow").where
     for id in allow:
         if new := _RENAMED.get(id):
-            cure = Cure("set {0}", f"allow=[{new}]") if new in allowable_ids() else "remove it: it cannot be allowed"
+            cure = (
+                Cure("set {0}", f"allow=[{new}]")
+                if new in allowable_ids()
+                else "remove it: it cannot be allowed"
+            )
             yield Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure)
         elif id not in allowable_ids():
-            cure = did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
+            cure = (
+                did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
+            )
             yield Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure)

@@ -1,4 +1,5 @@
-"""The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of JSON, too.
+"""The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of
+JSON, too.
 
 Nodes are made from those that PyYAML composes, within limits that its events are held to first.
 """
@@ -101,12 +102,16 @@ class Mapping:
     line: int = 0
 
     def entries(self) -> Iterator[tuple[Scalar, Node]]:
-        """Yield the pairs whose key is a scalar; pairs merged with `<<` come last and never override."""
+        """Yield the pairs whose key is a scalar; pairs merged with `<<` come last and never
+        override.
+        """
         pairs = [(key, value) for key, value in self.pairs if isinstance(key, Scalar)]
         own = {key.text for key, _ in pairs}
         yield from ((key, value) for key, value in pairs if key.text != "<<")
         for merged in (value for key, value in pairs if key.text == "<<"):
-            for source in map(resolve_alias, merged.items if isinstance(merged, Sequence) else [merged]):
+            for source in map(
+                resolve_alias, merged.items if isinstance(merged, Sequence) else [merged]
+            ):
                 for key, value in source.pairs if isinstance(source, Mapping) else ():
                     if isinstance(key, Scalar) and key.text not in own:  # nor `<<` itself
                         yield key, value
@@ -114,7 +119,9 @@ class Mapping:
 
 @dataclass(frozen=True, eq=False)
 class Alias:
-    """`*name`: a reference to an anchored node. Tree walks do not follow it, so no node is visited twice."""
+    """`*name`: a reference to an anchored node. Tree walks do not follow it, so no node is visited
+    twice.
+    """
 
     node: Node
     line: int
@@ -136,7 +143,9 @@ def children(node: Node) -> list[Node]:
 
 
 def load_yaml(text: str) -> Any:
-    """Return the plain data of a YAML text within the limits of `read_yaml`. Raises NotYamlError."""
+    """Return the plain data of a YAML text within the limits of `read_yaml`. Raises
+    NotYamlError.
+    """
     read_yaml(text)
     try:
         return yaml.load(text, Loader=_LOADER)
@@ -152,9 +161,12 @@ def read_yaml(text: str) -> list[Node]:
     alias_lines: list[int] = []
     try:
         event: Any
-        for event in yaml.parse(text, _LOADER):  # what composes the nodes calls itself for each level
+        # what composes the nodes calls itself for each level
+        for event in yaml.parse(text, _LOADER):
             line = event.start_mark.line + 1
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             _check_limits(0, depth, line)
             if isinstance(event, yaml.AliasEvent):
                 alias_lines.append(line)
@@ -172,11 +184,15 @@ def _check_limits(count: int, depth: int, line: int) -> None:
 
 
 def _not_yaml(error: Exception, text: str) -> NotYamlError:
-    """Return what PyYAML found as one sentence and a line; an integer of thousands of digits is a ValueError."""
+    """Return what PyYAML found as one sentence and a line; an integer of thousands of digits is a
+    ValueError.
+    """
     if isinstance(error, yaml.reader.ReaderError):
         return NotYamlError(str(error.reason), text.encode()[: error.position].count(b"\n") + 1)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    reason = str(getattr(error, "problem", None) or str(error).partition("\n")[0] or "it cannot be parsed")
+    reason = str(
+        getattr(error, "problem", None) or str(error).partition("\n")[0] or "it cannot be parsed"
+    )
     last = text.count("\n") + 1  # the end of the text may be reported as a line of its own
     return NotYamlError(reason, min(mark.line + 1, last) if mark is not None else 1)
 
@@ -188,7 +204,8 @@ class _NodeBuilder:
         self.text = text
         self.alias_lines = alias_lines  # of which PyYAML's nodes know nothing
         self.count = 0
-        # of PyYAML's nodes, by their id: ours, how many nodes are in it and in how many levels; None while it is open
+        # of PyYAML's nodes, by their id: ours, how many nodes are in it and in how many levels;
+        # None while it is open
         self.built: dict[int, tuple[Node, int, int] | None] = {}
 
     def build(self, source: Any, depth: int) -> tuple[Node, int]:
@@ -218,7 +235,11 @@ class _NodeBuilder:
             children = [self.build(part, depth + 1) for part in parts]
             nodes = [child for child, _ in children]
             levels = 1 + max((inner for _, inner in children), default=0)
-            node = Sequence(nodes, line) if is_list else Mapping(list(zip(nodes[::2], nodes[1::2], strict=True)), line)
+            node = (
+                Sequence(nodes, line)
+                if is_list
+                else Mapping(list(zip(nodes[::2], nodes[1::2], strict=True)), line)
+            )
         self.built[id(source)] = node, self.count - before, levels
         return node, levels
 
@@ -230,19 +251,26 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def write_scalar(text: str) -> str:
-    """Return a text as one double-quoted YAML scalar on one line, which OmegaConf reads as it is, `${...}` included.
+    """Return a text as one double-quoted YAML scalar on one line, which OmegaConf reads as it is,
+    `${...}` included.
 
     Raises UserError: not_utf8, for the name of a file in another encoding.
     """
     if re.search("[\ud800-\udfff]", text):
-        raise refusal("not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file")
+        raise refusal(
+            "not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file"
+        )
     literal = re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
-    return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
+    return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip(
+        "\n"
+    )
 
 
 def write_comment(text: str) -> str:
     """Return a text as one YAML comment on one line: whatever could end the line is a space."""
-    return "# " + " ".join("".join(char if char.isprintable() else "\n" for char in text).split("\n"))
+    return "# " + " ".join(
+        "".join(char if char.isprintable() else "\n" for char in text).split("\n")
+    )
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,3 @@
-"""The user's own data: find its files, read their rows, recognise and convert them, and stage them for a trainer."""
+"""The user's own data: find its files, read their rows, recognise and convert them, and stage them
+for a trainer.
+"""

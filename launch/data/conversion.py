@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat
-from launch.data.formats import RowError, columns_of, convert, describe_conversion, normalise_names, recognise
+from launch.data.formats import (
+    RowError,
+    columns_of,
+    convert,
+    describe_conversion,
+    normalise_names,
+    recognise,
+)
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
 from launch.errors import Cure, Problem, UserError, refusal
@@ -29,11 +36,12 @@ class Conversion:
     problems: list[Problem] = field(default_factory=list)  # of the first rows that can't be used
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the place and the converted columns of each row; from the first one that can't be used on, the rest is
-        only counted, unless such rows are skipped.
+        """Yield the place and the converted columns of each row; from the first one that can't be
+        used on, the rest is only counted, unless such rows are skipped.
 
-        Raises UserError for rows that can't be used: data_columns, data_row, data_roles, data_no_answer, data_pair,
-        data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
+        Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
+        data_no_answer, data_pair, data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows;
+        data_empty, and those of `read_rows`.
         """
         used = 0
         for row in chain.from_iterable(map(self._rows_of, files)):
@@ -51,7 +59,11 @@ class Conversion:
             return None
         reasons = sorted(self.faults.items(), key=lambda reason: -reason[1])
         named = "; ".join(f"{count:,}: {reason}" for reason, count in reasons[:MAX_PROBLEMS])
-        named += f"; and {len(reasons) - MAX_PROBLEMS} more reasons" if len(reasons) > MAX_PROBLEMS else ""
+        named += (
+            f"; and {len(reasons) - MAX_PROBLEMS} more reasons"
+            if len(reasons) > MAX_PROBLEMS
+            else ""
+        )
         total = bad + sum(self.formats.values())
         return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
 
@@ -101,13 +113,21 @@ class Conversion:
         missing = [name for name in theirs if name not in row.value]
         if len(missing) == len(theirs):
             has = ", ".join(map(repr, row.value))
-            raise RowError(f"there is no column {missing[0]!r}, which data.columns names; the row has {has}")
+            raise RowError(
+                f"there is no column {missing[0]!r}, which data.columns names; the row has {has}"
+            )
         kept = {name: value for name, value in row.value.items() if name not in self.data.columns}
         return {theirs.get(name, name): value for name, value in kept.items()}
 
     def _mixed(self, row: Row, form: DataFormat, error: RowError) -> Problem | None:
-        """Return the problem of a file with two kinds of rows; None if this row is faulty in itself."""
-        if self.data.format != DataFormat.auto or form == DataFormat.auto or not isinstance(row.value, dict):
+        """Return the problem of a file with two kinds of rows; None if this row is faulty in
+        itself.
+        """
+        if (
+            self.data.format != DataFormat.auto
+            or form == DataFormat.auto
+            or not isinstance(row.value, dict)
+        ):
             return None
         try:
             other = recognise(self._rename(row), self.data.kind)
@@ -125,10 +145,21 @@ def _or_skip(cure: str | None) -> Cure:
 
 
 def find_heaviest(sizes: Iterable[tuple[str, int]], kind: str = "") -> tuple[str, ...]:
-    """Name the row that outweighs all others; `sizes` are the place and the characters of each row."""
+    """Name the row that outweighs all others; `sizes` are the place and the characters of each
+    row.
+    """
     count, total, heaviest = 0, 0, ("", 0)
     for place, size in sizes:
-        count, total, heaviest = count + 1, total + size, max(heaviest, (place, size), key=lambda row: row[1])
+        count, total, heaviest = (
+            count + 1,
+            total + size,
+            max(heaviest, (place, size), key=lambda row: row[1]),
+        )
     if count < 2 or 2 * heaviest[1] <= total:
         return ()
-    return (f"one row has {heaviest[1]:,} of the {total:,} characters of {count:,} {kind}rows: {heaviest[0]}",)
+    return (
+        (
+            f"one row has {heaviest[1]:,} of the {total:,} characters of {count:,} {kind}rows: "
+            f"{heaviest[0]}"
+        ),
+    )

@@ -1,4 +1,6 @@
-"""Draft a stage file for data that somebody has: what its rows are decides the stage it starts from."""
+"""Draft a stage file for data that somebody has: what its rows are decides the stage it starts
+from.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ class DraftedData:
 
 
 def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None) -> DraftedData:
-    """Read up to MAX_ROWS rows. Without a `kind` pairs make a DPO stage, all other rows an SFT stage.
+    """Read up to MAX_ROWS rows. Without a `kind` pairs make a DPO stage, all other rows an SFT
+    stage.
 
-    Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of `Conversion.rows`.
+    Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of
+    `Conversion.rows`.
     """
     files = find_files(path, "train", "--data")
     first = next(read_rows(files[0]), None)
@@ -45,7 +49,9 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
         known = {known for known, name in columns.items() if name in names} | names
         kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
     # nothing is staged: the cache is a place where nothing is
-    data = LocalData(DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data", skips=True)
+    data = LocalData(
+        DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data", skips=True
+    )
     try:
         return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
     except UserError as error:
@@ -55,13 +61,19 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
 def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
     why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
-    return DraftedData(Path(name), kind, columns, DataStructure((Path(name),), 0, False, None, unread=why))
+    return DraftedData(
+        Path(name), kind, columns, DataStructure((Path(name),), 0, False, None, unread=why)
+    )
 
 
 def _with_option(problem: Problem) -> Problem:
-    """Return the problem with `--columns prompt=q,completion=a` where its cure sets data.columns."""
+    """Return the problem with `--columns prompt=q,completion=a` where its cure sets
+    data.columns.
+    """
     keys = re.compile(r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?")
-    cure = problem.cure and keys.sub(lambda found: f"--columns {','.join(filter(None, found.groups()))}", problem.cure)
+    cure = problem.cure and keys.sub(
+        lambda found: f"--columns {','.join(filter(None, found.groups()))}", problem.cure
+    )
     return replace(problem, cure=cure)
 
 
@@ -78,9 +90,10 @@ def draft_stage(
 ) -> str:
     """Return a commented stage file.
 
-    `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place; `trainer` replaces
-    the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage of a pipeline that it starts from;
-    `context`: the positions of the model, where they are known; `lacks_template`: its tokenizer has no chat template.
+    `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place;
+    `trainer` replaces the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage
+    of a pipeline that it starts from; `context`: the positions of the model, where they are known;
+    `lacks_template`: its tokenizer has no chat template.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -92,16 +105,26 @@ def draft_stage(
         write_comment(f"Drafted by `launch new`. {data.structure.describe()}"),
     ]
     if after:
-        lines.append(write_comment(f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."))
+        lines.append(
+            write_comment(
+                f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."
+            )
+        )
     lines.append("defaults:")
     lines.append(f"  - {base} # {_BASES[base]}; the keys below replace its own")
     if group and not is_demo:
         lines.append(f"  - override /model: {group}")
     if trainer:
         lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
-    lines += ["  - _self_", "", "stage:", f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}"]
+    lines += [
+        "  - _self_",
+        "",
+        "stage:",
+        f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}",
+    ]
     lines.append(
-        "  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # of `launch eval`; without them it takes the held-out rows"
+        "  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # of `launch eval`; without them it "
+        "takes the held-out rows"
     )
     if on_cpu and not is_demo:
         lines += ["", f"device: cpu # {on_cpu}; remove it where there are GPUs"]
@@ -111,7 +134,11 @@ def draft_stage(
         "",
         "recipe:",
         *_recipe(data, base, context),
-        *(["  chat_template: tulu # the model's tokenizer has none"] if is_demo and lacks_template else []),
+        *(
+            ["  chat_template: tulu # the model's tokenizer has none"]
+            if is_demo and lacks_template
+            else []
+        ),
         "",
         "data:",
         "  mix:",
@@ -124,9 +151,17 @@ def draft_stage(
         lines += [f"    {known}: {write_scalar(name)}" for known, name in data.columns.items()]
     else:
         lines += ["  # format: auto # recognised by the columns"]
-    lines += ["  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"]
+    lines += [
+        "  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"
+    ]
     if share := _held_out_share(data):
-        lines += [f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges the model by them"]
+        lines += [
+            (
+                f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges "
+                "the "
+                "model by them"
+            )
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +174,9 @@ _BASES = {
 
 
 def _held_out_share(data: DraftedData) -> float:
-    """Return the share of the rows to judge the model by: a tenth, at most about 200 rows; 0 where there are few."""
+    """Return the share of the rows to judge the model by: a tenth, at most about 200 rows; 0 where
+    there are few.
+    """
     rows = data.structure.read
     return 0.0 if rows < _STEPS or data.kind == Kind.rm else min(0.1, round(200 / rows, 4))
 
@@ -159,7 +196,9 @@ def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
     lines.append(f"  epochs: {epochs}")
     if is_demo:
         is_short = known and rows // batch * epochs <= shipped["max_steps"]
-        is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
+        is_long = (
+            f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
+        )
         lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
     lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
     length = shipped["max_seq_length"]

@@ -15,7 +15,8 @@ from launch.data.sources import file_format, unpack_cure
 from launch.errors import Cure, UserError, refusal
 from launch.files import open_file
 
-MAX_ROW_BYTES = 32 << 20  # a longer row is no text that somebody wrote, but a file without line ends
+# a longer row is no text that somebody wrote, but a file without line ends
+MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 16
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OTHER_MARKS = {  # longer ones first
@@ -47,7 +48,8 @@ class Row:
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a data file.
 
-    Raises UserError: data_encoding, data_not_parsed, data_row_too_large, data_unreadable, parquet_needs_pyarrow.
+    Raises UserError: data_encoding, data_not_parsed, data_row_too_large, data_unreadable,
+    parquet_needs_pyarrow.
     """
     form, compression = file_format(path)
     if form == ".parquet":
@@ -57,7 +59,9 @@ def read_rows(path: Path) -> Iterator[Row]:
         opened = importlib.import_module(_OPENERS[compression]).open if compression else open_file
         stream: IO[bytes] = opened(path)
     except OSError as error:
-        raise refusal("data_unreadable", f"can't be read: {error.strerror or error}", str(path)) from error
+        raise refusal(
+            "data_unreadable", f"can't be read: {error.strerror or error}", str(path)
+        ) from error
     with stream:
         lines = _decode_lines(stream, path)
         if form in (".csv", ".tsv"):
@@ -69,13 +73,19 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _read_line(stream: IO[bytes], path: Path) -> bytes:
-    """Read a line, or as much of it as one byte above the limit. Raises UserError: data_unreadable."""
+    """Read a line, or as much of it as one byte above the limit. Raises UserError:
+    data_unreadable.
+    """
     try:
         return stream.readline(MAX_ROW_BYTES + 1)
     except OSError as error:  # gzip and bz2 raise it for damaged data too
-        raise refusal("data_unreadable", f"can't be read: {error.strerror or error}", str(path)) from error
+        raise refusal(
+            "data_unreadable", f"can't be read: {error.strerror or error}", str(path)
+        ) from error
     except Exception as error:  # EOFError, zlib.error, lzma.LZMAError
-        raise refusal("data_unreadable", f"the compressed file is damaged: {error}", str(path)) from error
+        raise refusal(
+            "data_unreadable", f"the compressed file is damaged: {error}", str(path)
+        ) from error
 
 
 def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
@@ -92,12 +102,16 @@ def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
             raise refusal("data_row_too_large", message, f"{path}:{number}", cure)
         if b"\0" in line:
             message = "the file is binary, not text (it contains a zero byte)"
-            raise refusal("data_encoding", message, f"{path}:{number}", "check that it is the right file")
+            raise refusal(
+                "data_encoding", message, f"{path}:{number}", "check that it is the right file"
+            )
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"byte 0x{line[error.start]:02x} is not UTF-8"
-            raise _encoding_error(path, number, message, "WINDOWS-1252", " from its encoding, for example") from error
+            raise _encoding_error(
+                path, number, message, "WINDOWS-1252", " from its encoding, for example"
+            ) from error
 
 
 def _check_first_bytes(line: bytes, path: Path) -> None:
@@ -115,7 +129,9 @@ def _check_first_bytes(line: bytes, path: Path) -> None:
         raise refusal("data_unreadable", message, f"{path}:1", cure)
 
 
-def _encoding_error(path: Path, line: int, message: str, encoding: str, note: str = "") -> UserError:
+def _encoding_error(
+    path: Path, line: int, message: str, encoding: str, note: str = ""
+) -> UserError:
     cure = f"convert it{note}: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
     return refusal("data_encoding", message, f"{path}:{line}", cure)
 
@@ -126,7 +142,9 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
             continue
         cure = "one JSON object is expected on each line"
         if text.lstrip().startswith(("{\n", "{\r", "[")):
-            cure += ", so write it with: jq -c " + ("'.[]'" if text.lstrip().startswith("[") else ".")
+            cure += ", so write it with: jq -c " + (
+                "'.[]'" if text.lstrip().startswith("[") else "."
+            )
         try:
             yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
         except UserError as error:
@@ -140,9 +158,13 @@ def _parse(text: str, place: str, cure: str) -> Any:
         message = f"not JSON: {error.msg} at character {error.colno}"
         raise refusal("data_not_parsed", message, place, cure) from error
     except RecursionError as error:
-        raise refusal("data_not_parsed", "not usable JSON: nested too deeply", place, cure) from error
+        raise refusal(
+            "data_not_parsed", "not usable JSON: nested too deeply", place, cure
+        ) from error
     except ValueError as error:  # Python converts no more than 4,300 digits
-        raise refusal("data_not_parsed", "not usable JSON: a number has too many digits", place) from error
+        raise refusal(
+            "data_not_parsed", "not usable JSON: a number has too many digits", place
+        ) from error
 
 
 def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
@@ -157,8 +179,12 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
         yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
 
 
-def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
-    """Yield the elements of an array that may span any number of lines, without holding the whole file."""
+def _read_json_array(
+    number: int, text: str, lines: Iterator[tuple[int, str]], path: Path
+) -> Iterator[Row]:
+    """Yield the elements of an array that may span any number of lines, without holding the whole
+    file.
+    """
     decoder = json.JSONDecoder()
     buffer, position, expected = text, text.index("[") + 1, "element or end"
     line = number  # of `position`
@@ -168,7 +194,9 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
         return refusal("data_not_parsed", f"not JSON: {message}", f"{path}:{line}", cure)
 
     def extend() -> bool:
-        """Drop what was consumed and append about as much as is left; False at the end of the file."""
+        """Drop what was consumed and append about as much as is left; False at the end of the
+        file.
+        """
         nonlocal buffer, position
         parts, size = [buffer[position:]], 0
         wanted = max(_CHUNK, len(parts[0]))
@@ -213,11 +241,15 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
 
 
 def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
-    """Yield the rows below the line that names the columns; a column without a name (an index) is left out."""
+    """Yield the rows below the line that names the columns; a column without a name (an index) is
+    left out.
+    """
     csv.field_size_limit(MAX_ROW_BYTES)
     _, first_line = next(lines, (0, ""))
     if delimiter == "," and "," not in first_line:
-        delimiter = max(_DELIMITERS, key=first_line.count) if set(_DELIMITERS) & set(first_line) else ","
+        delimiter = (
+            max(_DELIMITERS, key=first_line.count) if set(_DELIMITERS) & set(first_line) else ","
+        )
     has_spaces = f"{delimiter} " in first_line  # then they do not belong to the values
     texts = chain([first_line] if first_line else [], (text for _, text in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
@@ -227,7 +259,10 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
             return
         named = [name for name in names if name]
         if len(set(named)) != len(named) or not named:
-            message = f"the first line must name the columns, each once; it has {', '.join(map(repr, names))}"
+            message = (
+                "the first line must name the columns, each once; it has "
+                f"{', '.join(map(repr, names))}"
+            )
             raise refusal("data_not_parsed", message, f"{path}:1")
         first = reader.line_num + 1
         for values in reader:
@@ -238,9 +273,13 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
                 message = f"the row has {len(values)} columns, the first line names {len(names)}"
                 cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
                 raise refusal("data_not_parsed", message, place, cure)
-            yield Row(place, {name: value for name, value in zip(names, values, strict=True) if name})
+            yield Row(
+                place, {name: value for name, value in zip(names, values, strict=True) if name}
+            )
     except csv.Error as error:
-        raise refusal("data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}") from error
+        raise refusal(
+            "data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}"
+        ) from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -248,8 +287,12 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        cure = Cure("install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow")
-        raise refusal("parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure) from error
+        cure = Cure(
+            "install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow"
+        )
+        raise refusal(
+            "parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure
+        ) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             number = 0

@@ -1,4 +1,6 @@
-"""Tokenised samples as the trainer's process describes them (launch/worker/samples.py), and what is wrong with them."""
+"""Tokenised samples as the trainer's process describes them (launch/worker/samples.py), and what is
+wrong with them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Side:
     ids: tuple[int, ...]
     pieces: tuple[str, ...]  # the text of each token
     loss: tuple[bool, ...] | None  # None where the loss is not on tokens (reward models)
-    turns: tuple[int | None, ...]  # the message that a token is inside of; None for the template's own text
+    # the message that a token is inside of; None for the template's own text
+    turns: tuple[int | None, ...]
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
     untruncated: int  # tokens before truncation
@@ -34,7 +37,12 @@ class Side:
             {"id": token, "text": text, "loss": carries}
             for token, text, carries in zip(self.ids, self.pieces, loss, strict=True)
         ]
-        return {"name": self.name, "text": "".join(self.pieces), "tokens": tokens, "untruncated": self.untruncated}
+        return {
+            "name": self.name,
+            "text": "".join(self.pieces),
+            "tokens": tokens,
+            "untruncated": self.untruncated,
+        }
 
 
 @dataclass(frozen=True)
@@ -62,18 +70,31 @@ class Lengths:
         return [
             number
             for number in range(len(self.kept))
-            if any(self.untruncated[side][number] > self.tokens[side][number] for side in self.tokens)
+            if any(
+                self.untruncated[side][number] > self.tokens[side][number] for side in self.tokens
+            )
         ]
 
     def without_loss(self) -> list[int]:
         """Return the numbers of the samples with a side on which no token carries loss."""
-        return [number for number in range(len(self.kept)) if any(loss[number] == 0 for loss in self.loss.values())]
+        return [
+            number
+            for number in range(len(self.kept))
+            if any(loss[number] == 0 for loss in self.loss.values())
+        ]
 
     def describe(self) -> str:
-        """Describe the samples in a line: lengths, what is cut off, what carries no loss, what is there twice."""
+        """Describe the samples in a line: lengths, what is cut off, what carries no loss, what is
+        there twice.
+        """
         rows, empty = len(self.kept), self.without_loss()
         lengths = sorted(max(values) for values in zip(*self.untruncated.values(), strict=True))
-        facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {lengths[rows // 2]:,}"]
+        facts = [
+            (
+                f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median "
+                f"{lengths[rows // 2]:,}"
+            )
+        ]
         facts.append(f"{len(self.truncated()) / rows:.1%} cut off")
         if any(value is not None for values in self.loss.values() for value in values):
             first = _first_of([self.places[number] for number in empty])
@@ -118,16 +139,25 @@ class TokenizedSamples:
 
 
 def parse_samples(
-    content: Mapping[str, Any], places: Sequence[Sequence[str]], duplicates: Sequence[tuple[str, ...]] = ()
+    content: Mapping[str, Any],
+    places: Sequence[Sequence[str]],
+    duplicates: Sequence[tuple[str, ...]] = (),
 ) -> TokenizedSamples:
-    """Parse the worker's file; `places` are those of the rows of each data set, `duplicates` those of equal rows."""
-    samples = [{**item, "place": places[item["dataset"]][item["row"]]} for item in content["samples"]]
+    """Parse the worker's file; `places` are those of the rows of each data set, `duplicates` those
+    of equal rows.
+    """
+    samples = [
+        {**item, "place": places[item["dataset"]][item["row"]]} for item in content["samples"]
+    ]
     equal = duplicates or [()] * len(places)
     lengths = [
         {**item, "places": of_rows, "duplicates": of_equal}
-        for item, of_rows, of_equal in zip(content["lengths"], places, equal, strict=False)  # none after a refusal
+        # none after a refusal
+        for item, of_rows, of_equal in zip(content["lengths"], places, equal, strict=False)
     ]
-    parsed = from_json(TokenizedSamples, {**content, "samples": samples, "lengths": lengths, "refusal": None})
+    parsed = from_json(
+        TokenizedSamples, {**content, "samples": samples, "lengths": lengths, "refusal": None}
+    )
     refusal = content["refusal"]
     if refusal is None:
         return parsed
@@ -136,18 +166,26 @@ def parse_samples(
 
 
 def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Problem]:
-    """Find what is wrong with the template, the masks and the special tokens: each kind once, with its first place.
+    """Find what is wrong with the template, the masks and the special tokens: each kind once, with
+    its first place.
 
-    Only kinds that concern more than the share `above` of the samples. The ids are no_loss_tokens, equal_pairs,
-    loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped, calls_dropped.
+    Only kinds that concern more than the share `above` of the samples. The ids are no_loss_tokens,
+    equal_pairs, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped,
+    calls_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _without_loss(data, above)
     pairs = [sample for sample in data.samples if sample.kept and len(sample.sides) == 2]
     equal = [sample.place for sample in pairs if sample.sides[0].ids == sample.sides[1].ids]
     if len(equal) > above * len(pairs):
-        message = f"chosen and rejected have the same tokens in {len(equal)} of {len(pairs)} pairs: nothing is learned"
-        cure = "raise recipe.max_seq_length if they are cut off before they differ, or remove the pairs"
+        message = (
+            f"chosen and rejected have the same tokens in {len(equal)} of {len(pairs)} "
+            "pairs: nothing is learned"
+        )
+        cure = (
+            "raise recipe.max_seq_length if they are cut off before they differ, or remove the "
+            "pairs"
+        )
         problems.append(Problem("equal_pairs", message, equal[0], cure))
     for id, rule, message, cure in _RULES:
         kept = [sample for sample in data.samples if sample.kept]
@@ -167,7 +205,11 @@ def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Problem]:
             cut = sum(number in truncated for number in empty)
             why = f", {cut} of them because they are cut off before the answer" if cut else ""
             message = f"no token carries loss in {len(empty)} of {len(lengths.kept)} samples{why}"
-            cure = "raise recipe.max_seq_length, or remove the rows" if cut else "check the chat template and the roles"
+            cure = (
+                "raise recipe.max_seq_length, or remove the rows"
+                if cut
+                else "check the chat template and the roles"
+            )
             yield Problem("no_loss_tokens", message, lengths.places[empty[0]], cure)
 
 
@@ -181,7 +223,9 @@ def _has_loss_on_user(side: Side, data: TokenizedSamples) -> bool:
 
 
 def _lacks_end_of_turn(side: Side, data: TokenizedSamples) -> bool:
-    """Whether no special token follows the last answer, or (but for a reward model) none that carries loss."""
+    """Whether no special token follows the last answer, or (but for a reward model) none that
+    carries loss.
+    """
     last = len(side.messages) - 1
     if side.is_truncated or last < 0 or side.messages[last][0] != "assistant":
         return False
@@ -189,7 +233,9 @@ def _lacks_end_of_turn(side: Side, data: TokenizedSamples) -> bool:
     if not inside:
         return False
     after = range(inside[-1] + 1, len(side.ids))
-    return not any(side.ids[at] in data.special and (side.loss is None or side.loss[at]) for at in after)
+    return not any(
+        side.ids[at] in data.special and (side.loss is None or side.loss[at]) for at in after
+    )
 
 
 def _hides_end(side: Side, data: TokenizedSamples) -> bool:
@@ -199,7 +245,9 @@ def _hides_end(side: Side, data: TokenizedSamples) -> bool:
     is_masked = (
         side.loss is not None
         and data.eos in side.ids
-        and not any(carries for token, carries in zip(side.ids, side.loss, strict=True) if token == data.eos)
+        and not any(
+            carries for token, carries in zip(side.ids, side.loss, strict=True) if token == data.eos
+        )
     )
     return is_masked or any(side.ids[position] == data.eos for position in side.hidden)
 
@@ -233,7 +281,9 @@ _RULES: tuple[tuple[str, Callable[[Side, TokenizedSamples], bool], str, str], ..
     ),
     (
         "system_dropped",
-        lambda side, data: any(role == "system" and not rendered for role, rendered in side.messages),
+        lambda side, data: any(
+            role == "system" and not rendered for role, rendered in side.messages
+        ),
         "the chat template leaves the system turn out",
         "set recipe.chat_template, or remove the turn",
     ),

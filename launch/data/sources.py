@@ -1,5 +1,6 @@
-"""Local data of a plan: the files behind a reference (a file, a folder, a glob pattern), how they are read, and the
-folder of their converted copy."""
+"""Local data of a plan: the files behind a reference (a file, a folder, a glob pattern), how they
+are read, and the folder of their converted copy.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from launch.errors import UserError, did_you_mean, path_problem, refusal
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz")
 READABLE = f"{', '.join(FORMATS)}, the text ones also as {', '.join(COMPRESSIONS)}"
-_UNPACKERS = {".zst": "zstd -d", ".zip": "unzip", ".lz4": "lz4 -d", ".7z": "7z x", ".tar": "tar xf", ".tgz": "tar xf"}
+_UNPACKERS = {
+    ".zst": "zstd -d",
+    ".zip": "unzip",
+    ".lz4": "lz4 -d",
+    ".7z": "7z x",
+    ".tar": "tar xf",
+    ".tgz": "tar xf",
+}
 _WILDCARDS = frozenset("*?[")
 _MOST_NEIGHBOURS = 2000  # of a missing file, that its name is compared with
 CONVERTER = 2  # raise it when the same files would be converted to other rows
@@ -32,7 +40,9 @@ def is_pattern(reference: str) -> bool:
 
 
 def file_format(path: Path) -> tuple[str, str]:
-    """Return the format's suffix (`.jsonl`) and the compression's (`.gz`); empty where there is none that is known."""
+    """Return the format's suffix (`.jsonl`) and the compression's (`.gz`); empty where there is
+    none that is known.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     form = suffixes[-1] if suffixes and suffixes[-1] in FORMATS else ""
@@ -40,16 +50,18 @@ def file_format(path: Path) -> tuple[str, str]:
 
 
 def unpack_cure(suffix: str) -> str | None:
-    """Return how to unpack an archive or a compressed file that is not read; None for another suffix."""
+    """Return how to unpack an archive or a compressed file that is not read; None for another
+    suffix.
+    """
     return f"unpack it: {_UNPACKERS[suffix]} FILE" if suffix in _UNPACKERS else None
 
 
 def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
-    """Return the data files of `path`, sorted: itself, those of a folder (at any depth, hidden ones left out), or those
-    that match a pattern.
+    """Return the data files of `path`, sorted: itself, those of a folder (at any depth, hidden ones
+    left out), or those that match a pattern.
 
-    Where files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only those of `split` are taken.
-    `where` names the key that the path is from.
+    Where files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only those of
+    `split` are taken. `where` names the key that the path is from.
 
     Raises UserError: bad_path, data_no_files, data_file_type.
     """
@@ -59,8 +71,12 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         raise UserError(path_problem(error, str(path), where)) from error
     if not files:
         if not path.exists() and not is_pattern(str(path)):
-            raise refusal("data_no_files", f"{path} does not exist", where, suggest_neighbours(path))
-        raise refusal("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}")
+            raise refusal(
+                "data_no_files", f"{path} does not exist", where, suggest_neighbours(path)
+            )
+        raise refusal(
+            "data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"
+        )
     for file in files:
         form, compression = file_format(file)
         if not form or (form == ".parquet" and compression):
@@ -84,14 +100,19 @@ def _list_files(path: Path, split: str) -> list[Path]:
 def suggest_neighbours(path: Path) -> str | None:
     """Return which names in the folder of a missing path are like its own."""
     try:
-        return did_you_mean(path.name, [found.name for found in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)])
+        return did_you_mean(
+            path.name, [found.name for found in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)]
+        )
     except OSError:
         return None
 
 
 def _is_data_file(path: Path, root: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-    is_data = bool(file_format(path)[0] or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0]))
+    is_data = bool(
+        file_format(path)[0]
+        or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0])
+    )
     return not is_hidden and is_data and path.is_file()
 
 
@@ -107,11 +128,15 @@ Digest = Callable[[Path], str | None]  # of a local path's content; None for one
 
 
 def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
-    """Return a digest of the bytes of files and of how they are read; None if one of them is missing."""
+    """Return a digest of the bytes of files and of how they are read; None if one of them is
+    missing.
+    """
     digests = [digest(path) for path in paths]
     if not all(digests):
         return None
-    parts = [f"{''.join(file_format(path))}:{value}" for path, value in zip(paths, digests, strict=True)]
+    parts = [
+        f"{''.join(file_format(path))}:{value}" for path, value in zip(paths, digests, strict=True)
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -119,8 +144,9 @@ def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
 class LocalData:
     """Local data, staged as `folder/train.jsonl` before a run; nothing of the user's is changed.
 
-    The folder's name is a key over the content of the files and everything that decides the converted rows, so that an
-    edited row gives another folder, another tokenised cache and another identity of the plan.
+    The folder's name is a key over the content of the files and everything that decides the
+    converted rows, so that an edited row gives another folder, another tokenised cache and another
+    identity of the plan.
     """
 
     files: DataFiles
@@ -134,8 +160,17 @@ class LocalData:
 
     @property
     def key(self) -> str:
-        held_out = self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
-        parts = [CONVERTER, self.files.digest, self.kind.value, self.format.value, dict(self.columns), held_out]
+        held_out = (
+            self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
+        )
+        parts = [
+            CONVERTER,
+            self.files.digest,
+            self.kind.value,
+            self.format.value,
+            dict(self.columns),
+            held_out,
+        ]
         parts += ["skip"] if self.skips else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -1,4 +1,6 @@
-"""Stage local data: a converted copy in the cache, keyed by content, written completely or not at all."""
+"""Stage local data: a converted copy in the cache, keyed by content, written completely or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
-_GROWTH = {"": 1.2, ".gz": 8.0, ".bz2": 8.0, ".xz": 10.0}  # bytes of the copy for a byte of the file, at most as a rule
+# bytes of the copy for a byte of the file, at most as a rule
+_GROWTH = {"": 1.2, ".gz": 8.0, ".bz2": 8.0, ".xz": 10.0}
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class StagedRows:
     notes: tuple[str, ...] = ()  # rows that were left out, and one that outweighs all others
 
     def describe(self) -> str:
-        rows = f"{self.train:,} rows" + (f" and {self.validation:,} for validation" if self.validation else "")
+        rows = f"{self.train:,} rows" + (
+            f" and {self.validation:,} for validation" if self.validation else ""
+        )
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"
 
 
@@ -56,7 +61,8 @@ def load_staged(data: LocalData) -> StagedRows | None:
 
 
 def stage(data: LocalData, digest: Digest) -> StagedRows | None:
-    """Convert the data into its folder; None if it is there already. `digest` gives a file's content now.
+    """Convert the data into its folder; None if it is there already. `digest` gives a file's
+    content now.
 
     Raises UserError: data_changed, data_disk_full, data_split, and those of `Conversion.rows`.
     """
@@ -76,7 +82,8 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
         building.chmod(0o755)  # mkdtemp's 0700 would hide it from other users of the cache
         with contextlib.suppress(OSError):  # another launcher may have put the same rows there
             building.rename(data.folder)
-        if load_staged(data) is None:  # a folder without its description is from nobody who finished
+        # a folder without its description is from nobody who finished
+        if load_staged(data) is None:
             shutil.rmtree(data.folder, ignore_errors=True)
             building.rename(data.folder)
         return staged
@@ -120,11 +127,16 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
 def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
     """Return the place, in the folder that the file is to be in, and the characters of each row."""
     with file.open(encoding="utf-8") as stream:
-        yield from ((f"{folder / file.name}:{number}", len(line)) for number, line in enumerate(stream, 1))
+        yield from (
+            (f"{folder / file.name}:{number}", len(line)) for number, line in enumerate(stream, 1)
+        )
 
 
-def _split(train: Path, hashes: array[int], validation: Path, share: float, where: str | None) -> int:
-    """Move a share of the rows, by their hashes, to `validation`: see `launch.worker.trl_data`. Returns how many.
+def _split(
+    train: Path, hashes: array[int], validation: Path, share: float, where: str | None
+) -> int:
+    """Move a share of the rows, by their hashes, to `validation`: see `launch.worker.trl_data`.
+    Returns how many.
 
     Raises UserError: data_split.
     """
@@ -148,7 +160,9 @@ def _check_unchanged(data: LocalData, digest: Digest) -> None:
         if isinstance(files, DataFiles) and digest_files(files.paths, digest) != files.digest:
             names = ", ".join(str(path) for path in files.paths[:3])
             message = f"{names} changed while being read"
-            raise refusal("data_changed", message, data.where, "start again when it is written completely")
+            raise refusal(
+                "data_changed", message, data.where, "start again when it is written completely"
+            )
 
 
 def _check_room(data: LocalData, folder: Path) -> None:
@@ -161,10 +175,14 @@ def _check_room(data: LocalData, folder: Path) -> None:
 def _write_error(data: LocalData, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _no_room(data, os.strerror(error.errno))
-    message = f"the converted data can't be written to {data.folder.parent}: {error.strerror or error}"
+    message = (
+        f"the converted data can't be written to {data.folder.parent}: {error.strerror or error}"
+    )
     return refusal("data_not_staged", message, "cache", "set cache= to a writable folder")
 
 
 def _no_room(data: LocalData, reason: str) -> UserError:
     message = f"no disk space for the converted copy of the data in {data.folder.parent}: {reason}"
-    return refusal("data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk")
+    return refusal(
+        "data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk"
+    )

@@ -1,4 +1,6 @@
-"""Look at the first rows of local data: whether they parse and convert, what they are, how many there are."""
+"""Look at the first rows of local data: whether they parse and convert, what they are, how many
+there are.
+"""
 
 from __future__ import annotations
 
@@ -37,21 +39,27 @@ class DataStructure:
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
     def describe(self) -> str:
-        names = ", ".join(path.name for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
+        names = ", ".join(path.name for path in self.files[:3]) + (
+            ", ..." if len(self.files) > 3 else ""
+        )
         if self.unread:
             return f"{names}: not read, {self.unread}"
         rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
         least, most = self.turns
         turns = f"{least} to {most} turns" if least < most else f"{least} turns"
-        facts = (f"{rows} read: {'; '.join(self.formats)}", f"{turns} ({', '.join(self.roles)})", *self.notes)
+        facts = (
+            f"{rows} read: {'; '.join(self.formats)}",
+            f"{turns} ({', '.join(self.roles)})",
+            *self.notes,
+        )
         return f"{names}: {'; '.join(facts)}"
 
 
 def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStructure:
     """Read and convert the first `rows` rows (None: all), without a tokenizer.
 
-    Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong with the rows: see
-    `Conversion.rows`.
+    Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong
+    with the rows: see `Conversion.rows`.
     """
     conversion, notes = Conversion(data), list[str]()
     counts: list[int] = []
@@ -73,18 +81,30 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
             notes += [*filter(None, [held_out.skipped]), *find_heaviest(sizes, "held-out ")]
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
-            return DataStructure(data.files.paths, 0, False, None, unread="pyarrow is not installed here")
+            return DataStructure(
+                data.files.paths, 0, False, None, unread="pyarrow is not installed here"
+            )
         raise
     staged = load_staged(data)
     read, validation = len(counts), staged.validation if staged else None
     if staged:
-        read, is_all = staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation), True
+        read, is_all = (
+            staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation),
+            True,
+        )
     elif is_all and isinstance(data.validation, float):
         validation = round(data.validation * read)
     turns = (min(counts), max(counts))
     kept = staged.notes if staged else tuple(notes)
     return DataStructure(
-        data.files.paths, read, is_all, validation, tuple(conversion.formats), tuple(roles), turns, notes=kept
+        data.files.paths,
+        read,
+        is_all,
+        validation,
+        tuple(conversion.formats),
+        tuple(roles),
+        turns,
+        notes=kept,
     )
 
 

@@ -1,11 +1,12 @@
-"""Build the demo's chats, preference pairs and model where they are missing or outdated, once and atomically.
+"""Build the demo's chats, preference pairs and model where they are missing or outdated, once and
+atomically.
 
-A folder is built beside its destination, its marker (demo.json) is written last, and one rename moves it into place.
-Of two concurrent builds, the one that finishes second keeps the result of the first. There is no lock, because a lock
-left by a killed build would block the next one.
+A folder is built beside its destination, its marker (demo.json) is written last, and one rename
+moves it into place. Of two concurrent builds, the one that finishes second keeps the result of the
+first. There is no lock, because a lock left by a killed build would block the next one.
 
-The rows are those of tasks.py, the same on every machine. The model is identical for one version of the trainer's
-packages.
+The rows are those of tasks.py, the same on every machine. The model is identical for one version of
+the trainer's packages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from launch.resources import requirement
 from launch.worker.json_codec import versioned
 
 MARKER = "demo.json"
-ABANDONED_AFTER = 3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
+ABANDONED_AFTER = (
+    3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
+)
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,16 @@ class BuiltFolder:
     built: bool  # False if it existed already
 
 
-def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> BuiltFolder:
-    """Ensure that `folder` contains what `build(empty folder)` creates for `key`, replacing one of another key.
+def build_once(
+    folder: Path, kind: str, key: str, build: Callable[[Path], dict[str, Any]]
+) -> BuiltFolder:
+    """Ensure that `folder` contains what `build(empty folder)` creates for `key`, replacing one of
+    another key.
 
-    A folder is complete if its marker has this kind and key, and all files listed in it have their recorded sizes.
-    Raises UserError: demo_folder_taken (the folder was not built by this function), and whatever `build` raises.
+    A folder is complete if its marker has this kind and key, and all files listed in it have their
+    recorded sizes.
+    Raises UserError: demo_folder_taken (the folder was not built by this function), and whatever
+    `build` raises.
     """
     facts = _read_current(folder, kind, key)
     if facts is not None:
@@ -54,7 +62,9 @@ def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[s
     _refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".building", dir=folder.parent))
+    staging = Path(
+        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".building", dir=folder.parent)
+    )
     made = staging / folder.name
     made.mkdir()
     try:
@@ -67,7 +77,8 @@ def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[s
                 return BuiltFolder(existing, built=False)
             _refuse_foreign(folder)
             with contextlib.suppress(FileNotFoundError):  # another builder moved it first
-                folder.rename(Path(tempfile.mkdtemp(dir=staging)) / "stale")  # at once, never seen half deleted
+                # at once, never seen half deleted
+                folder.rename(Path(tempfile.mkdtemp(dir=staging)) / "stale")
         return BuiltFolder(facts, built=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -87,7 +98,9 @@ def _refuse_foreign(folder: Path) -> None:
     """Raise unless `folder` is missing, empty or has a marker: replacing a folder deletes it."""
     is_own = folder.is_dir() and ((folder / MARKER).is_file() or not any(folder.iterdir()))
     if folder.exists() and not is_own:
-        message = f"the demo cannot be built in a folder that it did not create (there is no {MARKER})"
+        message = (
+            f"the demo cannot be built in a folder that it did not create (there is no {MARKER})"
+        )
         cure = "move the folder away, or choose another one"
         raise refusal("demo_folder_taken", message, str(folder), cure)
 
@@ -105,7 +118,9 @@ def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
 
 def _file_sizes(folder: Path) -> dict[str, int]:
     """Return {file name: bytes} for the files directly in `folder`, except the marker."""
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != MARKER}
+    return {
+        path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != MARKER
+    }
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -116,19 +131,38 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 SEED = 0
-MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
+# seconds; usually ten, but importing torch from a cold network file system can take minutes
+MODEL_TIMEOUT = 600.0
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 # with the numbers of the stage `demo`: where `demo_rlvr` starts without a run before it
 _TRAINING = (
-    *("trl.scripts.sft", "--max_steps", "300", "--per_device_train_batch_size", "64", "--learning_rate", "2e-3"),
-    *("--max_length", "1024", "--assistant_only_loss", "true", "--use_cpu", "true", "--bf16", "false"),
+    *(
+        "trl.scripts.sft",
+        "--max_steps",
+        "300",
+        "--per_device_train_batch_size",
+        "64",
+        "--learning_rate",
+        "2e-3",
+    ),
+    *(
+        "--max_length",
+        "1024",
+        "--assistant_only_loss",
+        "true",
+        "--use_cpu",
+        "true",
+        "--bf16",
+        "false",
+    ),
     *("--gradient_checkpointing", "false", "--save_strategy", "no", "--report_to", "none"),
 )
 
 
 def ensure_rows(folder: Path, kind: str) -> BuiltFolder:
-    """Ensure `folder`/train.jsonl with the demo's `chats` (one in `messages` per row), `preferences` (`chosen` and
-    `rejected` messages) or `prompts` (`prompt` and `ground_truth`). The facts: its `rows`.
+    """Ensure `folder`/train.jsonl with the demo's `chats` (one in `messages` per row),
+    `preferences` (`chosen` and `rejected` messages) or `prompts` (`prompt` and `ground_truth`). The
+    facts: its `rows`.
 
     Raises UserError: demo_folder_taken.
     """
@@ -136,15 +170,19 @@ def ensure_rows(folder: Path, kind: str) -> BuiltFolder:
 
 
 def ensure_model(folder: Path, python: str | Path, *, trained: bool = False) -> BuiltFolder:
-    """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
+    """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's
+    interpreter `python`.
 
-    `trained`: after a minute on the chats; before it no answer is right, so that nothing could be compared. The facts:
-    `parameters`, and what else make_model.py prints.
+    `trained`: after a minute on the chats; before it no answer is right, so that nothing could be
+    compared. The facts: `parameters`, and what else make_model.py prints.
 
-    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_folder_taken.
+    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed,
+    demo_folder_taken.
     """
     kind, training = ("model trained by TRL", _TRAINING) if trained else ("model", ())
-    return build_once(folder, kind, DEMO_KEY, lambda staging: _build_model(staging, str(python), training))
+    return build_once(
+        folder, kind, DEMO_KEY, lambda staging: _build_model(staging, str(python), training)
+    )
 
 
 def _write_rows(folder: Path, kind: str) -> dict[str, Any]:
@@ -154,13 +192,22 @@ def _write_rows(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _build_model(folder: Path, python: str, training: Sequence[str]) -> dict[str, Any]:
-    """Build the model in `folder`, and with the arguments `training` of TRL's SFT script train it there."""
+    """Build the model in `folder`, and with the arguments `training` of TRL's SFT script train it
+    there.
+    """
     script = Path(__file__).with_name("make_model.py")
     done = _run(python, str(script), "--out", str(folder), "--seed", str(SEED))
     if training:
         with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
             _write_rows(Path(chats), "chats")
-            model = ("--model_name_or_path", str(folder), "--output_dir", str(folder), "--seed", str(SEED))
+            model = (
+                "--model_name_or_path",
+                str(folder),
+                "--output_dir",
+                str(folder),
+                "--seed",
+                str(SEED),
+            )
             _run(python, "-m", *training, "--dataset_name", chats, *model)
     facts: dict[str, Any] = json.loads(done.splitlines()[-1])
     facts.pop("schema_version", None)
@@ -168,7 +215,9 @@ def _build_model(folder: Path, python: str, training: Sequence[str]) -> dict[str
 
 
 def _run(python: str, *arguments: str) -> str:
-    """Run a program that builds the model, in one thread as accelerate starts a rank; return what it prints."""
+    """Run a program that builds the model, in one thread as accelerate starts a rank; return what
+    it prints.
+    """
     command, where = [python, *arguments], f"python={python}"
     try:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -184,10 +233,16 @@ def _run(python: str, *arguments: str) -> str:
     last_line = failure_reason(done)
     if done.returncode == EXIT_MISSING_PACKAGE:
         message = f"the trainer's interpreter has no package '{last_line}'"
-        cure = f"install it there: `pip install {requirement('train')}`, or set python to another interpreter"
+        cure = (
+            f"install it there: `pip install {requirement('train')}`, or set python to another "
+            "interpreter"
+        )
         raise refusal("demo_packages_missing", message, where, cure)
     if done.returncode != 0:
         message = f"building the demo's model failed with exit code {done.returncode}: {last_line}"
-        cure = "its torch and transformers may be incompatible: try to import them with that interpreter"
+        cure = (
+            "its torch and transformers may be incompatible: try to import them with that "
+            "interpreter"
+        )
         raise refusal("demo_model_failed", message, where, cure)
     return done.stdout.strip()

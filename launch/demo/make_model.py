@@ -1,11 +1,13 @@
-"""Build the demo's model: a tokenizer of bytes and of pieces of the demo's questions, and a seeded two-layer Llama.
+"""Build the demo's model: a tokenizer of bytes and of pieces of the demo's questions, and a seeded
+two-layer Llama.
 
 Run by path with the trainer's interpreter, which need not have `launch` installed:
 
     PYTHON make_model.py --out FOLDER [--seed N]
 
-Prints one JSON object: parameters, vocabulary size, versions. If torch, transformers or tokenizers is missing, prints
-its name on stderr and exits with code 3. The same versions produce the same bytes.
+Prints one JSON object: parameters, vocabulary size, versions. If torch, transformers or tokenizers
+is missing, prints its name on stderr and exits with code 3. The same versions produce the same
+bytes.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ LAYERS = 2
 HEADS = 4
 CONTEXT = 2048  # tokens; far above the longest chat, so that packed rows fit
 
-BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"  # pad is not eos: trainers mask pad, and eos must be learned
+# pad is not eos: trainers mask pad, and eos must be learned
+BOS, EOS, PAD = ("<|begin|>", "<|end|>", "<|pad|>")
 
-# A token each, so that a question is short. Every other byte is a token of its own, so that any text can be written,
-# and a letter has the same token wherever it stands.
+# A token each, so that a question is short. Every other byte is a token of its own, so that any
+# text can be written, and a letter has the same token wherever it stands.
 PIECES = (
     *(
-        # without the line break behind it: the harness of `eval` tokenizes a prompt without the white space at its end
+        # without the line break behind it: the harness of `eval` tokenizes a prompt without the
+        # white space at its end
         "<|user|>",
         "<|assistant|>",
         "<|system|>",
@@ -64,7 +68,9 @@ def make_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     tokens = [PAD, BOS, EOS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([PAD, BOS, EOS])
@@ -81,7 +87,9 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int) -> Any:
-    """Create a float32 Llama with random weights drawn from `seed` and the tokenizer's vocabulary."""
+    """Create a float32 Llama with random weights drawn from `seed` and the tokenizer's
+    vocabulary.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -121,8 +129,12 @@ def build(out: Path, seed: int) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """Build the model from the command line; return the exit code."""
-    parser = argparse.ArgumentParser(description="Build the demo's tokenizer and its two-layer Llama.")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model and its tokenizer")
+    parser = argparse.ArgumentParser(
+        description="Build the demo's tokenizer and its two-layer Llama."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the model and its tokenizer"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing comes from the Hub, so nothing may wait for it
@@ -136,6 +148,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Run by path, Python puts this folder first on sys.path; modules beside this one must not shadow packages.
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    # Run by path, Python puts this folder first on sys.path; modules beside this one must not
+    # shadow packages.
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if Path(entry or ".").resolve() != Path(__file__).resolve().parent
+    ]
     sys.exit(main())

@@ -1,7 +1,9 @@
-"""The demo's data: small questions about Python whose answers Python computes, the same bytes everywhere.
+"""The demo's data: small questions about Python whose answers Python computes, the same bytes
+everywhere.
 
-`make_tasks` draws them from the floats of a seeded `random.Random`, which Python promises to keep, and splits them by
-their answers: neither a question that is held out nor its answer is ever trained on.
+`make_tasks` draws them from the floats of a seeded `random.Random`, which Python promises to keep,
+and splits them by their answers: neither a question that is held out nor its answer is ever trained
+on.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ TRAINED = 600  # tasks of each kind to train on
 HELD_OUT = 25  # of each kind, with as many answers: a constant answer is right at most once, 4%
 _PAIRS = 200  # of each kind
 _SHARE = 5  # one answer in so many is held out
-# How the chats answer, in twenty: the answer alone, in a sentence, with a full stop. People do not all write alike, and
-# of two kinds they mostly write sentences. DPO teaches that the answer alone is better, and RLVR that only it is right.
+# How the chats answer, in twenty: the answer alone, in a sentence, with a full stop. People do not
+# all write alike, and of two kinds they mostly write sentences. DPO teaches that the answer alone
+# is better, and RLVR that only it is right.
 _FORMS = ("{}", _RAMBLING, "{}.")
 _SHARES = (9, 6, 5)
 _TALKED_OF = {"split": (6, 9, 5), "list": (6, 9, 5)}
@@ -41,7 +44,9 @@ class Task:
 
 
 class Draw:
-    """Draws by `Random.random` alone: `choice`, `sample` and `shuffle` may differ between versions of Python."""
+    """Draws by `Random.random` alone: `choice`, `sample` and `shuffle` may differ between versions
+    of Python.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -113,7 +118,9 @@ def make_tasks() -> tuple[tuple[Task, ...], tuple[Task, ...]]:
     """Return the tasks to train on and those that are held out, the kinds in turn."""
     kinds = [_make_kind(kind, Draw(SEED + number)) for number, kind in enumerate(KINDS)]
     trained, held_out = (zip(*tasks, strict=True) for tasks in zip(*kinds, strict=True))
-    return tuple(task for turn in trained for task in turn), tuple(task for turn in held_out for task in turn)
+    return tuple(task for turn in trained for task in turn), tuple(
+        task for turn in held_out for task in turn
+    )
 
 
 def _make_kind(kind: str, draw: Draw) -> tuple[list[Task], list[Task]]:
@@ -136,20 +143,28 @@ def compute_answer(expression: str) -> str:
 
 
 def spoil(answer: str, draw: Draw) -> str:
-    """Return an answer that is nearly right: a letter is its neighbour's, or a digit is off by one."""
+    """Return an answer that is nearly right: a letter is its neighbour's, or a digit is off by
+    one.
+    """
     places = [place for place, character in enumerate(answer) if character.isalnum()]
     number = draw.below(len(places))
     place = places[number]
     right, wrong = answer[place], answer[places[number - 1]].lower()
     if right.isdigit():
-        wrong = str(int(right) + 1) if right == "0" or (right < "9" and draw.below(2)) else str(int(right) - 1)
+        wrong = (
+            str(int(right) + 1)
+            if right == "0" or (right < "9" and draw.below(2))
+            else str(int(right) - 1)
+        )
     elif wrong == right.lower() or wrong.isdigit():
         wrong = "a" if right.lower() == "z" else chr(ord(right.lower()) + 1)
     return answer[:place] + (wrong.upper() if right.isupper() else wrong) + answer[place + 1 :]
 
 
 def make_rows(kind: str) -> bytes:
-    """Return rows to train on, a JSON object a line in ASCII: `chats`, `preferences`, or `prompts` without answers."""
+    """Return rows to train on, a JSON object a line in ASCII: `chats`, `preferences`, or `prompts`
+    without answers.
+    """
     makers = {"chats": mixed_rows, "preferences": preference_rows, "prompts": prompt_rows}
     return "".join(f"{json.dumps(row)}\n" for row in makers[kind](make_tasks()[0])).encode("ascii")
 
@@ -170,12 +185,17 @@ def mixed_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
 
 
 def preference_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:
-    """Yield pairs of the last tasks: the right answer alone, and in turn a wrong one and one that rambles."""
+    """Yield pairs of the last tasks: the right answer alone, and in turn a wrong one and one that
+    rambles.
+    """
     draw = Draw(SEED)
     for number, task in enumerate(tasks[-_PAIRS * len(KINDS) :]):
         is_wrong = (number // len(KINDS)) % 2 == 0
         rejected = spoil(task.answer, draw) if is_wrong else _RAMBLING.format(task.answer)
-        yield {"chosen": _conversation(task, task.answer), "rejected": _conversation(task, rejected)}
+        yield {
+            "chosen": _conversation(task, task.answer),
+            "rejected": _conversation(task, rejected),
+        }
 
 
 def prompt_rows(tasks: tuple[Task, ...]) -> Iterator[dict[str, object]]:

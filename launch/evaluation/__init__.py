@@ -1,1 +1,3 @@
-"""What a finished run is worth: its answers, its scores in the harness, and how it compares with other runs."""
+"""What a finished run is worth: its answers, its scores in the harness, and how it compares with
+other runs.
+"""

@@ -1,4 +1,6 @@
-"""Compare runs: what differs in how they trained, their losses at equal tokens, speed and memory; and as a table."""
+"""Compare runs: what differs in how they trained, their losses at equal tokens, speed and memory;
+and as a table.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Noise:
-    """The largest relative differences between repeats of one setting, over the benches of a stage."""
+    """The largest relative differences between repeats of one setting, over the benches of a
+    stage.
+    """
 
     loss: float | None = None
     speed: float | None = None
@@ -114,7 +118,9 @@ def compare_runs(runs: Sequence[RunFacts], noise: Noise) -> Comparison:
 
 
 def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
-    """Return how far repeats of one setting differ, from every bench.json of the stages below `runs`."""
+    """Return how far repeats of one setting differ, from every bench.json of the stages below
+    `runs`.
+    """
     losses: list[float] = []
     speeds: list[float] = []
     repeats = 0
@@ -142,7 +148,10 @@ def _why_no_losses(runs: Sequence[RunFacts]) -> str | None:
         return f"{bases[0]} is a model without the record of a run"
     kinds = {run.kind for run in runs}
     if len(kinds) > 1:
-        return f"the losses of {' and '.join(sorted(str(kind) for kind in kinds))} are different quantities"
+        return (
+            f"the losses of {' and '.join(sorted(str(kind) for kind in kinds))} are different "
+            "quantities"
+        )
     without = [run.name for run in runs if not run.progress.losses]
     return f"{without[0]} has logged no loss" if without else None
 
@@ -156,15 +165,19 @@ def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, .
     for part in _POINTS:
         amount = part * common
         losses = (
-            _mean_loss(run.at_tokens if in_tokens else run.at_steps, run.losses, amount, window) for run in progress
+            _mean_loss(run.at_tokens if in_tokens else run.at_steps, run.losses, amount, window)
+            for run in progress
         )
         points.append(LossPoint(amount, tuple(losses)))
     return tuple(points)
 
 
-def _mean_loss(axis: Sequence[float], losses: Sequence[float], amount: float, window: float) -> float | None:
-    """Return the mean loss of the steps within `window` of `amount`, else the loss of the step nearest to it; None
-    where a loss is not finite."""
+def _mean_loss(
+    axis: Sequence[float], losses: Sequence[float], amount: float, window: float
+) -> float | None:
+    """Return the mean loss of the steps within `window` of `amount`, else the loss of the step
+    nearest to it; None where a loss is not finite.
+    """
     total, count = 0.0, 0
     nearest, least = losses[0], math.inf
     for at, loss in zip(axis, losses, strict=True):
@@ -177,7 +190,9 @@ def _mean_loss(axis: Sequence[float], losses: Sequence[float], amount: float, wi
     return mean if math.isfinite(mean) else None
 
 
-def _judge(first: float | None, other: float | None, noise: float | None, names: tuple[str, str]) -> str:
+def _judge(
+    first: float | None, other: float | None, noise: float | None, names: tuple[str, str]
+) -> str:
     if first is None or other is None or noise is None:
         return "unknown"
     if relative_difference(first, other) <= noise:
@@ -186,10 +201,14 @@ def _judge(first: float | None, other: float | None, noise: float | None, names:
 
 
 def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the figures of the finished runs of A, and of B; those of both where A and B are the same setting."""
+    """Yield the figures of the finished runs of A, and of B; those of both where A and B are the
+    same setting.
+    """
     try:
         record = upgrade("bench", load_json(path))
-        finished = [(run["label"][0], run["measured"]) for run in record["runs"] if run["state"] == "done"]
+        finished = [
+            (run["label"][0], run["measured"]) for run in record["runs"] if run["state"] == "done"
+        ]
         is_same = bool(record["identical_settings"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
@@ -199,21 +218,29 @@ def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
 
 def _spread(values: Sequence[Any]) -> list[float]:
     """Return the relative differences of each two values."""
-    numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    numbers = [
+        float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)
+    ]
     return [relative_difference(a, b) for a, b in itertools.combinations(numbers, 2)]
 
 
 def tabulate(comparison: Comparison) -> Table:
-    """Return a table with a column for each run: what differs, section by section, and what came of it."""
+    """Return a table with a column for each run: what differs, section by section, and what came of
+    it.
+    """
     runs = comparison.runs
     rows: list[tuple[str, ...] | None] = [("", *(run.name for run in runs))]
     rows += [("state", *(run.status.state for run in runs))]
     for section in SECTIONS:
-        differences = [difference for difference in comparison.differences if difference.section == section]
+        differences = [
+            difference for difference in comparison.differences if difference.section == section
+        ]
         rows += [None, (section if differences else f"{section}: the same",)]
         rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
     rows += [None, *_loss_rows(comparison), None, *_speed_rows(comparison)]
-    return Table("What differs between the runs, and what came of it", [*rows, *_score_rows(comparison)])
+    return Table(
+        "What differs between the runs, and what came of it", [*rows, *_score_rows(comparison)]
+    )
 
 
 def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -229,7 +256,13 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     progress = [run.progress for run in comparison.runs]
     units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
-    yield "speed", *(format_number(run.speed, ",.4g", f" {unit}") for run, unit in zip(progress, units, strict=True))
+    yield (
+        "speed",
+        *(
+            format_number(run.speed, ",.4g", f" {unit}")
+            for run, unit in zip(progress, units, strict=True)
+        ),
+    )
     yield from _verdict_row(comparison, comparison.speed_verdict)
     if any(run.memory_gib is not None for run in progress):
         yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
@@ -256,11 +289,16 @@ def describe_noise(comparison: Comparison) -> Iterator[str]:
     noise = comparison.noise
     yield ""
     if noise.loss is None and noise.speed is None:
-        yield "the noise is unknown: no bench of this stage has repeats (`launch bench` measures it)"
+        yield (
+            "the noise is unknown: no bench of this stage has repeats (`launch bench` measures it)"
+        )
         return
     shares = [("losses", noise.loss), ("speeds", noise.speed)]
     known = " and ".join(f"{name} up to {share:.2%}" for name, share in shares if share is not None)
-    yield f"noise: {noise.repeats} repeats of one setting in bench differ in {known}; `same` is within it"
+    yield (
+        f"noise: {noise.repeats} repeats of one setting in bench differ in {known}; `same` is "
+        "within it"
+    )
     if any(difference.section == "data" for difference in comparison.differences):
         yield "the runs have different data, so their losses are means over different samples"
 

@@ -1,4 +1,6 @@
-"""Evaluate a run: its model and those it comes from, on the same questions, with a verdict per task, and as text."""
+"""Evaluate a run: its model and those it comes from, on the same questions, with a verdict per
+task, and as text.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError, refusal
-from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
+from launch.evaluation.models import (
+    ModelSource,
+    find_chain,
+    find_model,
+    require_chat_template,
+    require_modules,
+)
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
@@ -87,10 +95,14 @@ class TaskResult:
                     "score": score.score,
                     "stderr": score.stderr,
                     "cut_off": score.cut_off,
-                    "verdict_against_previous": self.gain(label, previous).verdict if previous else None,
+                    "verdict_against_previous": self.gain(label, previous).verdict
+                    if previous
+                    else None,
                     "samples": str(self.samples[label]),
                 }
-                for previous, (label, score) in zip([None, *self.labels], self.scores.items(), strict=False)
+                for previous, (label, score) in zip(
+                    [None, *self.labels], self.scores.items(), strict=False
+                )
             ],
         }
 
@@ -131,25 +143,35 @@ def evaluate_model(
     batch_size: int,
     notify: Callable[[str], None],
 ) -> Evaluation:
-    """Score a model and, of a run's, those before it; the results are written into the run folder, or below `cache`.
+    """Score a model and, of a run's, those before it; the results are written into the run folder,
+    or below `cache`.
 
-    Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, base_gone; those of run_jobs.
+    Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, base_gone;
+    those of run_jobs.
     """
     began, home = time.monotonic(), model.run or cache
     if any(spec.chat for spec in specs):
         require_chat_template(model)
     chain = find_chain(model)
     require_modules(model, _HARNESS, "torch", "transformers")
-    harness = f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
+    harness = (
+        f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
+    )
     files = ResultFiles(home, model.folder, harness)
     _require_room(files.folder)
     jobs = [files.job(link, spec, limit) for link in chain for spec in specs]
     files.save_digests()
     missing = [job for job in jobs if read_scores(job.result) is None]
     if missing:
-        notify(f"evaluating {', '.join(dict.fromkeys(job.label for job in missing))} with {harness}")
-        _run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
-    tasks = tuple(result for spec in specs for result in _collect([job for job in jobs if job.spec == spec]))
+        notify(
+            f"evaluating {', '.join(dict.fromkeys(job.label for job in missing))} with {harness}"
+        )
+        _run_jobs(
+            missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify
+        )
+    tasks = tuple(
+        result for spec in specs for result in _collect([job for job in jobs if job.spec == spec])
+    )
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
     if model.run:
         write_summary(model.run, evaluation, model.checkpoint)
@@ -165,7 +187,9 @@ def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
         model = find_model(str(plan.folder), plan.runs)
         cache = plan.runs / ".cache"
         specs = find_specs(default_tasks(plan.folder, plan.config.stage.tasks), cache, plan.folder)
-        evaluation = evaluate_model(model, specs, cache=cache, limit=None, batch_size=_BATCH_SIZE, notify=notify)
+        evaluation = evaluate_model(
+            model, specs, cache=cache, limit=None, batch_size=_BATCH_SIZE, notify=notify
+        )
     except (UserError, OSError) as error:
         for reason in error.problems if isinstance(error, UserError) else [error]:
             notify(f"warning: the model was not evaluated: {reason}")
@@ -180,18 +204,28 @@ def describe_scores(evaluation: Evaluation) -> Iterator[str]:
     """Yield the scores and verdicts as a table, task by task."""
     for task in evaluation.tasks:
         yield from _describe_task(task)
-    folder = next((Path(path).parent for task in evaluation.tasks for path in task.samples.values()), None)
-    yield f"{evaluation.computed} results computed in {evaluation.seconds:.0f} s; every answer is in {folder}"
+    folder = next(
+        (Path(path).parent for task in evaluation.tasks for path in task.samples.values()), None
+    )
+    yield (
+        f"{evaluation.computed} results computed in {evaluation.seconds:.0f} s; every answer is "
+        f"in {folder}"
+    )
 
 
 def _describe_task(task: TaskResult) -> Iterator[str]:
     gain, labels = task.against_base, task.labels
     arrow = "higher" if task.scores[labels[-1]].higher_is_better else "lower"
-    yield f"{task.name}  {task.scores[labels[-1]].metric} ({arrow} is better), {gain.questions} questions"
+    yield (
+        f"{task.name}  {task.scores[labels[-1]].metric} ({arrow} is better), {gain.questions} "
+        "questions"
+    )
     for previous, label in zip([None, *labels], labels, strict=False):
         score = task.scores[label]
         error = "" if score.stderr is None else f" +- {score.stderr:.4f}"
-        against = f"{task.gain(label, previous).verdict} than the previous model" if previous else ""
+        against = (
+            f"{task.gain(label, previous).verdict} than the previous model" if previous else ""
+        )
         against = against.replace("same than", "same as")
         yield f"  {label[-_WIDTH:]:<{_WIDTH}}  {score.score:.4f}{error:<12}  {against}".rstrip()
     if task.summary:
@@ -200,11 +234,15 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
 
 
 def _collect(jobs: Sequence[Job]) -> Iterator[TaskResult]:
-    """Yield the results of the tasks of one spec; `jobs` are those of its models, the evaluated one last."""
+    """Yield the results of the tasks of one spec; `jobs` are those of its models, the evaluated one
+    last.
+    """
     of_models = {job.label: read_scores(job.result) or {} for job in jobs}
     samples = {job.label: job.samples for job in jobs}
     for name in of_models[jobs[-1].label]:
-        yield TaskResult(name, {label: scores[name] for label, scores in of_models.items()}, samples)
+        yield TaskResult(
+            name, {label: scores[name] for label, scores in of_models.items()}, samples
+        )
 
 
 def _require_room(folder: Path) -> None:
@@ -230,8 +268,8 @@ def _run_jobs(
 ) -> None:
     """Do all jobs in one process of `python`; every prompt is tokenised by `tokenizer`.
 
-    Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files, context_too_short,
-    evaluation_failed, no_space.
+    Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files,
+    context_too_short, evaluation_failed, no_space.
     """
     request = Request(tuple(jobs), str(tokenizer), limit, batch_size)
     with open_worker(python, "evaluating", request) as worker:
@@ -240,7 +278,10 @@ def _run_jobs(
             if "refused" in report:
                 raise UserError(_explain_refusal(report))
             if "left_out" in report:
-                notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
+                notify(
+                    f"{report['left_out']} rows are longer than {report['context']:,} tokens: left "
+                    "out"
+                )
             else:
                 notify(f"evaluated {report['done']}")
         if reason := worker.wait():
@@ -249,8 +290,15 @@ def _run_jobs(
 
 def _explain_failure(reason: str, folder: Path) -> Problem:
     if "No space left" in reason:
-        return Problem("no_space", f"the disk of {folder} is full", None, "free some space, and evaluate again")
-    return Problem("evaluation_failed", f"the harness failed: {reason}", None, "run it with limit=2 to see it sooner")
+        return Problem(
+            "no_space", f"the disk of {folder} is full", None, "free some space, and evaluate again"
+        )
+    return Problem(
+        "evaluation_failed",
+        f"the harness failed: {reason}",
+        None,
+        "run it with limit=2 to see it sooner",
+    )
 
 
 def _explain_refusal(report: Mapping[str, Any]) -> Problem:
@@ -262,13 +310,26 @@ def _explain_refusal(report: Mapping[str, Any]) -> Problem:
     if report["refused"] == "task_needs_network":
         message = f"the data of task '{task}' is not on this machine, and the hub cannot be reached"
         return Problem(
-            "task_needs_network", message, "override tasks", "load it once with network access: HF_HOME caches it"
+            "task_needs_network",
+            message,
+            "override tasks",
+            "load it once with network access: HF_HOME caches it",
         )
     if report["refused"] == "no_tasks":
-        return Problem("no_task_files", f"{report['folder']} defines no task", "override tasks", "add a task: NAME")
+        return Problem(
+            "no_task_files",
+            f"{report['folder']} defines no task",
+            "override tasks",
+            "add a task: NAME",
+        )
     if report["refused"] == "context_too_short":
         tokens, room = report["tokens"], report["context"]
-        message = f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves {room:,} for it"
-        return Problem("context_too_short", message, "override tasks", "choose tasks with shorter prompts")
+        message = (
+            f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves "
+            f"{room:,} for it"
+        )
+        return Problem(
+            "context_too_short", message, "override tasks", "choose tasks with shorter prompts"
+        )
     message = f"task '{task}' cannot be loaded: {report.get('reason')}"
     return Problem("task_not_loadable", message, "override tasks")

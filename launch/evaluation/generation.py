@@ -1,4 +1,5 @@
-"""Ask models for answers: a worker per model in its run's interpreter, prompts in the run's own chat template.
+"""Ask models for answers: a worker per model in its run's interpreter, prompts in the run's own
+chat template.
 
 Prompts come from the command line, or from a file: JSON lines, or one prompt a line.
 """
@@ -49,13 +50,15 @@ class Responder:
         self._model, self._worker = model, worker
 
     def refuse_long_prompts(self, conversations: Sequence[Conversation]) -> None:
-        """Refuse prompts that leave no room for an answer, before the model is loaded. Raises UserError:
-        prompt_too_long."""
+        """Refuse prompts that leave no room for an answer, before the model is loaded. Raises
+        UserError: prompt_too_long.
+        """
         measured = self._request({"measure": list(conversations)})
         for number, length in enumerate(measured["lengths"], start=1):
             if length + _MIN_ANSWER > measured["context"]:
                 message = (
-                    f"prompt {number} has {length:,} tokens, and the context of {self._model.label} is "
+                    f"prompt {number} has {length:,} tokens, and the context of "
+                    f"{self._model.label} is "
                     f"{measured['context']:,}"
                 )
                 raise refusal("prompt_too_long", message, "command line", "shorten the prompt")
@@ -96,7 +99,8 @@ def as_conversation(prompt: str, system: str | None = None) -> Messages:
 
 
 def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
-    """Return one conversation per line: of text, or of JSON with `prompt` or `messages` in a .jsonl file.
+    """Return one conversation per line: of text, or of JSON with `prompt` or `messages` in a .jsonl
+    file.
 
     A final answer is left out. Raises UserError: bad_prompts.
     """
@@ -106,7 +110,9 @@ def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
             conversations = [[*first, *_read_row(row)] for row in read_rows(path)]
         else:
             lines = path.read_text(encoding="utf-8").split("\n")
-            conversations = [as_conversation(line.strip(), system) for line in lines if line.strip()]
+            conversations = [
+                as_conversation(line.strip(), system) for line in lines if line.strip()
+            ]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         message = f"{path} cannot be read: {reason}"

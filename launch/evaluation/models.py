@@ -1,4 +1,6 @@
-"""Find the model that a name means: a run's, one of its checkpoints, or any folder with a model or an adapter."""
+"""Find the model that a name means: a run's, one of its checkpoints, or any folder with a model or
+an adapter.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from launch.planning.saved_model import EXPORT, run_of
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
-_STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")  # of accelerate's save_state
+# of accelerate's save_state
+_STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")
 _CHECKPOINT = re.compile(r"(step|epoch|checkpoint)[_-](\d+)")
 _EXPORTS = (f"**/{EXPORT}", "*")  # where trainers with a folder of their own below model/ write it
 
@@ -43,27 +46,35 @@ class ModelSource:
     @property
     def request(self) -> ModelRequest:
         """What the worker loads it by."""
-        return ModelRequest(str(self.folder), self.quantized, str(self.state) if self.state else None)
+        return ModelRequest(
+            str(self.folder), self.quantized, str(self.state) if self.state else None
+        )
 
     @property
     def checkpoint(self) -> str | None:
-        """The name of the checkpoint of its run that the model is, `step_N`; None for the run's final model."""
+        """The name of the checkpoint of its run that the model is, `step_N`; None for the run's
+        final model.
+        """
         match = _CHECKPOINT.fullmatch((self.state or self.folder).name)
         return f"{match[1].replace('checkpoint', 'step')}_{match[2]}" if match else None
 
 
 def find_model(name: str, runs: Path) -> ModelSource:
-    """Return the model that `name` means: a run's final one, the one in a folder, or that of a hub id in the cache.
+    """Return the model that `name` means: a run's final one, the one in a folder, or that of a hub
+    id in the cache.
 
-    Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model, incomplete_model,
-    not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state, model_changed, base_changed.
+    Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model,
+    incomplete_model, not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state,
+    model_changed, base_changed.
     """
     checkpoint = _find_checkpoint(name, runs)
     path = checkpoint or Path(name).expanduser().absolute()
     if not _holds_model(path) and (checkpoint or _holds_state(path)):
         return _describe_state(path)
     if _holds_model(path):
-        run = next((folder for folder in list(path.parents)[:2] if (folder / "plan.json").is_file()), None)
+        run = next(
+            (folder for folder in list(path.parents)[:2] if (folder / "plan.json").is_file()), None
+        )
         return _describe_model(name, path, run)
     try:
         run = resolve_run(name, runs)
@@ -79,7 +90,9 @@ def find_model(name: str, runs: Path) -> ModelSource:
 
 
 def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
-    """Return the folder of the run that `name` means, or the model of no run. Raises UserError as `resolve_run`."""
+    """Return the folder of the run that `name` means, or the model of no run. Raises UserError as
+    `resolve_run`.
+    """
     try:
         return resolve_run(name, runs)
     except UserError:
@@ -92,7 +105,8 @@ def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
 def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
     """Return the models that a run's model comes from, the oldest first, and the model itself last.
 
-    A model that is no run's model, or a hub id, ends the chain. Raises UserError: base_gone; as find_model.
+    A model that is no run's model, or a hub id, ends the chain. Raises UserError: base_gone; as
+    find_model.
     """
     chain = [model]
     while chain[0].run is not None:
@@ -104,7 +118,12 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
             message = f"{chain[0].label} was trained from {path}, which no longer exists"
             raise refusal("base_gone", message, chain[0].label, "restore the folder")
         if not path.exists():  # a hub id
-            chain.insert(0, replace(model, label=base, folder=Path(base), run=None, adapter=None, quantized=False))
+            chain.insert(
+                0,
+                replace(
+                    model, label=base, folder=Path(base), run=None, adapter=None, quantized=False
+                ),
+            )
             break
         run = path.parent if (path.parent / "plan.json").is_file() else None
         label = run_name(run) if run else "base"
@@ -122,7 +141,8 @@ def _read_start(model: ModelSource) -> str | None:
 
 
 def _find_checkpoint(name: str, runs: Path) -> Path | None:
-    """Return the folder that `RUN/step_N` (or `epoch_N`, `checkpoint-N`) means; None for another name.
+    """Return the folder that `RUN/step_N` (or `epoch_N`, `checkpoint-N`) means; None for another
+    name.
 
     Raises UserError: unknown_run, no_checkpoint.
     """
@@ -131,20 +151,26 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
     if match is None or not run_part or Path(name).expanduser().is_dir():
         return None
     output = resolve_run(run_part, runs) / "model"
-    candidates = [output / last, *([output / f"checkpoint-{match[2]}"] if match[1] == "step" else [])]
+    candidates = [
+        output / last,
+        *([output / f"checkpoint-{match[2]}"] if match[1] == "step" else []),
+    ]
     folder = next((path for path in candidates if path.is_dir()), None)
     if folder is None:
-        saved = ", ".join(sorted(path.name for path in output.glob("*") if _CHECKPOINT.fullmatch(path.name)))
+        saved = ", ".join(
+            sorted(path.name for path in output.glob("*") if _CHECKPOINT.fullmatch(path.name))
+        )
         cure = f"there are {saved}" if saved else "the run kept no checkpoints"
         raise refusal("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure)
     return folder
 
 
 def _describe_state(state: Path) -> ModelSource:
-    """Return the model of a training state: its weights in the configuration and with the tokenizer of its run's end.
+    """Return the model of a training state: its weights in the configuration and with the tokenizer
+    of its run's end.
 
-    For an unfinished run those of the model that it starts from, unless training changes them. Raises UserError:
-    checkpoint_state; as find_model.
+    For an unfinished run those of the model that it starts from, unless training changes them.
+    Raises UserError: checkpoint_state; as find_model.
     """
     run = state.parents[1]
     if not _holds_state(state):
@@ -155,24 +181,41 @@ def _describe_state(state: Path) -> ModelSource:
         return replace(_describe_model(label, state.parent, run), state=state)
     flags = RunRecord(run).flags
     start = Path(str(flags.get("model_name_or_path") or ""))
-    if flags.get("chat_template_name") or flags.get("use_lora") or not (start.is_absolute() and _holds_model(start)):
-        message = f"{state} has weights alone; their configuration and tokenizer are written when the run ends"
+    if (
+        flags.get("chat_template_name")
+        or flags.get("use_lora")
+        or not (start.is_absolute() and _holds_model(start))
+    ):
+        message = (
+            f"{state} has weights alone; their configuration and tokenizer are written when "
+            "the run ends"
+        )
         cure = "end the run first; flags.clean_checkpoints_at_end=false keeps its checkpoints"
         raise refusal("checkpoint_state", message, "command line", cure)
     return replace(_describe_model(label, start, run), state=state)
 
 
 def require_modules(model: ModelSource, *names: str) -> None:
-    """Refuse a model whose interpreter lacks a module. Raises UserError: no_interpreter, missing_packages."""
-    needed = [*names, *(["peft"] if model.adapter else []), *(["bitsandbytes"] if model.quantized else [])]
+    """Refuse a model whose interpreter lacks a module. Raises UserError: no_interpreter,
+    missing_packages.
+    """
+    needed = [
+        *names,
+        *(["peft"] if model.adapter else []),
+        *(["bitsandbytes"] if model.quantized else []),
+    ]
     merge.require_modules(model.python, needed, model.label)
 
 
 def require_chat_template(model: ModelSource) -> None:
-    """Refuse a model whose tokenizer brings no chat template. Raises UserError: no_chat_template."""
+    """Refuse a model whose tokenizer brings no chat template. Raises UserError:
+    no_chat_template.
+    """
     if not read_template(model.folder):
         message = f"the tokenizer in {model.folder} has no chat template"
-        raise refusal("no_chat_template", message, model.label, "train with recipe.chat_template=tulu")
+        raise refusal(
+            "no_chat_template", message, model.label, "train with recipe.chat_template=tulu"
+        )
 
 
 def _holds_model(path: Path) -> bool:
@@ -185,17 +228,26 @@ def _holds_state(path: Path) -> bool:
 
 
 def _find_output(run: Path) -> Path:
-    """Return the folder of a finished run's model. Raises UserError: no_transformers_model, model_gone."""
+    """Return the folder of a finished run's model. Raises UserError: no_transformers_model,
+    model_gone.
+    """
     output = run / "model"
     if not output.is_dir():
         cure = "restore the folder, or train again with restart=true"
-        raise refusal("model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure)
+        raise refusal(
+            "model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure
+        )
     if _holds_model(output):
         return output
-    exports = [path for pattern in _EXPORTS for path in sorted(output.glob(pattern)) if _holds_model(path)]
+    exports = [
+        path for pattern in _EXPORTS for path in sorted(output.glob(pattern)) if _holds_model(path)
+    ]
     if not exports:
         message = f"{output} holds no model that transformers can load"
-        cure = "export it first; for OLMo-core: open-instruct's scripts/train/convert_olmo_core_to_hf.py"
+        cure = (
+            "export it first; for OLMo-core: open-instruct's "
+            "scripts/train/convert_olmo_core_to_hf.py"
+        )
         raise refusal("no_transformers_model", message, run_name(run), cure)
     return exports[0]
 
@@ -210,12 +262,18 @@ def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
         check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
     _refuse_other_families(label, folder if adapter is None else adapter.local_base)
     training = merge.read_training(Adapter(folder if run is None else run / "model", "", 0))
-    return ModelSource(label, folder, run, training.python, adapter, training.quantized and adapter is not None)
+    return ModelSource(
+        label, folder, run, training.python, adapter, training.quantized and adapter is not None
+    )
 
 
 def _refuse_other_families(label: str, folder: Path | None) -> None:
-    """Refuse a model that predicts no text, such as a reward model. Raises UserError: not_generative."""
-    architectures = read_json_object(folder / "config.json").get("architectures") if folder else None
+    """Refuse a model that predicts no text, such as a reward model. Raises UserError:
+    not_generative.
+    """
+    architectures = (
+        read_json_object(folder / "config.json").get("architectures") if folder else None
+    )
     for architecture in architectures or ():
         if "CausalLM" not in architecture and "ConditionalGeneration" not in architecture:
             message = f"{folder} is a {architecture}, which generates no text"

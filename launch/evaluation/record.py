@@ -1,4 +1,6 @@
-"""The results of evaluations in a run folder: one file per model and tasks, by content, and their summary."""
+"""The results of evaluations in a run folder: one file per model and tasks, by content, and their
+summary.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class ResultFiles:
         self._common = [harness, *contents]
 
     def job(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> Job:
-        """Return what scores a model, with its files: the same for the same model, tokenizer, tasks and harness."""
+        """Return what scores a model, with its files: the same for the same model, tokenizer, tasks
+        and harness.
+        """
         base = model.adapter.local_base if model.adapter else None
         parts = [
             self._identify(model.folder),
@@ -39,7 +43,13 @@ class ResultFiles:
         ]
         parts += [self._identify(model.state)] if model.state else []
         key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
-        return Job(model.label, model.request, spec, self.folder / f"{key}.json", self.folder / f"{key}.samples.jsonl")
+        return Job(
+            model.label,
+            model.request,
+            spec,
+            self.folder / f"{key}.json",
+            self.folder / f"{key}.samples.jsonl",
+        )
 
     def save_digests(self) -> None:
         self._digests.save()
@@ -63,7 +73,9 @@ def write_summary(run: Path, summary: object, checkpoint: str | None = None) -> 
 
 
 def read_summary(run: Path, checkpoint: str | None = None) -> dict[str, Any] | None:
-    """Return the last evaluation of a run's model, or of a checkpoint; None without a readable one."""
+    """Return the last evaluation of a run's model, or of a checkpoint; None without a readable
+    one.
+    """
     summary = read_json_object(_summary_file(run, checkpoint))
     return summary if isinstance(summary.get("tasks"), list) else None
 
@@ -74,5 +86,8 @@ def _summary_file(run: Path, checkpoint: str | None) -> Path:
 
 def describe_summary(summary: Mapping[str, Any]) -> str:
     """Return a run's verdicts in a few words: `2 better, 1 same`."""
-    verdicts = ["broken" if task.get("broken") else str(task.get("verdict") or "scored") for task in summary["tasks"]]
+    verdicts = [
+        "broken" if task.get("broken") else str(task.get("verdict") or "scored")
+        for task in summary["tasks"]
+    ]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts)))

@@ -1,4 +1,6 @@
-"""Read from run folders what `compare` compares: settings, data, versions, patches, losses, speed, memory."""
+"""Read from run folders what `compare` compares: settings, data, versions, patches, losses, speed,
+memory.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,35 @@ _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
 _LARGEST_STEP = 1 << 53  # that a float holds
 _WARMUP = 2  # first steps without a speed that counts
 # keys of config.yaml that describe the run folder and not the training
-_NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "report", "evaluate", "stage.description")
+_NOT_TRAINED = (
+    "name",
+    "runs",
+    "cache",
+    "restart",
+    "detach",
+    "cache_only",
+    "report",
+    "evaluate",
+    "stage.description",
+)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The logged steps of a run; those that logged a loss are kept as arrays, since there may be millions."""
+    """The logged steps of a run; those that logged a loss are kept as arrays, since there may be
+    millions.
+    """
 
     last_step: int = 0
     tokens: float | None = None  # trained, without padding; None if they are not counted
     losses: Sequence[float] = ()  # in the order of their steps; NaN is possible
     at_steps: Sequence[float] = ()  # the step of each loss
-    at_tokens: Sequence[float] = ()  # the tokens trained until each loss, as far as they are counted
-    speed: float | None = None  # tokens per second, or steps per second where tokens are not counted
+    at_tokens: Sequence[
+        float
+    ] = ()  # the tokens trained until each loss, as far as they are counted
+    speed: float | None = (
+        None  # tokens per second, or steps per second where tokens are not counted
+    )
     memory_gib: float | None = None  # highest peak of rank 0
 
 
@@ -55,7 +73,8 @@ class RunFacts:
 def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
     """Read a run folder, of a `checkpoint` (step_N) the training until then.
 
-    Files that are missing or not readable have no facts. Raises UserError: no_checkpoint, for a step after the last.
+    Files that are missing or not readable have no facts. Raises UserError: no_checkpoint, for a
+    step after the last.
     """
     run = RunRecord(folder)
     progress = _read_progress(run, checkpoint)
@@ -79,7 +98,9 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
 
 
 def read_base_facts(name: str, folder: Path, runs: Sequence[Path]) -> RunFacts:
-    """Return what is known of a base model: its scores, from the evaluations of the runs that start from it."""
+    """Return what is known of a base model: its scores, from the evaluations of the runs that start
+    from it.
+    """
     tasks = [
         task
         for run in runs
@@ -87,7 +108,9 @@ def read_base_facts(name: str, folder: Path, runs: Sequence[Path]) -> RunFacts:
         for task in (read_summary(run) or {}).get("tasks", [])
     ]
     status = RunStatus(folder, name, "not a run", 0.0)
-    return RunFacts(name, folder, None, status, {}, {}, {}, {}, Progress(), _scores(tasks, -2), is_base=True)
+    return RunFacts(
+        name, folder, None, status, {}, {}, {}, {}, Progress(), _scores(tasks, -2), is_base=True
+    )
 
 
 def _scores(tasks: Sequence[Mapping[str, Any]], model: int) -> dict[str, Any]:
@@ -95,27 +118,36 @@ def _scores(tasks: Sequence[Mapping[str, Any]], model: int) -> dict[str, Any]:
 
 
 def split_checkpoint(name: str) -> tuple[str, str | None]:
-    """Return the run and the checkpoint, `step_N`, of `RUN/step_N` or `RUN/checkpoint-N`; None for a run's own name."""
+    """Return the run and the checkpoint, `step_N`, of `RUN/step_N` or `RUN/checkpoint-N`; None for
+    a run's own name.
+    """
     match = _CHECKPOINT.fullmatch(name)
     return (match["run"], f"step_{match['step']}") if match else (name, None)
 
 
 def _training_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
-    """Return the settings, with what the plan computed from them; of the trainer's description only its name."""
+    """Return the settings, with what the plan computed from them; of the trainer's description only
+    its name.
+    """
     kept = {
         key: value
         for key, value in settings.items()
-        if key not in _NOT_TRAINED and (key == "trainer.name" or not key.startswith(("data.", "trainer.")))
+        if key not in _NOT_TRAINED
+        and (key == "trainer.name" or not key.startswith(("data.", "trainer.")))
     }
     computed = {f"batch.{key}": value for key, value in mapping(run.plan.get("batch")).items()}
-    computed |= {f"parallel.{key}": value for key, value in mapping(run.plan.get("parallel")).items()}
+    computed |= {
+        f"parallel.{key}": value for key, value in mapping(run.plan.get("parallel")).items()
+    }
     if "model_name_or_path" in run.flags:
         computed["model"] = run.flags["model_name_or_path"]
     return {**kept, **computed}
 
 
 def _data_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
-    """Return the keys of the data, and what the trainer reads: local data is a copy whose path names its content."""
+    """Return the keys of the data, and what the trainer reads: local data is a copy whose path
+    names its content.
+    """
     data = {key: value for key, value in settings.items() if key.startswith("data.")}
     mixer = run.flags.get("dataset_mixer_list")  # names and shares in turn
     sources = mixer[::2] if isinstance(mixer, list) else [run.flags.get("dataset_name")]
@@ -134,7 +166,10 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
         yield "gpus", ", ".join(str(gpu.get("name")) for gpu in objects(versions["gpus"]))
     for repository, state in git.items():
         if isinstance(state, dict) and state.get("commit"):
-            yield f"commit of {repository}", state["commit"][:9] + (" with changes" if state.get("dirty") else "")
+            yield (
+                f"commit of {repository}",
+                state["commit"][:9] + (" with changes" if state.get("dirty") else ""),
+            )
 
 
 def _patches(run: RunRecord) -> dict[str, Any]:

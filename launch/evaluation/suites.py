@@ -1,4 +1,6 @@
-"""What `tasks=` may name: a run's held-out rows, tasks of the harness, Tulu 3's suite, the demo's, or own tasks."""
+"""What `tasks=` may name: a run's held-out rows, tasks of the harness, Tulu 3's suite, the demo's,
+or own tasks.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,31 @@ RESULTS = "evaluation"  # the folder of the results in a run's
 _MOST_ROWS = 200  # of those that a run held out
 _LEAST_ROWS = 10  # of which a tenth can be held out
 
-# Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of results in
-# https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of https://arxiv.org/abs/2411.15124; the names of its
-# tasks in olmes: upstream scripts/eval/oe-eval.sh:175-187.
+# Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of
+# results in https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of
+# https://arxiv.org/abs/2411.15124; the names of its tasks in olmes: upstream
+# scripts/eval/oe-eval.sh:175-187.
 TULU3_SPECS = (
     TaskSpec(("mmlu_flan_cot_zeroshot",), num_fewshot=0, metric="exact_match"),  # 0 shots, CoT
-    TaskSpec(("truthfulqa_mc2",), metric="acc"),  # 6 question-answer pairs, which the harness puts into each prompt
-    TaskSpec(("bbh_cot_fewshot",), num_fewshot=3, multiturn=True, metric="exact_match", filter="get-answer"),
-    TaskSpec(("drop",), num_fewshot=3, chat=False, metric="f1"),  # 3 shots, without the chat template
+    # 6 question-answer pairs, which the harness puts into each prompt
+    TaskSpec(("truthfulqa_mc2",), metric="acc"),
+    TaskSpec(
+        ("bbh_cot_fewshot",),
+        num_fewshot=3,
+        multiturn=True,
+        metric="exact_match",
+        filter="get-answer",
+    ),
+    # 3 shots, without the chat template
+    TaskSpec(("drop",), num_fewshot=3, chat=False, metric="f1"),
     TaskSpec(("hendrycks_math",), num_fewshot=4, multiturn=True, metric="exact_match"),  # 4 shots
-    TaskSpec(("gsm8k_cot",), num_fewshot=8, multiturn=True, metric="exact_match", filter="flexible-extract"),
+    TaskSpec(
+        ("gsm8k_cot",),
+        num_fewshot=8,
+        multiturn=True,
+        metric="exact_match",
+        filter="flexible-extract",
+    ),
     TaskSpec(("ifeval",), num_fewshot=0, metric="prompt_level_loose_acc"),  # 0 shots, prompt loose
 )
 
@@ -44,20 +61,27 @@ def digest_spec(spec: TaskSpec) -> str:
     """Identify the tasks by name and settings, own ones by their files too."""
     digest = hashlib.sha256(repr(sorted({**asdict(spec), "folder": None}.items())).encode())
     for path in sorted(spec.folder.rglob("*")) if spec.folder else ():
-        if path.is_file() and path.parent.name != "__pycache__":  # written as a task's functions are imported
+        # written as a task's functions are imported
+        if path.is_file() and path.parent.name != "__pycache__":
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
-    """Return the tasks of a run: those `given` or that its stage names, or in place of shipped ones its held-out rows.
+    """Return the tasks of a run: those `given` or that its stage names, or in place of shipped ones
+    its held-out rows.
 
-    Raises UserError: no_held_out, where only the demo's questions are left and the data is not the demo's.
+    Raises UserError: no_held_out, where only the demo's questions are left and the data is not the
+    demo's.
     """
     record = RunRecord(run) if run else None
     stage, data = (mapping(record.settings.get(key)) if record else {} for key in ("stage", "data"))
     tasks = list(map(str, given or stage.get("tasks") or [TULU3]))
-    if record is None or (data.get("build") and not data.get("mix")) or not {*tasks} <= {DEMO, TULU3}:
+    if (
+        record is None
+        or (data.get("build") and not data.get("mix"))
+        or not {*tasks} <= {DEMO, TULU3}
+    ):
         return ",".join(tasks)
     if ensure_held_out(record):
         return HELD_OUT
@@ -67,13 +91,21 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
 
 
 def ensure_held_out(run: RunRecord) -> Path | None:
-    """Return the folder with up to 200 of the rows that a run held out, which are copied once; None without any."""
+    """Return the folder with up to 200 of the rows that a run held out, which are copied once; None
+    without any.
+    """
     folder = run.folder / RESULTS / HELD_OUT
     if (folder / ROWS).is_file():
         return folder
-    staged = re.findall(r'[^"\\]+/data/[0-9a-f]{16}', encode_json(run.plan))  # of each data set, whatever the trainer
+    # of each data set, whatever the trainer
+    staged = re.findall(r'[^"\\]+/data/[0-9a-f]{16}', encode_json(run.plan))
     copies = [Path(folder, VALIDATION_FILE) for folder in staged]
-    rows = [line for copy in dict.fromkeys(copies) if copy.is_file() for line in copy.read_bytes().splitlines(True)]
+    rows = [
+        line
+        for copy in dict.fromkeys(copies)
+        if copy.is_file()
+        for line in copy.read_bytes().splitlines(True)
+    ]
     if not rows or mapping(run.settings.get("stage")).get("kind") not in ("sft", "dpo"):
         return None
     write_file(folder / ROWS, b"".join(rows[:: math.ceil(len(rows) / _MOST_ROWS)]).decode())
@@ -95,15 +127,18 @@ def _no_rows(run: RunRecord | None) -> UserError:
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
     else:
-        cure = f"train with data.validation=0.1 to judge the model by rows that it has not seen, or {others}"
+        cure = (
+            "train with data.validation=0.1 to judge the model by rows that it has not seen, "
+            f"or {others}"
+        )
     return refusal("no_held_out", message, "tasks", cure)
 
 
 def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSpec, ...]:
     """Return the specs that a comma-separated list names; the demo's suite is made below `cache`.
 
-    `run`: the folder of the run whose held-out rows `held_out` means. Raises UserError: no_held_out, no_task_files,
-    bad_value; those of the demo's data.
+    `run`: the folder of the run whose held-out rows `held_out` means. Raises UserError:
+    no_held_out, no_task_files, bad_value; those of the demo's data.
     """
     specs: list[TaskSpec] = []
     for name in (part.strip() for part in tasks.strip("[]").split(",")):
@@ -138,9 +173,10 @@ def _check_folder(name: str) -> Path:
     return folder
 
 
-# The demo's own tasks, of the questions that it holds out: `demo_all`, of all kinds, and one of each kind ask whether
-# the model writes the right answer and nothing else; `demo_pairs`, whether the right answer is more likely than a wrong
-# or a rambling one. `demo_reward` samples answers, and scores them with the verifier of `demo_rlvr`.
+# The demo's own tasks, of the questions that it holds out: `demo_all`, of all kinds, and one of
+# each kind ask whether the model writes the right answer and nothing else; `demo_pairs`, whether
+# the right answer is more likely than a wrong or a rambling one. `demo_reward` samples answers, and
+# scores them with the verifier of `demo_rlvr`.
 _VERSION = 5
 _REWARD_TASK = """\
 task: demo_reward
@@ -171,17 +207,24 @@ def ensure_reward_suite(cache: Path) -> Path:
         data.write_text(_encode_rows(prompt_rows(make_tasks()[1])), encoding="utf-8")
         verifier = Path(rewards.__file__).read_text(encoding="utf-8")
         (folder / "reward.py").write_text(verifier + _REWARD, encoding="utf-8")
-        (folder / "reward.yaml").write_text(_REWARD_TASK.format(data=json.dumps(str(data))), encoding="utf-8")
+        (folder / "reward.yaml").write_text(
+            _REWARD_TASK.format(data=json.dumps(str(data))), encoding="utf-8"
+        )
     return folder
 
 
 def ensure_demo_suite(cache: Path) -> Path:
-    """Return the folder of the demo's tasks as rows that name them, which is made if it is missing."""
+    """Return the folder of the demo's tasks as rows that name them, which is made if it is
+    missing.
+    """
     folder = cache / "demo" / f"tasks-{_VERSION}-{DEMO_KEY}"
     if not (folder / ROWS).is_file():
         _, held_out = make_tasks()
         rows = [{"task": "demo_all", **row} for row in chat_rows(held_out)]
-        rows += [{"task": f"demo_{task.kind}", **row} for task, row in zip(held_out, chat_rows(held_out), strict=True)]
+        rows += [
+            {"task": f"demo_{task.kind}", **row}
+            for task, row in zip(held_out, chat_rows(held_out), strict=True)
+        ]
         rows += [{"task": "demo_pairs", **row} for row in preference_rows(held_out)]
         write_file(folder / ROWS, _encode_rows(rows))
     return folder

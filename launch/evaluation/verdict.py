@@ -1,4 +1,6 @@
-"""Judge two models on the same questions: better, worse or no significant difference; find a broken evaluation."""
+"""Judge two models on the same questions: better, worse or no significant difference; find a broken
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
 
 _MOST_CUT_OFF = 0.5
-_MIN_IDENTICAL = 10  # questions off the most frequent score: so many are rarely the same for two models
+_MIN_IDENTICAL = (
+    10  # questions off the most frequent score: so many are rarely the same for two models
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
     if len(pairs) < 2:
         return PairedDifference(statistics.fmean(pairs) if pairs else 0.0, math.inf, len(pairs))
     standard_error = statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return PairedDifference(statistics.fmean(pairs), student_t(len(pairs) - 1) * standard_error, len(pairs))
+    return PairedDifference(
+        statistics.fmean(pairs), student_t(len(pairs) - 1) * standard_error, len(pairs)
+    )
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
@@ -67,15 +73,27 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
     `models` by label, the one that is judged last.
     """
     label, judged = list(models.items())[-1]
-    if judged.values and judged.higher_is_better and not any(judged.values) and judged.metric != EXACT:
+    if (
+        judged.values
+        and judged.higher_is_better
+        and not any(judged.values)
+        and judged.metric != EXACT
+    ):
         yield f"{judged.metric} of {label} is exactly 0 on all {len(judged.values)} questions"
     for (name, score), (other_name, other) in itertools.combinations(models.items(), 2):
-        generated_all_right = score.cut_off is not None and all(value == 1.0 for value in score.values)
+        generated_all_right = score.cut_off is not None and all(
+            value == 1.0 for value in score.values
+        )
         unusual = len(score.values) - max(Counter(score.values).values(), default=0)
         if score.responses == other.responses:
             if not generated_all_right:
                 yield f"{name} and {other_name} gave the same answers to all questions"
         elif score.values == other.values and unusual >= _MIN_IDENTICAL and score.metric != EXACT:
-            yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
+            yield (
+                f"{name} and {other_name} have identical scores on all {len(score.values)} "
+                "questions"
+            )
     if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
-        yield f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"
+        yield (
+            f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"
+        )

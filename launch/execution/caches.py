@@ -1,9 +1,11 @@
-"""The caches that open-instruct's trainers share between runs: complete, written by one run at a time, group-writable.
+"""The caches that open-instruct's trainers share between runs: complete, written by one run at a
+time, group-writable.
 
-launch/planning/identity.py computes their keys. Upstream takes any existing folder for a finished data set
-(dataset_transformation.py:2202) and any existing file for a finished one (dpo_utils.py:436), so files that a killed run
-left half-written are found and removed before the start. `cache_only=true` tokenises in one plain CPU process, since
-upstream tokenises inside a process group, which times out after 30 minutes (finetune.py:376).
+launch/planning/identity.py computes their keys. Upstream takes any existing folder for a finished
+data set (dataset_transformation.py:2202) and any existing file for a finished one
+(dpo_utils.py:436), so files that a killed run left half-written are found and removed before the
+start. `cache_only=true` tokenises in one plain CPU process, since upstream tokenises inside a
+process group, which times out after 30 minutes (finetune.py:376).
 """
 
 from __future__ import annotations
@@ -35,23 +37,28 @@ _LOCKS_FOLDER = ".users"
 
 
 def tokenized_folder(plan: Plan) -> Path | None:
-    """Return where the plan's trainer keeps tokenised data; None for a trainer that keeps none (TRL's)."""
+    """Return where the plan's trainer keeps tokenised data; None for a trainer that keeps none
+    (TRL's).
+    """
     flag = plan.flags.get(plan.config.trainer.launch.get("tokenized_cache", ""))
     return Path(str(flag.value)) if flag else None
 
 
 def reference_folder(plan: Plan) -> Path | None:
-    """Return where the plan's trainer keeps reference log-probabilities; None for one that keeps none."""
+    """Return where the plan's trainer keeps reference log-probabilities; None for one that keeps
+    none.
+    """
     folder = plan.env.get("REFERENCE_LOGPROBS_CACHE_PATH")
     return Path(folder) if folder else None
 
 
 @contextlib.contextmanager
 def cache_lock(plan: Plan, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the plan's caches during a run: create them, share them, and remove what was left half-written.
+    """Hold the plan's caches during a run: create them, share them, and remove what was left
+    half-written.
 
-    Raises UserError: cache_busy, when another run is building the tokenised data that this one needs; broken_cache,
-    when half-written data can't be removed.
+    Raises UserError: cache_busy, when another run is building the tokenised data that this one
+    needs; broken_cache, when half-written data can't be removed.
     """
     tokenized = tokenized_folder(plan)
     if tokenized is None:
@@ -74,14 +81,20 @@ def cache_lock(plan: Plan, say: Callable[[str], None]) -> Iterator[None]:
 
 def find_half_written(tokenized: Path) -> list[tuple[Path, str]]:
     """Return the incomplete data sets below `tokenized`, each with what is missing."""
-    folders = [path for path in tokenized.iterdir() if path.is_dir() and _DATASET_NAME.fullmatch(path.name)]
+    folders = [
+        path for path in tokenized.iterdir() if path.is_dir() and _DATASET_NAME.fullmatch(path.name)
+    ]
     datasets = [(path, _dataset_fault(path)) for path in sorted(folders)]
-    datasets += [(path, _numpy_fault(path)) for path in sorted(tokenized.glob(f"{_NUMPY_FOLDER}/*"))]
+    datasets += [
+        (path, _numpy_fault(path)) for path in sorted(tokenized.glob(f"{_NUMPY_FOLDER}/*"))
+    ]
     return [(path, fault) for path, fault in datasets if fault is not None]
 
 
 def find_broken_references(reference: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of reference log-probabilities that can't be read completely, each with its fault."""
+    """Yield the files of reference log-probabilities that can't be read completely, each with its
+    fault.
+    """
     for path in sorted(reference.glob("*.pt")):
         try:
             check_torch_file(path)
@@ -90,7 +103,8 @@ def find_broken_references(reference: Path) -> Iterator[tuple[Path, str]]:
 
 
 def share_with_group(cache: Path) -> None:
-    """Make new files group-writable, in this process and those it starts, when the cache's folder is shared.
+    """Make new files group-writable, in this process and those it starts, when the cache's folder
+    is shared.
 
     A folder is shared with a group when it is group-writable and its files inherit the group.
     """
@@ -100,7 +114,9 @@ def share_with_group(cache: Path) -> None:
 
 
 def _dataset_fault(dataset: Path) -> str | None:
-    """Return what a data set of save_to_disk lacks. Upstream writes dataset_statistics.json last (:2283-2285)."""
+    """Return what a data set of save_to_disk lacks. Upstream writes dataset_statistics.json last
+    (:2283-2285).
+    """
     for name in ("state.json", "dataset_info.json", "config.json", "dataset_statistics.json"):
         try:
             content = load_json(dataset / name)
@@ -108,7 +124,9 @@ def _dataset_fault(dataset: Path) -> str | None:
             return f"{name} is missing or truncated"
         if name == "state.json":
             files = [str(entry["filename"]) for entry in content.get("_data_files", ())]
-            broken = next((file for file in files if not _ends_as_arrow_stream(dataset / file)), None)
+            broken = next(
+                (file for file in files if not _ends_as_arrow_stream(dataset / file)), None
+            )
             if broken is not None:
                 return f"{broken} is missing or truncated"
     return None
@@ -117,8 +135,8 @@ def _dataset_fault(dataset: Path) -> str | None:
 def _numpy_fault(folder: Path) -> str | None:
     """Return what olmo_core_finetune.py's pass left out.
 
-    It writes dataset_statistics.json last (numpy_dataset_conversion.py:500), and takes a folder with one file of each
-    kind for complete (:71).
+    It writes dataset_statistics.json last (numpy_dataset_conversion.py:500), and takes a folder
+    with one file of each kind for complete (:71).
     """
     statistics = folder / "dataset_statistics.json"
     return None if statistics.is_file() else f"{statistics.name} is missing"
@@ -133,16 +151,23 @@ def _ends_as_arrow_stream(path: Path) -> bool:
         return False
 
 
-def _remove_half_written(tokenized: Path, other_locks: list[Path], say: Callable[[str], None]) -> None:
+def _remove_half_written(
+    tokenized: Path, other_locks: list[Path], say: Callable[[str], None]
+) -> None:
     """Remove what no living run is writing. Raises UserError: cache_busy, broken_cache."""
     living = [found[0] for found in map(lock.find_holder, other_locks) if found is not None]
     for path in other_locks:
         if lock.find_holder(path) is None:
             path.unlink(missing_ok=True)
     broken = find_half_written(tokenized)
-    has_complete = any(_DATASET_NAME.fullmatch(path.name) for path in tokenized.iterdir() if path not in dict(broken))
+    has_complete = any(
+        _DATASET_NAME.fullmatch(path.name)
+        for path in tokenized.iterdir()
+        if path not in dict(broken)
+    )
     for holder in living:
-        # a living run is writing what is newer than itself; without a complete data set it is about to start
+        # a living run is writing what is newer than itself; without a complete data set it is about
+        # to start
         if not has_complete or any(_newest_change(path) >= holder.born for path, _ in broken):
             raise UserError(_busy(tokenized, holder))
     _remove(broken, say)
@@ -167,10 +192,16 @@ def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
 
 def _busy(tokenized: Path, holder: lock.Holder) -> Problem:
     message = f"another run ({holder}) may be building the tokenised data in {tokenized}"
-    return Problem("cache_busy", message, "cache", "wait for it; cache_only=true builds it once, before several runs")
+    return Problem(
+        "cache_busy",
+        message,
+        "cache",
+        "wait for it; cache_only=true builds it once, before several runs",
+    )
 
 
-_KEPT_PATCHES = ("unused_imports", "lengths")  # they let the trainer be imported, and write its samples' lengths
+# they let the trainer be imported, and write its samples' lengths
+_KEPT_PATCHES = ("unused_imports", "lengths")
 
 
 @dataclass(frozen=True)
@@ -195,16 +226,30 @@ def plan_cache_pass(plan: Plan) -> Plan:
     separator = plan.command.index("--")
     python, script = plan.command[0], plan.command[separator - 1]
     output = str(runs / plan.stage / name / "model")
-    arguments = [output if argument == str(plan.model_dir) else argument for argument in plan.command[separator:]]
+    arguments = [
+        output if argument == str(plan.model_dir) else argument
+        for argument in plan.command[separator:]
+    ]
     patches = tuple(patch for patch in plan.patches if patch.partition("=")[0] in _KEPT_PATCHES)
-    worker = [str(resources.WORKER), *(option for patch in patches for option in ("--patch", patch))]
+    worker = [
+        str(resources.WORKER),
+        *(option for patch in patches for option in ("--patch", patch)),
+    ]
     return replace(
         plan,
         name=name,
         runs=runs,
         parallel=replace(plan.parallel, mode=Mode.single, width=Width(Device.cpu, 1)),
         batch=replace(plan.batch, width=1),
-        command=(python, *worker, "--script", script, *arguments, f"--{TOKENIZE_ONLY_FLAG}", "true"),
+        command=(
+            python,
+            *worker,
+            "--script",
+            script,
+            *arguments,
+            f"--{TOKENIZE_ONLY_FLAG}",
+            "true",
+        ),
         env={**plan.env, "CUDA_VISIBLE_DEVICES": ""},
         patches=patches,
     )
@@ -213,7 +258,11 @@ def plan_cache_pass(plan: Plan) -> Plan:
 def read_dataset_event(run: RunRecord) -> TokenizedData | None:
     """Return the data set that the last `dataset_cache` event of a run reports."""
     reported = [event for event in run.events("evidence") if event.get("what") == "dataset_cache"]
-    return TokenizedData(Path(reported[-1]["path"]), built=reported[-1]["value"] == "built") if reported else None
+    return (
+        TokenizedData(Path(reported[-1]["path"]), built=reported[-1]["value"] == "built")
+        if reported
+        else None
+    )
 
 
 def supports_cache_pass(plan: Plan) -> bool:

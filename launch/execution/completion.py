@@ -1,6 +1,8 @@
-"""Decide whether a run is done: every planned step, a complete model, every requested setting proven.
+"""Decide whether a run is done: every planned step, a complete model, every requested setting
+proven.
 
-And what DONE vouches for: proofs of the weights, digests of the model, finished work that a later failure keeps.
+And what DONE vouches for: proofs of the weights, digests of the model, finished work that a later
+failure keeps.
 """
 
 from __future__ import annotations
@@ -31,15 +33,20 @@ from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import REFERENCE
 
-_SIGMOID_LOSSES = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference)
-# flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107, trl/trainer/dpo_trainer.py:804 and
-# :1518); label smoothing, TRL's divergences and ld_alpha leave ln 2 as it is while the policy is the reference
-_CHANGES_FIRST_LOSS = frozenset({"loss_type", "loss_weights", "use_weighting", "load_balancing_loss"})
+# recipe.loss values that mean -log sigmoid(beta x difference)
+_SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
+# flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107,
+# trl/trainer/dpo_trainer.py:804 and :1518); label smoothing, TRL's divergences and ld_alpha leave
+# ln 2 as it is while the policy is the reference
+_CHANGES_FIRST_LOSS = frozenset(
+    {"loss_type", "loss_weights", "use_weighting", "load_balancing_loss"}
+)
 _MOST_FAULTS = 5  # in an outcome
 
 
 def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
-    """Return `outcome`, or a failed one when the trainer succeeded with fewer steps or without a complete model.
+    """Return `outcome`, or a failed one when the trainer succeeded with fewer steps or without a
+    complete model.
 
     `run`: where the trainer's own number of steps is.
     """
@@ -49,8 +56,13 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     outcome = replace(outcome, planned_steps=planned)
     faults = plan.find_output_faults()
     if faults:
-        cause = f"the trainer exited without an error, but {plan.model_dir} is not a complete model: {faults[0]}"
-        return replace(outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS]))
+        cause = (
+            f"the trainer exited without an error, but {plan.model_dir} is not a complete "
+            f"model: {faults[0]}"
+        )
+        return replace(
+            outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS])
+        )
     if _read_early_stop(run, outcome.steps):
         planned = outcome.steps
     unlogged = plan.most_unlogged
@@ -81,7 +93,9 @@ def _find_gap(plan: Plan, run: RunRecord) -> tuple[int, int] | None:
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
-    """Return `outcome` with what the run measured on its validation data, or that its last step was not evaluated."""
+    """Return `outcome` with what the run measured on its validation data, or that its last step was
+    not evaluated.
+    """
     stop = _read_early_stop(run, outcome.steps)
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
     validation = read_validation(run.folder, loads_best=loads_best, early_stop=stop)
@@ -95,8 +109,12 @@ def add_validation(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     return outcome
 
 
-def verify_evidence(outcome: Outcome, evidence: Sequence[Evidence], allow: Sequence[str]) -> Outcome:
-    """Return `outcome`, or a stopped one when a requested setting is refuted, or was never proven, at the end."""
+def verify_evidence(
+    outcome: Outcome, evidence: Sequence[Evidence], allow: Sequence[str]
+) -> Outcome:
+    """Return `outcome`, or a stopped one when a requested setting is refuted, or was never proven,
+    at the end.
+    """
     unmet = unmet_settings(evidence, allow)
     if outcome.exit_code != EXIT_DONE or not unmet:
         return outcome
@@ -118,35 +136,56 @@ _AROUND = ("disk", "stall", "dead_rank")
 
 
 def required_proofs(plan: Plan) -> dict[str, str]:
-    """Return what a finished run must have shown of its weights, by the keys of the evidence (worker/evidence)."""
+    """Return what a finished run must have shown of its weights, by the keys of the evidence
+    (worker/evidence).
+    """
     if not set(EVIDENCE_PATCHES) & set(plan.patches):
         return {}
     kind = "adapter" if plan.config.recipe.lora.rank is not None else "weights"
-    proofs = {"first_update": kind, "gradients": "above rounding", "last_update": "finite", "saved_weights": "trained"}
+    proofs = {
+        "first_update": kind,
+        "gradients": "above rounding",
+        "last_update": "finite",
+        "saved_weights": "trained",
+    }
     if plan.config.stage.kind == Kind.rlvr:
-        proofs |= {"rewards": "the verifiers'", "samples_per_prompt": str(plan.flags["num_generations"].value)}
-        proofs |= {"reference": REFERENCE[bool(values_of(plan.flags).get("beta"))], "sampler_weights": "trained"}
+        proofs |= {
+            "rewards": "the verifiers'",
+            "samples_per_prompt": str(plan.flags["num_generations"].value),
+        }
+        proofs |= {
+            "reference": REFERENCE[bool(values_of(plan.flags).get("beta"))],
+            "sampler_weights": "trained",
+        }
     return proofs
 
 
 def compare_first_loss(
     plan: Plan, step: object, loss: object, tolerance: float = FirstLossGate().tolerance
 ) -> tuple[float, float] | None:
-    """Compare the first loss of a DPO run with -log sigmoid(0) = ln 2: at the first step the policy is the reference.
+    """Compare the first loss of a DPO run with -log sigmoid(0) = ln 2: at the first step the policy
+    is the reference.
 
-    Returns how far it is from ln 2, and how far it may be: summed log-probs that were precomputed in batches of another
-    shape round otherwise; in bf16 an 8b model's first loss was 0.6956 at beta 0.1. None where it is not the first step
-    or another loss, and where the dropout of an adapter that is trained further makes the two differ.
+    Returns how far it is from ln 2, and how far it may be: summed log-probs that were precomputed
+    in batches of another shape round otherwise; in bf16 an 8b model's first loss was 0.6956 at beta
+    0.1. None where it is not the first step or another loss, and where the dropout of an adapter
+    that is trained further makes the two differ.
     """
     recipe = plan.config.recipe
     continues = recipe.lora.start != AdapterStart.merged and recipe.lora.dropout > 0
-    is_sigmoid = recipe.loss in _SIGMOID_LOSSES and _CHANGES_FIRST_LOSS.isdisjoint(plan.config.flags)
+    is_sigmoid = recipe.loss in _SIGMOID_LOSSES and _CHANGES_FIRST_LOSS.isdisjoint(
+        plan.config.flags
+    )
     if plan.config.stage.kind != Kind.dpo or not is_sigmoid or continues:
         return None
     if step != 1 or not isinstance(loss, (int, float)):
         return None
-    is_mean = recipe.loss == "dpo_norm" or (recipe.loss is None and plan.config.trainer.family == "open_instruct")
-    return abs(loss - math.log(2)), tolerance * (1.0 if is_mean else max(1.0, (recipe.beta or 0.0) / 0.1))
+    is_mean = recipe.loss == "dpo_norm" or (
+        recipe.loss is None and plan.config.trainer.family == "open_instruct"
+    )
+    return abs(loss - math.log(2)), tolerance * (
+        1.0 if is_mean else max(1.0, (recipe.beta or 0.0) / 0.1)
+    )
 
 
 def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
@@ -161,16 +200,20 @@ def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
     return (found.judge(f"{math.log(2):.4f}", distance <= bound),)
 
 
-def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]) -> Outcome:
+def keep_finished_work(
+    outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]
+) -> Outcome:
     """Return a run that ended badly after its model was saved as done, with how it ended beside.
 
-    The worker has reported that the model was saved after the last step, its files are complete, and every requested
-    setting is proven. What a guard found in the steps stands.
+    The worker has reported that the model was saved after the last step, its files are complete,
+    and every requested setting is proven. What a guard found in the steps stands.
     """
     saved = [event for event in run.events("saved") if event.get("step") is not None]
     steps = int(saved[-1]["step"]) if saved else 0
     planned = run.total_steps or plan.config.recipe.max_steps
-    is_whole = steps > 0 and planned is not None and (steps >= planned or _read_early_stop(run, steps))
+    is_whole = (
+        steps > 0 and planned is not None and (steps >= planned or _read_early_stop(run, steps))
+    )
     ended_by_steps = outcome.guard is not None and outcome.cause_id not in _AROUND
     if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED) or not is_whole or ended_by_steps:
         return outcome
@@ -189,9 +232,15 @@ def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: S
 
 
 def digest_base(plan: Plan) -> dict[str, Any]:
-    """Return what DONE holds of the base of the adapter that a run trains, at its start; {} for a hub's, or without."""
+    """Return what DONE holds of the base of the adapter that a run trains, at its start; {} for a
+    hub's, or without.
+    """
     model = plan.inputs.model
-    base = model.adapter.local_base if model.adapter is not None and model.build is None else model.local
+    base = (
+        model.adapter.local_base
+        if model.adapter is not None and model.build is None
+        else model.local
+    )
     if plan.config.recipe.lora.rank is None or base is None:
         return {}
     digests = DigestCache(plan.cache / "digests.json")
@@ -201,19 +250,25 @@ def digest_base(plan: Plan) -> dict[str, Any]:
 
 
 def add_digests(outcome: Outcome, plan: Plan, base: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of a finished run with the digests of its model, and of the `base` of an adapter."""
+    """Return the outcome of a finished run with the digests of its model, and of the `base` of an
+    adapter.
+    """
     if outcome.exit_code != EXIT_DONE:
         return outcome
     digests = DigestCache(plan.cache / "digests.json")
     with contextlib.suppress(OSError):
         of_base = base if read_adapter(plan.model_dir) is not None else {}
-        outcome = replace(outcome, model={"files": digest_model(plan.model_dir, digests.of), **of_base})
+        outcome = replace(
+            outcome, model={"files": digest_model(plan.model_dir, digests.of), **of_base}
+        )
     digests.save()
     return outcome
 
 
 def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
-    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved; None is no run."""
+    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved;
+    None is no run.
+    """
     if run is None:
         return
     digests = DigestCache(run.parents[1] / ".cache" / "digests.json")

@@ -1,7 +1,8 @@
 """`detach=true`: run the supervisor in a session of its own, which survives the terminal.
 
-The detached process is a fork that continues where this one was, so that an early error is printed on the terminal and
-sets the exit code. When the run has started, its output goes to logs/launch.log and the waiting process exits.
+The detached process is a fork that continues where this one was, so that an early error is printed
+on the terminal and sets the exit code. When the run has started, its output goes to logs/launch.log
+and the waiting process exits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _STARTED = b"started "
 
 
 class DetachedDisplay(PlainDisplay):
-    """Prints on the terminal until the run starts, then into the log; `announce` releases the waiting process."""
+    """Prints on the terminal until the run starts, then into the log; `announce` releases the
+    waiting process.
+    """
 
     def __init__(self, stream: TextIO, log: Path, announce: Callable[[], None]) -> None:
         super().__init__(stream)
@@ -51,11 +54,13 @@ class DetachedDisplay(PlainDisplay):
             self._lines.append(text)
 
 
-def run_detached(run: Callable[[Callable[[Path], PlainDisplay]], int], describe: Callable[[Path, int], str]) -> int:
+def run_detached(
+    run: Callable[[Callable[[Path], PlainDisplay]], int], describe: Callable[[Path, int], str]
+) -> int:
     """Call `run` in a detached process, with a function that makes its display from its run folder.
 
-    Returns twice: here when the run has started (0, after printing `describe(folder, pid)`) or with the exit code if it
-    ended before that; and in the detached process with the run's exit code.
+    Returns twice: here when the run has started (0, after printing `describe(folder, pid)`) or with
+    the exit code if it ended before that; and in the detached process with the run's exit code.
 
     Raises UserError: no_detach, on systems without fork.
     """

@@ -1,4 +1,6 @@
-"""What a live run shows: phase, step, loss, tokens/s, time left; in place on a terminal, as plain lines elsewhere."""
+"""What a live run shows: phase, step, loss, tokens/s, time left; in place on a terminal, as plain
+lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -97,15 +99,25 @@ def step_parts(event: Event, pace: Pace) -> dict[str, str]:
 def describe_evaluation(event: Event) -> str:
     """Describe a measurement on the validation data."""
     loss = event.data.get("eval_loss")
-    value = f"{loss:.4f}" if isinstance(loss, (int, float)) else event.data.get("eval_loss_text", "unknown")
+    value = (
+        f"{loss:.4f}"
+        if isinstance(loss, (int, float))
+        else event.data.get("eval_loss_text", "unknown")
+    )
     return f"evaluation at step {event.data['step']}: eval_loss {value}"
 
 
 def describe_early_stop(event: Event) -> str:
     """Describe why a run ends before its last step."""
     data = event.data
-    evaluations = f"{data['evaluations']} evaluations" if data["evaluations"] != 1 else "1 evaluation"
-    loss = f"{data['best_loss']:.4f}" if isinstance(data.get("best_loss"), (int, float)) else "its best"
+    evaluations = (
+        f"{data['evaluations']} evaluations" if data["evaluations"] != 1 else "1 evaluation"
+    )
+    loss = (
+        f"{data['best_loss']:.4f}"
+        if isinstance(data.get("best_loss"), (int, float))
+        else "its best"
+    )
     best = f"an eval_loss below {loss} (step {data['best_step']})"
     return f"stopped early at step {data['step']}: {evaluations} without {best}"
 
@@ -119,12 +131,17 @@ def describe_count(pace: Pace) -> str:
     """Describe what a progress bar counts: `24 of 200, 9.9 a second, 0:18 left`."""
     parts = [f"{pace.step:,} of {pace.total:,}"]
     if (left := pace.seconds_left()) and pace.total and pace.step is not None:
-        parts += [f"{(pace.total - pace.step) / left:.3g} a second", f"{format_duration(left)} left"]
+        parts += [
+            f"{(pace.total - pace.step) / left:.3g} a second",
+            f"{format_duration(left)} left",
+        ]
     return ", ".join(parts)
 
 
 class PlainDisplay:
-    """Prints a line at each phase change, for the first and the last step, and now and then for one between."""
+    """Prints a line at each phase change, for the first and the last step, and now and then for one
+    between.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
@@ -144,7 +161,8 @@ class PlainDisplay:
             self._flush()
             phase, previous = event.data["phase"], self._phase
             self._phase, self._counted, self._counted_at = phase, Pace(), self._clock()
-            if phase != "evaluate" and previous != "evaluate":  # the line of its result shows an evaluation
+            # the line of its result shows an evaluation
+            if phase != "evaluate" and previous != "evaluate":
                 self.say(PHASE_NAMES.get(phase, phase))
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
@@ -170,7 +188,10 @@ class PlainDisplay:
         self._counted.add(event.data["done"], event.time)
         if self._clock() - self._counted_at >= _MAX_INTERVAL:
             self._counted_at = self._clock()
-            self.say(f"{PHASE_NAMES.get(self._phase or '', self._phase)}: {describe_count(self._counted)}")
+            self.say(
+                f"{PHASE_NAMES.get(self._phase or '', self._phase)}: "
+                f"{describe_count(self._counted)}"
+            )
 
     def _is_due(self, step: int) -> bool:
         if self._printed is None or step == self._pace.total:
@@ -196,8 +217,8 @@ class PlainDisplay:
         try:
             echo(text, file=self._stream, flush=True)
         except (OSError, ValueError):
-            # the reader closed the pipe (`head`), the terminal is gone, its disk is full, or the stream is closed: the
-            # run continues, and its folder records everything
+            # the reader closed the pipe (`head`), the terminal is gone, its disk is full, or the
+            # stream is closed: the run continues, and its folder records everything
             _discard_output(self._stream)
 
     def close(self) -> None:
@@ -205,7 +226,9 @@ class PlainDisplay:
 
 
 class SafeDisplay:
-    """Wraps a display so that a broken one (a closed terminal, a full disk) ends neither the run nor its record."""
+    """Wraps a display so that a broken one (a closed terminal, a full disk) ends neither the run
+    nor its record.
+    """
 
     def __init__(self, display: Display, stream: TextIO | None = None) -> None:
         self._display, self._stream = display, stream
@@ -238,7 +261,9 @@ class SafeDisplay:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send what is written to `stream` from now on, and what it still holds, nowhere; Python flushes it at its end."""
+    """Send what is written to `stream` from now on, and what it still holds, nowhere; Python
+    flushes it at its end.
+    """
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -255,7 +280,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     """
     parts = max(0, min(width, len(values)))
     ends = [len(values) * part // parts for part in range(parts + 1)] if parts else []
-    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]  # fmean refuses infinities
+    # fmean refuses infinities
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(_block(mean, low, high) for mean in means)
@@ -269,10 +295,11 @@ def _block(value: float, low: float, high: float) -> str:
 
 
 class LiveDisplay(PlainDisplay):
-    """Prints the lines of PlainDisplay, which stay in the scrollback; `refresh` redraws the line below them.
+    """Prints the lines of PlainDisplay, which stay in the scrollback; `refresh` redraws the line
+    below them.
 
-    That line shows what the run waits for and since when; in training the step, the loss and its course, the rate and
-    the time left. It takes one line of the terminal, whatever its width.
+    That line shows what the run waits for and since when; in training the step, the loss and its
+    course, the rate and the time left. It takes one line of the terminal, whatever its width.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -307,7 +334,11 @@ class LiveDisplay(PlainDisplay):
             return
         if event.kind == "phase":
             phase = event.data["phase"]
-            self._waiting_for = "waiting for the first step" if phase == "training" else PHASE_NAMES.get(phase, phase)
+            self._waiting_for = (
+                "waiting for the first step"
+                if phase == "training"
+                else PHASE_NAMES.get(phase, phase)
+            )
             self._since, self._step = self._clock(), None
         elif event.kind == "total_steps":
             self._bar.update(self._task, total=self._pace.total)
@@ -319,11 +350,15 @@ class LiveDisplay(PlainDisplay):
 
     def refresh(self) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=clean(self._describe(self._bar.console.width - _LEAST_BAR)))
+            self._bar.update(
+                self._task, description=clean(self._describe(self._bar.console.width - _LEAST_BAR))
+            )
             self._bar.refresh()
 
     def _describe(self, room: int) -> str:
-        """Return what the line shows, in at most `room` characters as long as it has parts that may be left out."""
+        """Return what the line shows, in at most `room` characters as long as it has parts that may
+        be left out.
+        """
         waited = self._clock() - self._since
         if self._step is None:
             counted = f": {describe_count(self._counted)}" if self._counted.step is not None else ""
@@ -335,7 +370,9 @@ class LiveDisplay(PlainDisplay):
             if len("  ".join(parts.values())) > room:
                 parts.pop(name, None)
         if "loss" in parts and self._unicode:
-            course = sparkline(self._losses, min(_SPARKLINE, room - len("  ".join(parts.values())) - 1))
+            course = sparkline(
+                self._losses, min(_SPARKLINE, room - len("  ".join(parts.values())) - 1)
+            )
             parts["loss"] += f" {course}" if len(course) > 1 else ""
         return "  ".join(parts.values())
 
@@ -353,7 +390,9 @@ class LiveDisplay(PlainDisplay):
 
 
 def display_for(stream: TextIO) -> Display:
-    """Return the display that suits `stream`: with a line in place on a terminal, plain lines elsewhere."""
+    """Return the display that suits `stream`: with a line in place on a terminal, plain lines
+    elsewhere.
+    """
     if not stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         return PlainDisplay(stream)
     return LiveDisplay(stream)

@@ -11,7 +11,15 @@ from dataclasses import replace
 from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, did_you_mean, refusal
+from launch.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_STOPPED,
+    UserError,
+    did_you_mean,
+    refusal,
+)
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import (
     add_digests,
@@ -29,7 +37,12 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
-from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence, unchecked_settings
+from launch.execution.record.evidence import (
+    evidence_as_json,
+    evidence_table,
+    read_evidence,
+    unchecked_settings,
+)
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.record.lock import run_lock
@@ -84,8 +97,12 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
-    if outcome.exit_code not in (EXIT_DONE, supervised.exit_code):  # supervise() did not know this cause
-        display.say(f"the run {'failed' if outcome.exit_code == EXIT_FAILED else 'stopped'}: {outcome.cause}")
+    # supervise() did not know this cause
+    if outcome.exit_code not in (EXIT_DONE, supervised.exit_code):
+        display.say(
+            f"the run {'failed' if outcome.exit_code == EXIT_FAILED else 'stopped'}: "
+            f"{outcome.cause}"
+        )
         for line in outcome.detail:
             display.say(f"  {line}")
     if outcome.exit_code == EXIT_DONE:
@@ -94,7 +111,9 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         measured = f", {outcome.validation.describe()}" if outcome.validation else ""
         if outcome.afterwards:
             display.say(f"warning: after the model was saved: {outcome.afterwards}")
-        display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}")
+        display.say(
+            f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}"
+        )
     if plan.config.report:
         from launch.execution.report.page import write_run_report
 
@@ -112,7 +131,9 @@ def _describe_output(plan: Plan) -> str:
 def _run_recorded(
     plan: Plan, start: AttemptStart, folder: RunFolder, display: Display, run_ranks: RankRunner
 ) -> Outcome:
-    """Record the start and run the ranks; an error of this process on the way (a full disk, a signal) is an outcome."""
+    """Record the start and run the ranks; an error of this process on the way (a full disk, a
+    signal) is an outcome.
+    """
     began = time.monotonic()
     try:
         resumed = resume_plan(plan, start)
@@ -133,7 +154,9 @@ def _run_recorded(
     except OSError as error:
         cause = f"launch could not go on: {error}"
         outcome = Outcome(EXIT_FAILED, time.monotonic() - began, 0, None, cause=cause)
-        found = cure_for_errors([RaisedError(type(error).__name__, str(error))], build_watch_config(plan).situation)
+        found = cure_for_errors(
+            [RaisedError(type(error).__name__, str(error))], build_watch_config(plan).situation
+        )
         if found is not None:
             outcome = replace(outcome, cause_id=found[1].id, cure=found[1].text)
         display.say(f"the run failed: {cause}")
@@ -142,7 +165,9 @@ def _run_recorded(
     return outcome
 
 
-def _record_end(folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None) -> None:
+def _record_end(
+    folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None
+) -> None:
     """Write DONE or FAILED before everything else; nothing that fails after that changes it."""
     try:
         folder.finish(outcome)
@@ -167,14 +192,15 @@ def run_steps(
     seconds: float | None = None,
     run_ranks: RankRunner | None = None,
 ) -> Outcome:
-    """Run the plan in its folder, which is new, until `steps` optimizer steps are logged, and save no model.
+    """Run the plan in its folder, which is new, until `steps` optimizer steps are logged, and save
+    no model.
 
     A plan of fewer steps runs to its end. Raises UserError when the run cannot be started.
 
     Args:
-        inspected: the same plan has just run here, so preflight is skipped and the evidence is not printed again.
-        seconds: stop the run after this time, whatever it has logged.
-        run_ranks: runs the processes until then, when they are not all on this machine.
+        inspected: the same plan has just run here, so preflight is skipped and the evidence is not
+        printed again. seconds: stop the run after this time, whatever it has logged. run_ranks:
+        runs the processes until then, when they are not all on this machine.
     """
     with run_lock(plan.folder, display.say):
         if not inspected:
@@ -197,7 +223,9 @@ def run_steps(
 
 
 def build_cache(planned: Plan, display: Display) -> int:
-    """Build the tokenised data of a run, print its folder and return the exit code. It writes no DONE: it is no run."""
+    """Build the tokenised data of a run, print its folder and return the exit code. It writes no
+    DONE: it is no run.
+    """
     plan = plan_cache_pass(planned)
     with run_lock(plan.folder, display.say):
         _run_preflight(plan, display, asks_parser=True)
@@ -210,7 +238,9 @@ def build_cache(planned: Plan, display: Display) -> int:
             return outcome.exit_code
         dataset = read_dataset_event(RunRecord(folder.path))
         if dataset is None:
-            display.say(f"the trainer exited without reporting a data set; see its log in {folder.logs}")
+            display.say(
+                f"the trainer exited without reporting a data set; see its log in {folder.logs}"
+            )
             return EXIT_FAILED
         source = "built" if dataset.built else "already there"
         seconds = format_duration(outcome.seconds)
@@ -219,7 +249,9 @@ def build_cache(planned: Plan, display: Display) -> int:
 
 
 def report_finished(plan: Plan, display: Display) -> None:
-    """Print how the finished run of this plan ended, and a warning when its model is no longer complete."""
+    """Print how the finished run of this plan ended, and a warning when its model is no longer
+    complete.
+    """
     outcome = read_outcome(plan.folder)
     loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
     steps = f"{outcome.steps} steps{loss}" if outcome else "done"
@@ -234,13 +266,21 @@ def report_finished(plan: Plan, display: Display) -> None:
 def build_execution(plan: Plan) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
     execution = Execution(
-        plan.command, plan.config.trainer.reader, plan.env, plan.unset, watch_config=build_watch_config(plan)
+        plan.command,
+        plan.config.trainer.reader,
+        plan.env,
+        plan.unset,
+        watch_config=build_watch_config(plan),
     )
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
 
 
-def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None) -> None:
-    """Raise UserError with what keeps this machine from running the plan; print warnings and what `allow` permits."""
+def _run_preflight(
+    plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None
+) -> None:
+    """Raise UserError with what keeps this machine from running the plan; print warnings and what
+    `allow` permits.
+    """
     refuse_untried(plan.config)
     problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
     if problems:
@@ -258,14 +298,21 @@ def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
     if plan.config.trainer.tokenized_first and not plan.only_tokenizes:
         display.say(f"{plan.trainer} needs its data tokenised first")
         if (code := build_cache(plan, display)) != EXIT_DONE:
-            message = f"tokenising the data failed (exit {code}), and {plan.trainer} trains only on tokenised data"
-            raise refusal("not_tokenized", message, None, "cache_only=true runs this pass by itself")
+            message = (
+                f"tokenising the data failed (exit {code}), and {plan.trainer} trains only "
+                "on tokenised data"
+            )
+            raise refusal(
+                "not_tokenized", message, None, "cache_only=true runs this pass by itself"
+            )
     with cache_lock(plan, display.say):
         yield RunFolder(plan.folder)
 
 
 def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
-    """Record everything known before the start: the plan as planned, and the command as it is `started`."""
+    """Record everything known before the start: the plan as planned, and the command as it is
+    `started`.
+    """
     folder.create()
     changes = _describe_changes(started)
     folder.write_config(planned.resolved)
@@ -277,7 +324,8 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
 
 
 def _describe_changes(plan: Plan) -> list[dict[str, object]]:
-    """Describe what differs from upstream's script: the patches, and the options of launch's own entry.
+    """Describe what differs from upstream's script: the patches, and the options of launch's own
+    entry.
 
     Raises UserError: unknown_patch.
     """
@@ -315,7 +363,9 @@ def _read_evidence(
 
 
 def _excuse_first_update(item: Evidence) -> Evidence:
-    """Return the finding on a run of a step or two, which may end before the rate of its warm-up is above 0."""
+    """Return the finding on a run of a step or two, which may end before the rate of its warm-up is
+    above 0.
+    """
     is_open = item.what == "first_update" and item.verdict == UNPROVEN
     return replace(item, how=TOO_SHORT) if is_open else item
 

@@ -1,4 +1,5 @@
-"""What the guards of a live run observe (steps, phases, output, ranks, free space), and what a guard is.
+"""What the guards of a live run observe (steps, phases, output, ranks, free space), and what a
+guard is.
 
 The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
 """
@@ -30,7 +31,9 @@ class LoggedStep(Fact):
     values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
 
     def value(self, name: str) -> float | None:
-        """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
+        """Return the number under `name`, which may be NaN or infinite; None if the trainer did not
+        log one.
+        """
         value = self.values.get(name)
         return float(value) if is_number(value) else None
 
@@ -82,16 +85,20 @@ class DiskUsage(Fact):
 
 
 class Tick(Fact):
-    """Time has passed. Sent at least once per second; a longer gap means that the watcher itself was suspended."""
+    """Time has passed. Sent at least once per second; a longer gap means that the watcher itself
+    was suspended.
+    """
 
 
 @dataclass(frozen=True)
 class GuardFinding(Finding):
     """A failure ends the run, a warning does not."""
 
-    failed: bool = False  # the run has failed by itself; the guard only shortens the wait for its end
-    # the last time at which the run was known to be good; None means now. A guard that gives one judges steps: its
-    # finding counts even if the run finished before it could be stopped
+    failed: bool = (
+        False  # the run has failed by itself; the guard only shortens the wait for its end
+    )
+    # the last time at which the run was known to be good; None means now. A guard that gives one
+    # judges steps: its finding counts even if the run finished before it could be stopped
     good_until: float | None = None
     wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
 
@@ -106,21 +113,26 @@ class GuardContext:
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
-    losses: Mapping[int, float] = field(default_factory=dict)  # of a resumed run's earlier attempts, by step
+    # of a resumed run's earlier attempts, by step
+    losses: Mapping[int, float] = field(default_factory=dict)
 
 
 Fault = tuple[str, dict[str, float]]  # a message, and the numbers behind it
 
 
 class Guard:
-    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes.
+    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that
+    `allow=[id]` takes.
 
-    A guard of one `metric` has `find_fault`, and stops a run after the `steps` of its limits in a row.
+    A guard of one `metric` has `find_fault`, and stops a run after the `steps` of its limits in a
+    row.
     """
 
     id: ClassVar[str]
     metric: ClassVar[str]
-    on_every_node: ClassVar[bool] = False  # the other guards run where the metrics are logged, on node 0
+    on_every_node: ClassVar[bool] = (
+        False  # the other guards run where the metrics are logged, on node 0
+    )
     _streak = 0  # logged steps in a row with a fault, the current one included
     _good_until = -math.inf
 
@@ -150,11 +162,15 @@ class Guard:
         if fault is None or self._streak < self._config.steps:
             return None
         message, numbers = fault
-        return self._fail(message, self._good_until, step=step.number, **numbers, steps=self._streak)
+        return self._fail(
+            message, self._good_until, step=step.number, **numbers, steps=self._streak
+        )
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         """Return what is wrong with a step's value of the metric, if anything."""
         return None
 
-    def _fail(self, message: str, good_until: float | None = None, /, **numbers: float | int | str) -> GuardFinding:
+    def _fail(
+        self, message: str, good_until: float | None = None, /, **numbers: float | int | str
+    ) -> GuardFinding:
         return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)

@@ -1,6 +1,7 @@
 """The guards of a live run: rules over the facts of launch/execution/facts.py.
 
-A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that has the guard's id.
+A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that
+has the guard's id.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ from launch.terminal import format_ranks
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 _MIN_NORMS, _MIN_RATES = 10, 20  # needed for a meaningful median
-_CONFIG_KEYS = {"import": "importing"}  # phase -> key where they differ: `import` is a Python keyword
-_GAP = 30.0  # seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
-_ENDING = ("save", "push")  # phases in which ranks may exit one by one: only rank 0 has something to write
+# phase -> key where they differ: `import` is a Python keyword
+_CONFIG_KEYS = {"import": "importing"}
+# seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
+_GAP = 30.0
+# phases in which ranks may exit one by one: only rank 0 has something to write
+_ENDING = ("save", "push")
 
 
 class NonFinite(Guard):
-    """Detects a NaN or infinite loss or gradient norm, after which every later step and checkpoint is lost.
+    """Detects a NaN or infinite loss or gradient norm, after which every later step and checkpoint
+    is lost.
 
     Stops the run before the next checkpoint can rotate the last good one away.
     """
@@ -47,7 +52,11 @@ class NonFinite(Guard):
     _last_good: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        bad = {name: value for name in _METRICS if (value := step.value(name)) is not None and not math.isfinite(value)}
+        bad = {
+            name: value
+            for name in _METRICS
+            if (value := step.value(name)) is not None and not math.isfinite(value)
+        }
         if not bad:
             self._streak, self._last_good = 0, step
             return None
@@ -75,7 +84,8 @@ class Divergence(Guard):
     _config: limits.DivergenceLimits
 
     def begin(self) -> None:
-        self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)  # (median, step, time)
+        # (median, step, time)
+        self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         loss = step.finite("loss")
@@ -91,18 +101,26 @@ class Divergence(Guard):
         if median <= limit:
             return None
         message = (
-            f"the loss diverged: the median of the last {len(self._recent)} is {median:.4g} at step {step.number}, "
+            f"the loss diverged: the median of the last {len(self._recent)} is {median:.4g} at "
+            f"step {step.number}, "
             f"the best was {best:.4g} at step {best_step} (the limit is {limit:.4g})"
         )
         return self._fail(
-            message, best_time, step=step.number, median=median, best=best, best_step=best_step, limit=limit
+            message,
+            best_time,
+            step=step.number,
+            median=median,
+            best=best,
+            best_step=best_step,
+            limit=limit,
         )
 
 
 class GradNorm(Guard):
     """Detects a gradient norm that stays far above the run's own median.
 
-    Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the limit.
+    Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the
+    limit.
     """
 
     id = metric = "grad_norm"
@@ -115,7 +133,8 @@ class GradNorm(Guard):
             self._recent.append(value)
             return None
         message = (
-            f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} for {self._streak} "
+            f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} for "
+            f"{self._streak} "
             f"logged steps (its median was {median:.4g})"
         )
         return message, {"grad_norm": value, "limit": limit, "median": median}
@@ -124,8 +143,8 @@ class GradNorm(Guard):
 class Stall(Guard):
     """Detects a run that makes no progress within the patience of its current phase.
 
-    Counts as progress: a new phase, a logged step and, until the first training step, a new line of output.
-    Training is checked only on the node of rank 0, the rank that logs steps.
+    Counts as progress: a new phase, a logged step and, until the first training step, a new line of
+    output. Training is checked only on the node of rank 0, the rank that logs steps.
     """
 
     id = "stall"
@@ -169,7 +188,11 @@ class Stall(Guard):
         waited = now - self._last_progress
         if waited <= self.patience or (self._phase == "training" and 0 not in self._context.ranks):
             return None
-        where = self._phase if self._phase != "training" or self._last_step else "training, before the first step"
+        where = (
+            self._phase
+            if self._phase != "training" or self._last_step
+            else "training, before the first step"
+        )
         message = f"no progress for {waited:.0f} s in {where} (patience {self.patience:.0f} s)"
         numbers: dict[str, float | int | str] = {"phase": self._phase, "seconds": round(waited, 1)}
         if self._last_step is not None:
@@ -183,8 +206,9 @@ class DeadRank(Guard):
     """Detects a rank that failed or vanished while the others wait for it in a collective.
 
     Ends the run some seconds after the first error of a rank, or when a rank's process vanished.
-    torch elastic gives the other ranks 30 s; DeepSpeed's ranks took 66 s to die in a measurement. torch elastic does
-    not notice a rank that exits early with status 0 (torch/distributed/elastic/multiprocessing/api.py, `_poll`).
+    torch elastic gives the other ranks 30 s; DeepSpeed's ranks took 66 s to die in a measurement.
+    torch elastic does not notice a rank that exits early with status 0
+    (torch/distributed/elastic/multiprocessing/api.py, `_poll`).
     """
 
     id = "dead_rank"
@@ -232,16 +256,20 @@ class DeadRank(Guard):
         if silence <= self._config.silent:
             return None
         others = format_ranks(sorted(waiting))
-        message = f"the process of rank {rank} exited without an error while {others} waited for {silence:.0f} s"
+        message = (
+            f"the process of rank {rank} exited without an error while {others} waited for "
+            f"{silence:.0f} s"
+        )
         return replace(self._fail(message, rank=rank, seconds=round(silence, 1)), wants_stacks=True)
 
 
 class MemoryCreep(Guard):
-    """Detects peak GPU memory that keeps growing, which ends in an out-of-memory error sooner or later.
+    """Detects peak GPU memory that keeps growing, which ends in an out-of-memory error sooner or
+    later.
 
     Compares the peak at the end of each window of logged steps.
-    With batches of varying length the peak grows too, but ever more rarely: without a leak the probability that each
-    of `windows` consecutive windows sets a new peak is 1/(windows + 1)!.
+    With batches of varying length the peak grows too, but ever more rarely: without a leak the
+    probability that each of `windows` consecutive windows sets a new peak is 1/(windows + 1)!.
     """
 
     id = "memory_creep"
@@ -250,7 +278,8 @@ class MemoryCreep(Guard):
     _peak = 0.0
 
     def begin(self) -> None:
-        self._peaks: deque[float] = deque(maxlen=self._config.windows + 1)  # GiB, at the end of each window
+        # GiB, at the end of each window
+        self._peaks: deque[float] = deque(maxlen=self._config.windows + 1)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         memory = step.value("memory_gib")
@@ -263,18 +292,26 @@ class MemoryCreep(Guard):
         self._peaks.append(self._peak)
         first, last = self._peaks[0], self._peaks[-1]
         grew = all(later > earlier for earlier, later in pairwise(self._peaks))
-        if len(self._peaks) <= self._config.windows or not grew or last < first * (1 + self._config.share):
+        if (
+            len(self._peaks) <= self._config.windows
+            or not grew
+            or last < first * (1 + self._config.share)
+        ):
             return None
         steps = self._config.window * self._config.windows
-        message = f"GPU memory keeps growing: {first:.1f} GiB to {last:.1f} GiB over the last {steps} logged steps"
+        message = (
+            f"GPU memory keeps growing: {first:.1f} GiB to {last:.1f} GiB over the last "
+            f"{steps} logged steps"
+        )
         return self._fail(message, step=step.number, from_gib=first, to_gib=last, steps=steps)
 
 
 class DiskSpace(Guard):
     """Detects a disk too full for what the trainer writes next: a checkpoint or the final model.
 
-    Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint. What is
-    being written, and what a checkpoint that is removed after it still occupies, is not measured.
+    Warns as soon as the free space is too small; stops shortly before the write would leave half a
+    checkpoint. What is being written, and what a checkpoint that is removed after it still
+    occupies, is not measured.
     """
 
     id = "disk"
@@ -307,7 +344,9 @@ class DiskSpace(Guard):
             what, due, size = "the model at the end", self._total_steps, disk.model
         if size is None or disk.free >= size * self._config.margin:
             return None
-        message = f"the disk has {format_bytes(disk.free)} free and {what} needs {format_bytes(size)}"
+        message = (
+            f"the disk has {format_bytes(disk.free)} free and {what} needs {format_bytes(size)}"
+        )
         numbers = {"free_bytes": disk.free, "needed_bytes": size, "step": step}
         left = self._estimate_seconds(due - step) if due is not None else None
         if due is None or left is None or left > self._config.ahead:
@@ -320,17 +359,23 @@ class DiskSpace(Guard):
         """Estimate the seconds that `steps` steps take; None before the pace is known."""
         if steps <= 1:
             return 0.0
-        if not self._first_step or not self._last_step or self._last_step.number <= self._first_step.number:
+        if (
+            not self._first_step
+            or not self._last_step
+            or self._last_step.number <= self._first_step.number
+        ):
             return None
-        pace = (self._last_step.time - self._first_step.time) / (self._last_step.number - self._first_step.number)
+        pace = (self._last_step.time - self._first_step.time) / (
+            self._last_step.number - self._first_step.number
+        )
         return steps * pace
 
 
 class Continuity(Guard):
     """Detects a resumed run that goes on with other weights or other data than the attempt before.
 
-    The same step has the same batch, so that its loss is that of the attempt before where that got as far. Otherwise it
-    has to be among the last losses, with their spread to both sides.
+    The same step has the same batch, so that its loss is that of the attempt before where that got
+    as far. Otherwise it has to be among the last losses, with their spread to both sides.
     """
 
     id = "continuity"
@@ -351,14 +396,16 @@ class Continuity(Guard):
             return None
         before = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
         message = (
-            f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was {before} before: other "
+            f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was "
+            f"{before} before: other "
             "weights or other data than those of the attempt before"
         )
         return self._fail(message, -math.inf, step=step.number, loss=loss, low=low, high=high)
 
 
 class Throughput(Guard):
-    """Detects throughput that collapsed and stays low: a throttled GPU, a faulty network, a starved data loader.
+    """Detects throughput that collapsed and stays low: a throttled GPU, a faulty network, a starved
+    data loader.
 
     Compares the rate of each logged step (tokens/s, else steps/s) with the run's own median.
     """
@@ -384,7 +431,8 @@ class Throughput(Guard):
         if self._streak < self._config.steps or slow < self._config.seconds:
             return None
         message = (
-            f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, below {self._config.share:.0%} of the "
+            f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, below "
+            f"{self._config.share:.0%} of the "
             f"run's median {median:,.4g} for {self._streak} logged steps ({slow:.0f} s)"
         )
         spans = {"steps": self._streak, "seconds": round(slow)}

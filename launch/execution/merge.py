@@ -1,4 +1,6 @@
-"""Merge an adapter into the model that it was trained on, and prove that the merged model computes the same."""
+"""Merge an adapter into the model that it was trained on, and prove that the merged model computes
+the same.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
 from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model
-# Largest mean difference of logits, as a share of their standard deviation: rounding of the type that the merged
-# weights are stored in, and what 4 bits take away.
+# Largest mean difference of logits, as a share of their standard deviation: rounding of the type
+# that the merged weights are stored in, and what 4 bits take away.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
 QUANTIZED_TOLERANCE = 0.25
 
@@ -41,7 +43,8 @@ class Training:
     python: str  # the interpreter that has its libraries
     dtype: str  # of the base: bfloat16, float32, or auto for the checkpoint's own
     quantized: bool  # whether the base was in 4 bit
-    rows: tuple[tuple[int, ...], ...]  # tokens of the run's first samples; empty when they are unknown
+    # tokens of the run's first samples; empty when they are unknown
+    rows: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,24 @@ class Merged:
 def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     """Merge `adapter` into `adapter.merged`; a merged model of the same adapter is kept.
 
-    Raises UserError: adapter_base, bad_adapter, model_changed, base_changed, merged_folder_taken, missing_packages,
-    merge_failed, merge_differs.
+    Raises UserError: adapter_base, bad_adapter, model_changed, base_changed, merged_folder_taken,
+    missing_packages, merge_failed, merge_differs.
     """
     check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
     refuse_changes(adapter.folder.parent)
     target = adapter.merged
     digests = DigestCache(target / "digests.json")
     digest, existing = digests.of(adapter.folder), _read_record(target)
-    is_same = existing is not None and existing.get("files") in (None, digest_model(target, digests.of))
-    if existing is not None and is_same and existing.get("adapter") == digest and not find_model_faults(target):
+    is_same = existing is not None and existing.get("files") in (
+        None,
+        digest_model(target, digests.of),
+    )
+    if (
+        existing is not None
+        and is_same
+        and existing.get("adapter") == digest
+        and not find_model_faults(target)
+    ):
         return _as_merged(target, existing["report"], built=False)
     if target.exists() and existing is None:
         message = f"{target} exists and was not written by launch merge"
@@ -81,7 +92,11 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         report = _run(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
-        made = {"adapter": digest, "base": adapter.base, "files": digest_model(staging, DigestCache(target).of)}
+        made = {
+            "adapter": digest,
+            "base": adapter.base,
+            "files": digest_model(staging, DigestCache(target).of),
+        }
         write_json(staging / RECORD, versioned({**made, "report": report}))
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
         if target.exists():
@@ -93,11 +108,15 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
 
 
 def read_training(adapter: Adapter) -> Training:
-    """Return how the run trained that an adapter is of; defaults for an adapter without a run's whole plan.json."""
+    """Return how the run trained that an adapter is of; defaults for an adapter without a run's
+    whole plan.json.
+    """
     run = RunRecord(adapter.folder.parent)
     try:
         python = str(run.plan["command"][0])
-        precision = {"bf16": "bfloat16", "fp32": "float32"}.get(run.plan["parallel"]["precision"], "auto")
+        precision = {"bf16": "bfloat16", "fp32": "float32"}.get(
+            run.plan["parallel"]["precision"], "auto"
+        )
     except (LookupError, TypeError):
         return Training(sys.executable, "auto", quantized=False, rows=())
     rows = next((event["rows"] for event in run.events("first_rows")), ())
@@ -119,7 +138,12 @@ def refuse_unfinished(run: Path) -> None:
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     request = Request(
-        adapter.folder, staging, training.rows, training.dtype, training.quantized, copied=TOKENIZER_FILES
+        adapter.folder,
+        staging,
+        training.rows,
+        training.dtype,
+        training.quantized,
+        copied=TOKENIZER_FILES,
     )
     argv = worker_command(training.python, "merging", request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
@@ -132,23 +156,32 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
 
 
 def refuse_difference(merged: Merged) -> None:
-    """Raise UserError (merge_differs) for a merged model that computes something else than base + adapter."""
+    """Raise UserError (merge_differs) for a merged model that computes something else than base +
+    adapter.
+    """
     errors = [(merged.error, merged.tolerance, "base + adapter")]
     if merged.quantized_error is not None:
         errors.append((merged.quantized_error, QUANTIZED_TOLERANCE, "the 4-bit base + adapter"))
     for error, tolerance, other in errors:
         if not error <= tolerance:
-            message = f"the merged model's logits differ from those of {other} by {error:.2g}, above {tolerance:g}"
+            message = (
+                f"the merged model's logits differ from those of {other} by {error:.2g}, "
+                f"above {tolerance:g}"
+            )
             cure = "use the adapter on its base; this model was not kept"
             raise refusal("merge_differs", message, None, cure)
 
 
 def require_modules(python: str, names: Sequence[str], where: str | None = None) -> None:
-    """Refuse an interpreter that lacks a module. Raises UserError: no_interpreter, missing_packages."""
+    """Refuse an interpreter that lacks a module. Raises UserError: no_interpreter,
+    missing_packages.
+    """
     try:
         missing = missing_modules(python, names)
     except InterpreterError as error:
-        raise refusal("no_interpreter", f"{python} does not answer: {error}", where or "python") from error
+        raise refusal(
+            "no_interpreter", f"{python} does not answer: {error}", where or "python"
+        ) from error
     if missing:
         message = f"{python} lacks {', '.join(missing)}"
         raise refusal("missing_packages", message, where, f"install {' '.join(missing)} there")
@@ -156,7 +189,9 @@ def require_modules(python: str, names: Sequence[str], where: str | None = None)
 
 def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merged:
     tolerance = TOLERANCES.get(report["dtype"], TOLERANCES["bfloat16"])
-    return from_json(Merged, {**report, "folder": str(folder), "tolerance": tolerance, "built": built})
+    return from_json(
+        Merged, {**report, "folder": str(folder), "tolerance": tolerance, "built": built}
+    )
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

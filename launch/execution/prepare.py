@@ -1,4 +1,6 @@
-"""Build what a plan lacks here: the demo's model and data, converted copies of local data, merged models."""
+"""Build what a plan lacks here: the demo's model and data, converted copies of local data, merged
+models.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from launch.planning.plan import Plan
 
 
 def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
-    """Build the plan's model and data where they are missing, and stage local data; existing files are kept.
+    """Build the plan's model and data where they are missing, and stage local data; existing files
+    are kept.
 
     Raises UserError: validation_trained, those of the builders, of `stage_template`, of
     `launch.data.staging.stage` and of `merge_adapter`.
@@ -38,14 +41,20 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
                 say(f"staged {staged.describe()} in {entry.data.folder}")
         rows = load_staged(entry.data) if entry.data is not None else None
         if rows is not None and rows.shared and "validation_trained" not in plan.config.allow:
-            message = f"{rows.shared} of {rows.validation} validation rows are also trained on: their loss means little"
+            message = (
+                f"{rows.shared} of {rows.validation} validation rows are also trained on: "
+                "their loss means little"
+            )
             cure = Cure("remove them from one of the two, or set {0}", "allow=[validation_trained]")
-            raise refusal("validation_trained", message, plan.origins.of("data.validation").where, cure)
+            raise refusal(
+                "validation_trained", message, plan.origins.of("data.validation").where, cure
+            )
     digests.save()
 
 
 def stage_template(plan: Plan) -> None:
-    """Write the text of TRL's chat template where the trainer reads it, and a resumed run reads it again.
+    """Write the text of TRL's chat template where the trainer reads it, and a resumed run reads it
+    again.
 
     Raises UserError: no_template_text.
     """
@@ -65,7 +74,10 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
     for source in (plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)):
         if source.build not in BUILDS or source.local is None:
             continue
-        what, kind = _MODELS.get(source.build, "the demo's data"), source.build.removeprefix("demo_")
+        what, kind = (
+            _MODELS.get(source.build, "the demo's data"),
+            source.build.removeprefix("demo_"),
+        )
         if not source.local.exists():
             say(f"making {what}")
         if source.build in _MODELS:

@@ -1,4 +1,6 @@
-"""Samples as the trainer sees them: tokenised by its own code in its Python, without training, and shown."""
+"""Samples as the trainer sees them: tokenised by its own code in its Python, without training, and
+shown.
+"""
 
 from __future__ import annotations
 
@@ -54,35 +56,51 @@ class DataSet:
     duplicates: tuple[str, ...] = ()  # places of rows that are equal to an earlier one
 
 
-def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: bool = False) -> TokenizedSamples:
-    """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe `detail` of them token by
-    token. With `only_local` hub data is left out, and what this machine builds itself.
+def tokenize_samples(
+    plan: Plan, *, rows: int | None, detail: int, only_local: bool = False
+) -> TokenizedSamples:
+    """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe
+    `detail` of them token by token. With `only_local` hub data is left out, and what this machine
+    builds itself.
 
-    Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's conversion.
+    Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's
+    conversion.
     """
     if plan.config.trainer.family == Family.open_instruct and plan.upstream.checkout is None:
-        message = f"{plan.trainer} tokenises with open-instruct's code, and there is no checkout here"
+        message = (
+            f"{plan.trainer} tokenises with open-instruct's code, and there is no checkout here"
+        )
         raise refusal("no_checkout", message, "upstream.dir", "set OPEN_INSTRUCT_DIR to a checkout")
     build_missing(plan, lambda message: None)
     stage_template(plan)
     with tempfile.TemporaryDirectory(prefix="launch-preview-") as name:
         folder = Path(name)
-        entries = [entry for entry in plan.inputs.mixture if entry.data is not None or not only_local]
-        sets = [write_samples(entry, folder / str(number), rows) for number, entry in enumerate(entries)]
+        entries = [
+            entry for entry in plan.inputs.mixture if entry.data is not None or not only_local
+        ]
+        sets = [
+            write_samples(entry, folder / str(number), rows) for number, entry in enumerate(entries)
+        ]
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
         content = _run(plan, sets, folder, rows, detail)
-        samples = parse_samples(content, [data.places for data in sets], [data.duplicates for data in sets])
+        samples = parse_samples(
+            content, [data.places for data in sets], [data.duplicates for data in sets]
+        )
         template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
         return replace(samples, template=template or samples.template)
 
 
 def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSet:
-    """Write the first rows as the trainer's file; a hub data set is read by the trainer's process."""
+    """Write the first rows as the trainer's file; a hub data set is read by the trainer's
+    process.
+    """
     if entry.source.local is None:
         assert rows is not None
         name = entry.source.reference
-        return DataSet(name, entry.split, tuple(f"{name}, row {number + 1}" for number in range(rows)))
+        return DataSet(
+            name, entry.split, tuple(f"{name}, row {number + 1}" for number in range(rows))
+        )
     if entry.data is not None:
         read: Iterator[tuple[str, Any]] = Conversion(entry.data).rows(entry.data.files.paths)
     else:
@@ -101,7 +119,9 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
     return DataSet(str(folder / "train.jsonl"), "train", tuple(places), tuple(duplicates))
 
 
-def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, detail: int) -> dict[str, Any]:
+def _run(
+    plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, detail: int
+) -> dict[str, Any]:
     request, out = write_request(plan, folder, rows=rows, detail=detail)
     done = subprocess.run(
         preview_command(plan, sets, folder, request),
@@ -117,31 +137,44 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         cure = Cure("{0} checks packages, model and tokens", "$ launch check")
         if reason.startswith("ModuleNotFoundError"):
             cure = install_hint(plan)
-        raise refusal("preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure)
+        raise refusal(
+            "preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure
+        )
     content: dict[str, Any] = load_json(out)
     return content
 
 
 def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) -> tuple[Path, Path]:
-    """Write the request to the trainer's process; return its file and the one that the samples will be in."""
+    """Write the request to the trainer's process; return its file and the one that the samples will
+    be in.
+    """
     request, out = folder / "request.json", folder / "samples.json"
     request.write_text(
-        encode(Request(out, detail, rows, hub_data_cache(os.environ), plan.batch.per_device)), encoding="utf-8"
+        encode(Request(out, detail, rows, hub_data_cache(os.environ), plan.batch.per_device)),
+        encoding="utf-8",
     )
     return request, out
 
 
-def preview_environment(plan: Plan, folder: Path, rows: int | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the trainer's process: the plan's, without GPUs, and with its caches in `folder`."""
+def preview_environment(
+    plan: Plan, folder: Path, rows: int | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of the trainer's process: the plan's, without GPUs, and with its
+    caches in `folder`.
+    """
     kept = {name: value for name, value in environ.items() if name not in plan.unset}
     added = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "datasets")}
     if rows is not None:
-        added["BEAKER_ASSIGNED_CPU_COUNT"] = "1"  # no pool for a few rows (dataset_transformation.py:1952)
+        added["BEAKER_ASSIGNED_CPU_COUNT"] = (
+            "1"  # no pool for a few rows (dataset_transformation.py:1952)
+        )
     return {**kept, **plan.env, **added, **resources.SAFE_PATH}
 
 
 def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: Path) -> list[str]:
-    """Return the trainer's command on one CPU process, with the data of `sets` and with nothing to train."""
+    """Return the trainer's command on one CPU process, with the data of `sets` and with nothing to
+    train.
+    """
     trainer, separator = plan.config.trainer, plan.command.index("--")
     flags: dict[str, Sequence[str]] = {trainer.launch["output"]: [str(folder / "model")]}
     if trainer.family == Family.trl:
@@ -152,19 +185,28 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
             flags |= {"eval_strategy": ["no"], "load_best_model_at_end": ["false"]}
     else:
         mixer = [text for data in sets for text in (data.name, "1.0")]
-        flags |= {trainer.launch["mixer"]: mixer, trainer.launch["splits"]: [data.split for data in sets]}
-        flags |= {trainer.launch["tokenized_cache"]: [str(folder / "tokenized")], TOKENIZE_ONLY_FLAG: ["true"]}
+        flags |= {
+            trainer.launch["mixer"]: mixer,
+            trainer.launch["splits"]: [data.split for data in sets],
+        }
+        flags |= {
+            trainer.launch["tokenized_cache"]: [str(folder / "tokenized")],
+            TOKENIZE_ONLY_FLAG: ["true"],
+        }
     model = plan.inputs.model
     if model.build == MERGE and model.adapter is not None:  # not merged for its tokenizer alone
         flags[trainer.launch["model"]] = [str(model.adapter.folder)]
     is_trl = trainer.family == Family.trl
     if "preview" in trainer.why or not (is_trl or "preview" in trainer.patches):
         message = (
-            f"the samples of {trainer.name} cannot be shown: {trainer.why.get('preview', 'it has no patch for it')}"
+            f"the samples of {trainer.name} cannot be shown: "
+            f"{trainer.why.get('preview', 'it has no patch for it')}"
         )
         raise refusal("no_preview", message, "trainer")
     own = "--option" if is_trl else "--patch"
-    kept = [("--patch", text) for text in plan.patches] + [("--option", text) for text in plan.options]
+    kept = [("--patch", text) for text in plan.patches] + [
+        ("--option", text) for text in plan.options
+    ]
     kept = [pair for pair in kept if pair[1].partition("=")[0] in _KEPT]
     if is_trl and len(sets) > 1:
         kept.append((own, f"mixture={json.dumps(to_json(parts))}"))
@@ -179,7 +221,9 @@ def _folder_of(name: str) -> str:
 
 
 def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a trainer's arguments with these values of these flags, whether they are set already or not."""
+    """Return a trainer's arguments with these values of these flags, whether they are set already
+    or not.
+    """
     kept: list[str] = []
     is_replaced = False
     for argument in argv:
@@ -191,28 +235,45 @@ def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> l
 
 
 def refuse_data(plan: Plan) -> None:
-    """Refuse local data of which most samples train something else than they should, by the first rows of each set.
+    """Refuse local data of which most samples train something else than they should, by the first
+    rows of each set.
 
-    Raises UserError with what `preview` and `check` warn about, where it concerns more than half of the samples and
-    its id is not in `allow`. Hub data is not read; what the trainer cannot tokenise it reports itself.
+    Raises UserError with what `preview` and `check` warn about, where it concerns more than half of
+    the samples and its id is not in `allow`. Hub data is not read; what the trainer cannot tokenise
+    it reports itself.
     """
     try:
         data = tokenize_samples(plan, rows=_ASKED_ROWS, detail=_ASKED_ROWS, only_local=True)
     except UserError:
         return
-    problems = [problem for problem in find_sample_problems(data, _WIDESPREAD) if problem.id not in plan.config.allow]
+    problems = [
+        problem
+        for problem in find_sample_problems(data, _WIDESPREAD)
+        if problem.id not in plan.config.allow
+    ]
     if problems:
-        raise UserError([replace(p, cure=f"{p.cure or 'repair it'}; allow=[{p.id}] trains anyway") for p in problems])
+        raise UserError(
+            [
+                replace(p, cure=f"{p.cure or 'repair it'}; allow=[{p.id}] trains anyway")
+                for p in problems
+            ]
+        )
 
 
 def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
-    """Return what `check` finds in local data, at most `rows` rows of each data set; hub data is not read."""
+    """Return what `check` finds in local data, at most `rows` rows of each data set; hub data is
+    not read.
+    """
     findings = [
         Finding(DATA_RULE, "skipped", f"{entry.source.reference}: hub data, not read")
         for entry in plan.inputs.mixture
         if entry.source.local is None
     ]
-    names = [", ".join(path.name for path in entry.data.files.paths[:3]) for entry in plan.inputs.mixture if entry.data]
+    names = [
+        ", ".join(path.name for path in entry.data.files.paths[:3])
+        for entry in plan.inputs.mixture
+        if entry.data
+    ]
     if names and (reason := plan.config.trainer.why.get("preview")):
         findings.append(Finding(DATA_RULE, "skipped", reason))
     elif names:
@@ -226,10 +287,15 @@ def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Findi
         data = tokenize_samples(plan, rows=rows, detail=_DETAIL, only_local=True)
     except UserError as error:
         return [as_finding(problem, "fail") for problem in error.problems]
-    described = (f"{name}: {lengths.describe()}" for name, lengths in zip(names, data.lengths, strict=False))
+    described = (
+        f"{name}: {lengths.describe()}" for name, lengths in zip(names, data.lengths, strict=False)
+    )
     return [
         *(Finding(DATA_RULE, "pass", text) for text in described),
-        *(as_finding(problem, "fail" if problem is data.refusal else "warn") for problem in find_sample_problems(data)),
+        *(
+            as_finding(problem, "fail" if problem is data.refusal else "warn")
+            for problem in find_sample_problems(data)
+        ),
     ]
 
 
@@ -241,7 +307,9 @@ span:hover, b:hover { outline: 1px solid #888 }"""
 
 
 def describe_samples(data: TokenizedSamples, *, colour: bool) -> Iterator[str]:
-    """Yield the lines of all samples; without colour a run of tokens that carry loss is between `[[` and `]]`."""
+    """Yield the lines of all samples; without colour a run of tokens that carry loss is between
+    `[[` and `]]`.
+    """
     for number, sample in enumerate(data.samples, 1):
         yield _title(number, len(data.samples), sample)
         for side in sample.sides:
@@ -262,12 +330,20 @@ def legend(data: TokenizedSamples, *, colour: bool) -> str:
     """Explain how tokens that carry loss are marked."""
     if all(side.loss is None for sample in data.samples for side in sample.sides):
         return "a reward model scores the last token of each side; no token carries loss by itself"
-    return f"{_GREEN}green{_RESET} tokens carry loss" if colour else "tokens between [[ and ]] carry loss"
+    return (
+        f"{_GREEN}green{_RESET} tokens carry loss"
+        if colour
+        else "tokens between [[ and ]] carry loss"
+    )
 
 
-def render_page(title: str, data: TokenizedSamples, notes: Sequence[str], problems: Sequence[Problem]) -> str:
+def render_page(
+    title: str, data: TokenizedSamples, notes: Sequence[str], problems: Sequence[Problem]
+) -> str:
     """Render an HTML page without scripts; the id of each token is its tooltip."""
-    parts = [f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>']
+    parts = [
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+    ]
     parts += [f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1>"]
     parts += [f"<p>{html.escape(note)}</p>" for note in notes]
     parts += [f'<p class="warning">{html.escape(str(problem))}</p>' for problem in problems]
@@ -278,7 +354,9 @@ def render_page(title: str, data: TokenizedSamples, notes: Sequence[str], proble
             loss = side.loss or (False,) * len(side.ids)
             tokens = (
                 f'<{tag} title="{token}">{html.escape(printable(piece))}</{tag}>'
-                for token, piece, tag in zip(side.ids, side.pieces, ("b" if x else "span" for x in loss), strict=True)
+                for token, piece, tag in zip(
+                    side.ids, side.pieces, ("b" if x else "span" for x in loss), strict=True
+                )
             )
             parts.append(f"<pre>{''.join(tokens)}</pre>")
     return "\n".join(parts) + "\n</html>\n"
@@ -298,7 +376,9 @@ def _text(side: Side, colour: bool) -> str:
         if colour:
             # a line of its own for each line break, so that a pager keeps the colour
             style = _GREEN if carries else _DIM
-            parts.append("\n".join(f"{style}{line}{_RESET}" if line else "" for line in text.split("\n")))
+            parts.append(
+                "\n".join(f"{style}{line}{_RESET}" if line else "" for line in text.split("\n"))
+            )
         else:
             parts.append(f"[[{text}]]" if carries else text)
     return "".join(parts)

@@ -1,4 +1,6 @@
-"""Prints a run's display again from its events, for `logs`, and goes along with one that is live."""
+"""Prints a run's display again from its events, for `logs`, and goes along with one that is
+live.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from launch.redact import StreamRedactor, process_redactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds
-_POLLS_PER_CHECK = 6  # of whether the run is still active, which creates a file on the run's file system
+_POLLS_PER_CHECK = (
+    6  # of whether the run is still active, which creates a file on the run's file system
+)
 
 
 class Replay:
@@ -38,7 +42,9 @@ class Replay:
 
 
 class Tail:
-    """Copies one growing file to `stream`, without secrets or what controls a terminal; a progress bar's CR stays."""
+    """Copies one growing file to `stream`, without secrets or what controls a terminal; a progress
+    bar's CR stays.
+    """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self._path, self._stream, self._position = path, stream, 0
@@ -61,7 +67,9 @@ class Tail:
         self._stream.flush()
 
 
-def follow(view: Replay | Tail, is_active: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:
+def follow(
+    view: Replay | Tail, is_active: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Show new output until the run has ended, then the rest."""
     while is_active():
         for _ in range(_POLLS_PER_CHECK):

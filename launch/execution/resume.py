@@ -1,4 +1,6 @@
-"""Decide what becomes of an earlier run in the same folder: it is finished, is resumed, or has to start over."""
+"""Decide what becomes of an earlier run in the same folder: it is finished, is resumed, or has to
+start over.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping, number, objects
-from launch.execution.same_run import holds_plan, holds_same_run, rendered_differences, unfinished_problem
+from launch.execution.same_run import (
+    holds_plan,
+    holds_same_run,
+    rendered_differences,
+    unfinished_problem,
+)
 from launch.files import read_json_object
 from launch.planning.plan import Plan
 
@@ -35,8 +42,8 @@ class AttemptStart:
 def is_finished(plan: Plan) -> bool:
     """Whether the plan's folder holds a finished run of this plan.
 
-    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_identity, when its unfinished
-    run, of another version of the launcher, would continue differently.
+    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_identity,
+    when its unfinished run, of another version of the launcher, would continue differently.
     """
     status = folder_status(plan.folder)
     if status == "absent":
@@ -63,22 +70,35 @@ def decide_start(plan: Plan) -> AttemptStart:
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
-    if not any(checkpoint.complete for checkpoint in checkpoints) and (lost := _short_interruption(plan)) is not None:
-        reason = f"interrupted after {format_duration(lost)} of training, before its first checkpoint"
+    if (
+        not any(checkpoint.complete for checkpoint in checkpoints)
+        and (lost := _short_interruption(plan)) is not None
+    ):
+        reason = (
+            f"interrupted after {format_duration(lost)} of training, before its first checkpoint"
+        )
         return AttemptStart(restart_reason=reason)
     if not plan.config.trainer.resumable:
-        message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
+        message = (
+            f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
+        )
         raise refusal("resume_unsupported", message, None, _RESTART)
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not complete:
         raise UserError(_nothing_to_resume(plan, checkpoints))
     if contradiction := _find_contradiction(plan, complete[-1]):
         message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
-        sentence = f"move it out of {plan.model_dir}; the run then resumes from an earlier one, or {_RESTART.sentence}"
+        sentence = (
+            f"move it out of {plan.model_dir}; the run then resumes from an earlier one, "
+            "or "
+            f"{_RESTART.sentence}"
+        )
         cure = Cure(sentence, *_RESTART.ways)
         raise refusal("foreign_checkpoint", message, None, cure)
     # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
-    return AttemptStart(complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete))
+    return AttemptStart(
+        complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete)
+    )
 
 
 def resume_problems(plan: Plan) -> list[Problem]:
@@ -93,8 +113,10 @@ def resume_problems(plan: Plan) -> list[Problem]:
 def describe_continuation(
     plan: Plan, judged: bool = False, name: Callable[[Problem], Problem] = lambda problem: problem
 ) -> str:
-    """Say how to go on with a run that was ended: not by the same command where that would start it over, or end it
-    again because its evaluation is `judged`. `name` completes the problem of a run that cannot be resumed."""
+    """Say how to go on with a run that was ended: not by the same command where that would start it
+    over, or end it again because its evaluation is `judged`. `name` completes the problem of a run
+    that cannot be resumed.
+    """
     again = replace(plan, config=replace(plan.config, restart=False))
     finished = is_finished(again)
     if not finished and (problems := resume_problems(again)):
@@ -120,8 +142,13 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    if chosen is not None and plan.config.trainer.family == Family.open_instruct and not chosen.marked:
-        (chosen.path / MARK).write_text(MARK, encoding="utf-8")  # its content was checked, and upstream needs the mark
+    if (
+        chosen is not None
+        and plan.config.trainer.family == Family.open_instruct
+        and not chosen.marked
+    ):
+        # its content was checked, and upstream needs the mark
+        (chosen.path / MARK).write_text(MARK, encoding="utf-8")
 
 
 def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
@@ -129,8 +156,10 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     chosen = start.checkpoint
     if chosen is None:
         return plan
-    end = plan.command.index(str(resources.WORKER)) + 1 + 2 * len(plan.patches)  # of the worker's --patch options
-    # the worker stops a run that does not continue at this checkpoint's step, which an epoch's name does not give
+    # of the worker's --patch options
+    end = plan.command.index(str(resources.WORKER)) + 1 + 2 * len(plan.patches)
+    # the worker stops a run that does not continue at this checkpoint's step, which an epoch's name
+    # does not give
     has_step = chosen.unit == "step" and "evidence" in plan.patches
     expected = ("--expect", f"resumed_step={chosen.number}") if has_step else ()
     if plan.config.trainer.family == Family.trl:
@@ -142,8 +171,9 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
 
 
 def _short_interruption(plan: Plan) -> float | None:
-    """Return the seconds of training of a run that was interrupted so early that it starts again without being asked;
-    None for any other."""
+    """Return the seconds of training of a run that was interrupted so early that it starts again
+    without being asked; None for any other.
+    """
     run = RunRecord(plan.folder)
     ended_by_itself = run.outcome is not None and run.outcome.exit_code != EXIT_INTERRUPTED
     seconds = _trained_seconds(run)
@@ -164,7 +194,9 @@ def last_logged_step(run: Path) -> int:
 
 
 def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
-    """Return how the run's record contradicts a checkpoint: by its step, or by the losses that TRL keeps in it."""
+    """Return how the run's record contradicts a checkpoint: by its step, or by the losses that TRL
+    keeps in it.
+    """
     if checkpoint.unit != "step":
         return None
     run = RunRecord(plan.folder)
@@ -176,48 +208,85 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     if checkpoint.number > last + unlogged and not is_next:
         return f"no attempt got beyond step {last}"
     history = read_json_object(checkpoint.path / "trainer_state.json").get("log_history")
-    kept = {int(entry["step"]): entry["loss"] for entry in objects(history) if {"loss", "step"} <= entry.keys()}
+    kept = {
+        int(entry["step"]): entry["loss"]
+        for entry in objects(history)
+        if {"loss", "step"} <= entry.keys()
+    }
     if kept and max(kept) + unlogged < checkpoint.number:
         return f"its own losses end at step {max(kept)}"
     for step in sorted(kept.keys() & losses.keys()):
         own, recorded = number(kept[step]), number(losses[step])
-        if own is not None and recorded is not None and abs(own - recorded) > _SAME_LOSS * max(1.0, abs(recorded)):
+        if (
+            own is not None
+            and recorded is not None
+            and abs(own - recorded) > _SAME_LOSS * max(1.0, abs(recorded))
+        ):
             return f"its loss at step {step} is {own:.6g}, the run's was {recorded:.6g}"
     return None
 
 
 def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     outcome = read_outcome(plan.folder)
-    ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was killed externally"
+    ending = (
+        f"it ended with: {outcome.cause}"
+        if outcome and outcome.cause
+        else "it was killed externally"
+    )
     step = last_logged_step(plan.folder)
     seconds = _trained_seconds(RunRecord(plan.folder))
-    lost = f"; to start over loses {format_duration(seconds)} of training" if seconds is not None else ""
+    lost = (
+        f"; to start over loses {format_duration(seconds)} of training"
+        if seconds is not None
+        else ""
+    )
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending}{lost})"
     cure = _RESTART
     if not plan.find_output_faults():
-        message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"
+        message += (
+            ", with no checkpoint. Its model folder is complete, but its trainer's exit "
+            "was "
+            "not recorded"
+        )
         cure = Cure(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
     elif checkpoints:
-        faults = "; ".join(f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:])
+        faults = "; ".join(
+            f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:]
+        )
         message += f", with no complete checkpoint: {faults}"
     elif plan.config.recipe.checkpoint_steps is None:
         message += ", and saves no checkpoints"
         sentence = f"{_RESTART.sentence}; with {{1}} the next one can be resumed"
         cure = Cure(sentence, "restart=true", "recipe.checkpoint_steps=N")
     else:
-        message += f", with no checkpoint yet (recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
+        message += (
+            ", with no checkpoint yet "
+            f"(recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
+        )
     return Problem("nothing_to_resume", message, None, cure)
 
 
 def _other_plan_problem(plan: Plan, run: RunRecord) -> Problem:
-    old_width = mapping(run.plan.get("batch")).get("width"), mapping(run.plan.get("parallel")).get("device")
+    old_width = (
+        mapping(run.plan.get("batch")).get("width"),
+        mapping(run.plan.get("parallel")).get("device"),
+    )
     new_width = plan.batch.width, plan.parallel.width.device.value
     if old_width != new_width and None not in old_width:
         old, new = (f"{count} {device}" for count, device in (old_width, new_width))
-        message = f"{plan.folder} holds a run of another plan at width {old}; this plan has width {new}"
+        message = (
+            f"{plan.folder} holds a run of another plan at width {old}; this plan has width {new}"
+        )
         cure = "resume it at its own width, use another name=, or leave the name out"
         return Problem("other_width", message, "name", cure)
-    names = [name for name in rendered_differences(run, plan) if name.startswith("--") and name != "--output_dir"]
+    names = [
+        name
+        for name in rendered_differences(run, plan)
+        if name.startswith("--") and name != "--output_dir"
+    ]
     differences = f", which differs in {', '.join(names[:3])}" if names else ""
-    message = f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is {plan.identity}{differences}"
+    message = (
+        f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is "
+        f"{plan.identity}{differences}"
+    )
     return Problem("name_taken", message, "name", "use another name=, or leave it out")

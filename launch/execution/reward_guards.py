@@ -1,4 +1,5 @@
-"""The guards of RLVR, where the loss is 0 by construction: rewards and answers show what goes wrong. And all guards.
+"""The guards of RLVR, where the loss is 0 by construction: rewards and answers show what goes
+wrong. And all guards.
 
 All read what TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds; of other
 trainers TRL's SFT logs an entropy.
@@ -28,14 +29,23 @@ class Verifier(Guard):
         mean = sum(self._recent) / self._config.window  # steps that are still to come count as good
         if mean < self._config.share:
             return None
-        message = f"verifiers failed on {sum(self._recent) / len(self._recent):.2%} of the answers of the last "
-        message += f"{len(self._recent)} logged steps, which earned 0 (at most {self._config.share:.0%} of "
+        message = (
+            f"verifiers failed on {sum(self._recent) / len(self._recent):.2%} of the "
+            "answers "
+            "of the last "
+        )
+        message += (
+            f"{len(self._recent)} logged steps, which earned 0 (at most "
+            f"{self._config.share:.0%} of "
+        )
         message += f"{self._config.window} steps may); the warnings have the reasons"
         return self._fail(message, step=step.number, share=mean)
 
 
 class RewardVariance(Guard):
-    """Detects that all completions of every prompt earn the same, so that no step teaches anything."""
+    """Detects that all completions of every prompt earn the same, so that no step teaches
+    anything.
+    """
 
     id, metric = "reward_variance", "frac_reward_zero_std"
     _config: limits.RewardVarianceLimits
@@ -44,7 +54,10 @@ class RewardVariance(Guard):
         reward = step.finite("reward") or 0.0
         if value < 1 or reward >= self._config.reward:
             return None
-        message = f"no prompt's completions differed in their reward for {self._streak} logged steps: its mean is "
+        message = (
+            f"no prompt's completions differed in their reward for {self._streak} logged "
+            "steps: its mean is "
+        )
         return message + f"{reward:.3g} at step {step.number}", {"reward": reward}
 
 
@@ -67,9 +80,14 @@ class RewardCollapse(Guard):
         best, best_step, best_time = self._best
         if best <= 0 or mean >= best * self._config.share:
             return None
-        message = f"the reward collapsed: the mean of the last {len(self._recent)} steps is {mean:.3g} at step "
+        message = (
+            f"the reward collapsed: the mean of the last {len(self._recent)} steps is "
+            f"{mean:.3g} at step "
+        )
         message += f"{step.number}, the best was {best:.3g} at step {best_step}"
-        return self._fail(message, best_time, step=step.number, mean=mean, best=best, best_step=best_step)
+        return self._fail(
+            message, best_time, step=step.number, mean=mean, best=best, best_step=best_step
+        )
 
 
 class KLDivergence(Guard):
@@ -81,7 +99,10 @@ class KLDivergence(Guard):
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:
             return None
-        message = f"the KL divergence from the starting model is {value:.3g} a token at step {step.number}, above "
+        message = (
+            f"the KL divergence from the starting model is {value:.3g} a token at step "
+            f"{step.number}, above "
+        )
         return message + f"{self._config.most:g} for {self._streak} logged steps", {"kl": value}
 
 
@@ -99,7 +120,10 @@ class EntropyCollapse(Guard):
         if value >= self._first * self._config.share:
             return None
         message = f"the entropy collapsed: {value:.3g} nats a token at step {step.number}, below "
-        message += f"{self._config.share:.0%} of the first step's {self._first:.3g} for {self._streak} logged steps"
+        message += (
+            f"{self._config.share:.0%} of the first step's {self._first:.3g} for "
+            f"{self._streak} logged steps"
+        )
         return message, {"entropy": value, "first": self._first}
 
 
@@ -112,12 +136,20 @@ class LengthLimit(Guard):
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value < self._config.share:
             return None
-        message = f"{value:.0%} of the answers reach recipe.response_length without an end at step {step.number}, at "
-        return message + f"least {self._config.share:.0%} for {self._streak} logged steps", {"cut_off": value}
+        message = (
+            f"{value:.0%} of the answers reach recipe.response_length without an end at "
+            "step "
+            f"{step.number}, at "
+        )
+        return message + f"least {self._config.share:.0%} for {self._streak} logged steps", {
+            "cut_off": value
+        }
 
 
 class SamplerMismatch(Guard):
-    """Detects a sampler that keeps old weights, by its log-probs of what it sampled and the trainer's."""
+    """Detects a sampler that keeps old weights, by its log-probs of what it sampled and the
+    trainer's.
+    """
 
     id, metric = "sampler_mismatch", "sampling/sampling_logp_difference/mean"
     _config: limits.SamplerMismatchLimits
@@ -125,14 +157,21 @@ class SamplerMismatch(Guard):
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:
             return None
-        message = f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
-        message += f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep old weights"
+        message = (
+            f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
+        )
+        message += (
+            f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep "
+            "old weights"
+        )
         return message, {"difference": value}
 
 
 # those of launch/execution/guards.py, then those above
 _MODULES = (guards.__name__, __name__)
-GUARDS: tuple[type[Guard], ...] = tuple(guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES)
+GUARDS: tuple[type[Guard], ...] = tuple(
+    guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES
+)
 
 
 def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> list[Guard]:

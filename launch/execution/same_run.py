@@ -1,7 +1,9 @@
-"""Recognise the run of a plan in a folder that another version of the launcher wrote, under another identity.
+"""Recognise the run of a plan in a folder that another version of the launcher wrote, under another
+identity.
 
-A plan's identity, which is in the name of its folder, changes with the launcher (IDENTITY_VERSIONS). The settings tell
-whether a folder holds the same run all the same: it is never trained again in a new folder without a word.
+A plan's identity, which is in the name of its folder, changes with the launcher
+(IDENTITY_VERSIONS). The settings tell whether a folder holds the same run all the same: it is never
+trained again in a new folder without a word.
 """
 
 from __future__ import annotations
@@ -23,23 +25,60 @@ from launch.execution.record.reader import RunRecord, mapping
 from launch.planning.plan import Plan
 from launch.worker.json_codec import to_json
 
-_DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")  # width and identity; of an archived run a date follows
-# keys of config.yaml that describe how a run is started and watched, and not what it trains; the width and the Python
-# packages are compared as plan.json records them, or not at all
+# width and identity; of an archived run a date follows
+_DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")
+# keys of config.yaml that describe how a run is started and watched, and not what it trains; the
+# width and the Python packages are compared as plan.json records them, or not at all
 _NOT_TRAINED = frozenset(
     (
-        *("name", "runs", "cache", "restart", "detach", "cache_only", "report", "evaluate", "python", "allow"),
-        *("expandable_segments", "nodes", "gpus", "device", "processes", "cluster", "upstream", "guards", "gates"),
+        *(
+            "name",
+            "runs",
+            "cache",
+            "restart",
+            "detach",
+            "cache_only",
+            "report",
+            "evaluate",
+            "python",
+            "allow",
+        ),
+        *(
+            "expandable_segments",
+            "nodes",
+            "gpus",
+            "device",
+            "processes",
+            "cluster",
+            "upstream",
+            "guards",
+            "gates",
+        ),
         *("rollout", "bench", "tune", "tuned", "tracking", "tracking_project", "tracking_entity"),
-        *("stage.description", "stage.tasks", "model.trained_by", "trainer.why", "trainer.refused", "trainer.unread"),
+        *(
+            "stage.description",
+            "stage.tasks",
+            "model.trained_by",
+            "trainer.why",
+            "trainer.refused",
+            "trainer.unread",
+        ),
         *("trainer.refused_values", "trainer.inert"),
     )
 )
-_OF_A_VERSION = ("recipe.checkpoint_steps",)  # which another version may set otherwise: the demo stages saved nothing
+# which another version may set otherwise: the demo stages saved nothing
+_OF_A_VERSION = ("recipe.checkpoint_steps",)
 
-# patches of version 1 of TRL's trainers: those that are options of launch's entry now, and those that it needs none for
-_RENAMED = {"trl_subset": "subset", "trl_validation": "validation", "trl_chat_template": "chat_template"}
-_NO_OPTION = frozenset(("trainer_steps", "trl_flatten", "trl_exact_resume", "trl_lengths", "lengths"))
+# patches of version 1 of TRL's trainers: those that are options of launch's entry now, and those
+# that it needs none for
+_RENAMED = {
+    "trl_subset": "subset",
+    "trl_validation": "validation",
+    "trl_chat_template": "chat_template",
+}
+_NO_OPTION = frozenset(
+    ("trainer_steps", "trl_flatten", "trl_exact_resume", "trl_lengths", "lengths")
+)
 
 
 def holds_plan(run: RunRecord, plan: Plan) -> bool:
@@ -53,10 +92,12 @@ def holds_same_run(run: RunRecord, plan: Plan) -> bool:
 
 
 def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan:
-    """Return the plan in the folder of an earlier run of the same settings and inputs, if there is one.
+    """Return the plan in the folder of an earlier run of the same settings and inputs, if there is
+    one.
 
-    Only for a plan whose folder the user did not name. A folder whose inputs have changed since is another run: it is
-    reported. Raises UserError: other_identity, for a run that is not finished; run_is_locked.
+    Only for a plan whose folder the user did not name. A folder whose inputs have changed since is
+    another run: it is reported. Raises UserError: other_identity, for a run that is not finished;
+    run_is_locked.
     """
     if plan.config.name or plan.config.cache_only or folder_status(plan.folder) != "absent":
         return plan
@@ -64,7 +105,11 @@ def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan
     note = ""
     for run in _runs_of_settings(plan):
         if changed := changed_inputs(run, plan):
-            note = note or f"{run.folder} has the same settings, but {changed}: this is a new run, in {plan.folder}"
+            note = (
+                note
+                or f"{run.folder} has the same settings, but {changed}: this is a new run, in "
+                f"{plan.folder}"
+            )
             continue
         placed = plan.renamed(run.folder.name)
         if holds_plan(run, plan) or plan.config.restart:
@@ -88,29 +133,40 @@ def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem
     differences = rendered_differences(run, plan)
     message = (
         f"{run.folder} holds an unfinished run of the same settings under another identity: "
-        f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version {plan.identity_version})"
+        f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version "
+        f"{plan.identity_version})"
     )
-    overrides = [override for override in plan.origins.overrides if override_key(override) != "restart"]
+    overrides = [
+        override for override in plan.origins.overrides if override_key(override) != "restart"
+    ]
     command = ["launch", verb, *overrides]
     if differences:
         message += f". This version starts it differently: {', '.join(differences[:3])}"
         restart = shlex.join([*command, "restart=true"])
         return Problem("other_identity", message, None, f"`{restart}` archives it and starts over")
     name = () if "name" in map(override_key, overrides) else (f"name={plan.name}",)
-    return Problem("other_identity", message, None, f"`{shlex.join([*command, *name])}` continues it")
+    return Problem(
+        "other_identity", message, None, f"`{shlex.join([*command, *name])}` continues it"
+    )
 
 
 def rendered_differences(run: RunRecord, plan: Plan) -> list[str]:
-    """Return what of a recorded plan differs from how this one starts its trainer, in the same folder."""
+    """Return what of a recorded plan differs from how this one starts its trainer, in the same
+    folder.
+    """
     before, after, now = run.flags, _flag_values(plan), plan.as_json()
-    flags = [f"--{name}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    flags = [
+        f"--{name}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)
+    ]
     keys = [key for key in ("trainer", "parallel", "batch") if run.plan.get(key) != now[key]]
     changes = [] if _changes(run.plan) == _changes(now) else ["patches"]
     return flags + keys + changes
 
 
 def _changes(plan: Mapping[str, Any]) -> set[str]:
-    """Return a plan's patches and options, those of version 1 of TRL's trainers as the options that they are now."""
+    """Return a plan's patches and options, those of version 1 of TRL's trainers as the options that
+    they are now.
+    """
     lists = [value for key in ("patches", "options") if isinstance(value := plan.get(key), list)]
     split = [str(text).partition("=") for texts in lists for text in texts]
     named = [(_RENAMED.get(name, name), equals, value) for name, equals, value in split]
@@ -118,19 +174,34 @@ def _changes(plan: Mapping[str, Any]) -> set[str]:
 
 
 def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
-    """Return which inputs of a recorded plan have changed since, in words: local files, or upstream's source."""
+    """Return which inputs of a recorded plan have changed since, in words: local files, or
+    upstream's source.
+    """
     before, after = mapping(run.plan.get("upstream")).get("commit"), plan.upstream.commit
     if before != after:
         commits = [str(commit)[:9] if commit else "no known commit" for commit in (before, after)]
         return f"open-instruct was at {commits[0]} and is at {commits[1]}"
     if "inputs" in run.plan:
-        ignored = {path.name for path in plan.parallel.files} if _version(run) != plan.identity_version else set()
-        then, now = (_digests(inputs, ignored) for inputs in (mapping(run.plan["inputs"]), plan.input_digests))
+        ignored = (
+            {path.name for path in plan.parallel.files}
+            if _version(run) != plan.identity_version
+            else set()
+        )
+        then, now = (
+            _digests(inputs, ignored)
+            for inputs in (mapping(run.plan["inputs"]), plan.input_digests)
+        )
         names = sorted({name for name, _ in then ^ now})
-    else:  # a record of before: the paths of data that this machine prepares carry a key of its content
+    else:
+        # a record of before: the paths of data that this machine prepares carry a key of its
+        # content
         launch = plan.config.trainer.launch
-        of_inputs = [launch[key] for key in ("model", "dataset", "mixer", "tokenized_cache") if key in launch]
-        names = [f"--{name}" for name in of_inputs if run.flags.get(name) != _flag_values(plan).get(name)]
+        of_inputs = [
+            launch[key] for key in ("model", "dataset", "mixer", "tokenized_cache") if key in launch
+        ]
+        names = [
+            f"--{name}" for name in of_inputs if run.flags.get(name) != _flag_values(plan).get(name)
+        ]
     return f"{', '.join(names)} changed since" if names else None
 
 
@@ -139,15 +210,27 @@ def _flag_values(plan: Plan) -> dict[str, Any]:
 
 
 def _digests(inputs: Mapping[str, str], ignored: set[str]) -> set[tuple[str, str]]:
-    """Return name and digest of each input; a model that another run makes is compared by its path alone."""
+    """Return name and digest of each input; a model that another run makes is compared by its path
+    alone.
+    """
     names = ((Path(path).name, str(digest)) for path, digest in inputs.items())
-    return {(name, digest) for name, digest in names if name not in ignored and not digest.startswith("run-")}
+    return {
+        (name, digest)
+        for name, digest in names
+        if name not in ignored and not digest.startswith("run-")
+    }
 
 
 def _runs_of_settings(plan: Plan) -> Iterator[RunRecord]:
     """Yield the runs of the stage with these settings and a default name, the newest first."""
-    folders = (path for path in (plan.runs / plan.stage).glob("*/") if _DEFAULT_NAME.fullmatch(path.name))
-    plans = [path / "plan.json" for path in folders if path != plan.folder and (path / "plan.json").is_file()]
+    folders = (
+        path for path in (plan.runs / plan.stage).glob("*/") if _DEFAULT_NAME.fullmatch(path.name)
+    )
+    plans = [
+        path / "plan.json"
+        for path in folders
+        if path != plan.folder and (path / "plan.json").is_file()
+    ]
     for path in sorted(plans, key=lambda path: path.stat().st_mtime, reverse=True):
         run = RunRecord(path.parent)
         if _has_settings(run, plan):
@@ -155,12 +238,21 @@ def _runs_of_settings(plan: Plan) -> Iterator[RunRecord]:
 
 
 def _has_settings(run: RunRecord, plan: Plan) -> bool:
-    width = mapping(run.plan.get("batch")).get("width"), mapping(run.plan.get("parallel")).get("device")
-    if width != (plan.batch.width, plan.parallel.width.device.value) or run.plan.get("trainer") != plan.trainer:
+    width = (
+        mapping(run.plan.get("batch")).get("width"),
+        mapping(run.plan.get("parallel")).get("device"),
+    )
+    if (
+        width != (plan.batch.width, plan.parallel.width.device.value)
+        or run.plan.get("trainer") != plan.trainer
+    ):
         return False
     defaults = OmegaConf.to_container(OmegaConf.structured(RootConfig))
-    is_current = _version(run) == plan.identity_version  # another version may map a recipe to other flags
-    then, now, default = (training_settings(values, is_current) for values in (run.settings, plan.resolved, defaults))
+    # another version may map a recipe to other flags
+    is_current = _version(run) == plan.identity_version
+    then, now, default = (
+        training_settings(values, is_current) for values in (run.settings, plan.resolved, defaults)
+    )
     compared = now.keys() - (() if is_current else _OF_A_VERSION)
     # a key that the other version did not know had its default
     return bool(then) and all(then.get(key, default.get(key)) == now[key] for key in compared)

@@ -1,7 +1,8 @@
 """Write TensorBoard files from metrics.jsonl while the run is live: the same for every trainer.
 
-open-instruct can't do it itself: finetune fails at any `report_to` without wandb (finetune.py:469), and the other
-trainers offer no choice of tracker. The package tensorboard is an extra, which a plan with tracking=tensorboard needs.
+open-instruct can't do it itself: finetune fails at any `report_to` without wandb (finetune.py:469),
+and the other trainers offer no choice of tracker. The package tensorboard is an extra, which a plan
+with tracking=tensorboard needs.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ _NOT_SCALARS = ("step", "time")
 
 @contextlib.contextmanager
 def tensorboard_writer(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Write the steps of the run in `folder` into its `tensorboard` folder while this context lasts.
+    """Write the steps of the run in `folder` into its `tensorboard` folder while this context
+    lasts.
 
-    An earlier attempt's files are rewritten from the record, so that no step is there twice. A full disk stops the
-    writing, not the run.
+    An earlier attempt's files are rewritten from the record, so that no step is there twice. A full
+    disk stops the writing, not the run.
     """
     finished = threading.Event()
-    thread = threading.Thread(target=_follow, args=(folder, finished, say), name="tensorboard", daemon=True)
+    thread = threading.Thread(
+        target=_follow, args=(folder, finished, say), name="tensorboard", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -54,16 +58,29 @@ def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None])
                 running = not finished.wait(_INTERVAL)
                 for event in history.read():
                     if event.kind == "step" and (scalars := extract_scalars(event.data)):
-                        values = [Summary.Value(tag=redact(tag), simple_value=value) for tag, value in scalars.items()]
+                        values = [
+                            Summary.Value(tag=redact(tag), simple_value=value)
+                            for tag, value in scalars.items()
+                        ]
                         step = event.data["step"]
-                        file.add_event(Event(wall_time=event.time, step=step, summary=Summary(value=values)))
+                        file.add_event(
+                            Event(wall_time=event.time, step=step, summary=Summary(value=values))
+                        )
                 file.flush()
-    except (ImportError, OSError) as error:  # the plan was made in another interpreter, or the disk is full
-        say(f"warning: TensorBoard's file can't be written: {getattr(error, 'strerror', None) or error}")
+    except (
+        ImportError,
+        OSError,
+    ) as error:  # the plan was made in another interpreter, or the disk is full
+        say(
+            "warning: TensorBoard's file can't be written: "
+            f"{getattr(error, 'strerror', None) or error}"
+        )
 
 
 def extract_scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a step by tag; a NaN, which is null in the record, becomes NaN again."""
+    """Return the numbers of a step by tag; a NaN, which is null in the record, becomes NaN
+    again.
+    """
     tags = {}
     for name, value in values.items():
         if name.endswith("_text") and values.get(name.removesuffix("_text"), 0) is None:

@@ -1,6 +1,8 @@
-"""The trainer's interpreter: which one it is, and what is installed for it, found without importing any of it.
+"""The trainer's interpreter: which one it is, and what is installed for it, found without importing
+any of it.
 
-Each question is asked once a command: a network file system can take ten seconds to start an interpreter.
+Each question is asked once a command: a network file system can take ten seconds to start an
+interpreter.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Inventory:
 
 
 def trainer_python(configured: str | None) -> str:
-    """Return the interpreter that `python=` names, absolute where it can be found; the launcher's own for None."""
+    """Return the interpreter that `python=` names, absolute where it can be found; the launcher's
+    own for None.
+    """
     if configured is None:
         return sys.executable
     expanded = str(Path(configured).expanduser()) if configured.startswith("~") else configured
@@ -69,8 +73,11 @@ def trainer_python(configured: str | None) -> str:
     return str(Path(program).absolute()) if program else expanded
 
 
-def check_interpreter(configured: str | None, python: str, *, may_start: bool = True) -> Problem | None:
-    """Return the problem of a `python=` that is missing or does not answer, with the nearest names; None without one.
+def check_interpreter(
+    configured: str | None, python: str, *, may_start: bool = True
+) -> Problem | None:
+    """Return the problem of a `python=` that is missing or does not answer, with the nearest names;
+    None without one.
 
     `python`: the interpreter that `configured` resolves to. It is not asked unless it `may_start`.
     """
@@ -78,7 +85,13 @@ def check_interpreter(configured: str | None, python: str, *, may_start: bool = 
         return None
     if shutil.which(python) is None:
         path = Path(python)
-        state = "is not executable" if path.is_file() else "is a folder" if path.is_dir() else "does not exist"
+        state = (
+            "is not executable"
+            if path.is_file()
+            else "is a folder"
+            if path.is_dir()
+            else "does not exist"
+        )
         message = f"python={configured} {state}"
         return Problem("no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON)
     if not may_start:
@@ -86,18 +99,28 @@ def check_interpreter(configured: str | None, python: str, *, may_start: bool = 
     try:
         _ask(python, _SEARCH_PATH)
     except InterpreterError as error:
-        return Problem("no_interpreter", f"python={configured} does not work: {error}", None, _SET_PYTHON)
+        return Problem(
+            "no_interpreter", f"python={configured} does not work: {error}", None, _SET_PYTHON
+        )
     return None
 
 
 def _nearest_interpreters(path: Path) -> str | None:
     """Suggest programs of a similar name: in the path's own folder, or on PATH for a bare name."""
     is_bare = path.name == str(path)
-    folders = os.environ.get("PATH", "").split(os.pathsep) if is_bare else [str(path.parent), str(path / "bin")]
+    folders = (
+        os.environ.get("PATH", "").split(os.pathsep)
+        if is_bare
+        else [str(path.parent), str(path / "bin")]
+    )
     names: set[str] = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            names |= {entry.name for entry in Path(folder).iterdir() if entry.name.startswith(("python", "pypy"))}
+            names |= {
+                entry.name
+                for entry in Path(folder).iterdir()
+                if entry.name.startswith(("python", "pypy"))
+            }
     prefix = "" if is_bare else f"{path.parent}/"
     if path.is_dir() and (path / "bin" / "python").exists():  # of a virtual environment
         return f"did you mean '{path}/bin/python'?"
@@ -105,8 +128,9 @@ def _nearest_interpreters(path: Path) -> str | None:
 
 
 def package_folders(python: str) -> list[Path]:
-    """Return the folders that an interpreter imports installed packages from, without those of the standard library;
-    none when it does not answer."""
+    """Return the folders that an interpreter imports installed packages from, without those of the
+    standard library; none when it does not answer.
+    """
     if python == sys.executable:
         return _without_standard_library(sys.path)
     try:
@@ -116,16 +140,25 @@ def package_folders(python: str) -> list[Path]:
 
 
 def find_package_folders(python: str) -> list[Path]:
-    """Return the folders of packages of an interpreter that is not started: those of its virtual environment, or of its
-    installation, and those that a .pth file names. A program that only starts an interpreter has none."""
+    """Return the folders of packages of an interpreter that is not started: those of its virtual
+    environment, or of its installation, and those that a .pth file names. A program that only
+    starts an interpreter has none.
+    """
     places = [Path(python), Path(os.path.realpath(python))]
     if (places[0].parents[1] / "pyvenv.cfg").is_file():
         places.pop()
-    found = [folder for place in places for folder in sorted(place.parents[1].glob("lib/python3.*/site-packages"))]
+    found = [
+        folder
+        for place in places
+        for folder in sorted(place.parents[1].glob("lib/python3.*/site-packages"))
+    ]
     for file in [file for folder in found for file in sorted(folder.glob("*.pth"))]:
         with contextlib.suppress(OSError, ValueError):
-            lines = read_file(file).decode().splitlines()  # one that begins with `import` would be executed
-            found += [file.parent / line for line in lines if line.startswith("/") and Path(line).is_dir()]
+            # one that begins with `import` would be executed
+            lines = read_file(file).decode().splitlines()
+            found += [
+                file.parent / line for line in lines if line.startswith("/") and Path(line).is_dir()
+            ]
     return found
 
 
@@ -142,7 +175,9 @@ def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[st
 
 
 def missing_modules(python: str, names: Sequence[str]) -> list[str]:
-    """Return those of the named modules that an interpreter cannot find. Raises InterpreterError."""
+    """Return those of the named modules that an interpreter cannot find. Raises
+    InterpreterError.
+    """
     return [str(name) for name in _ask(python, _MISSING, *names)]
 
 
@@ -164,7 +199,11 @@ def _ask(python: str, program: str, *arguments: str) -> Any:
     with logged_call(argv) as call:
         try:
             process = subprocess.Popen(
-                argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
+                argv,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         except FileNotFoundError as error:
             raise InterpreterError("not found") from error
@@ -183,7 +222,9 @@ def _ask(python: str, program: str, *arguments: str) -> Any:
 
 
 def _communicate(process: subprocess.Popen[bytes], python: str) -> tuple[bytes, bytes]:
-    """Return what the process prints, and explain a long silence. Raises InterpreterError after the time limit."""
+    """Return what the process prints, and explain a long silence. Raises InterpreterError after the
+    time limit.
+    """
     try:
         return process.communicate(timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
@@ -200,11 +241,16 @@ def _communicate(process: subprocess.Popen[bytes], python: str) -> tuple[bytes, 
 
 def _without_standard_library(search_path: list[str]) -> list[Path]:
     folders = [Path(folder) for folder in search_path if folder]
-    return [folder for folder in folders if folder.name != "lib-dynload" and not (folder / "os.py").is_file()]
+    return [
+        folder
+        for folder in folders
+        if folder.name != "lib-dynload" and not (folder / "os.py").is_file()
+    ]
 
 
 def worker_command(python: str, module: str, request: object) -> list[str]:
-    """Return the command that calls `main` of a module of launch.worker with a request in another interpreter.
+    """Return the command that calls `main` of a module of launch.worker with a request in another
+    interpreter.
 
     `request`: a dataclass of that module.
     """
@@ -216,7 +262,12 @@ class WorkerProcess:
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         assert process.stdin is not None and process.stdout is not None
-        self.process, self.requests, self.answers, self._errors = process, process.stdin, process.stdout, errors
+        self.process, self.requests, self.answers, self._errors = (
+            process,
+            process.stdin,
+            process.stdout,
+            errors,
+        )
 
     def wait(self) -> str | None:
         """Wait for the end; return why it failed, the last line of its stderr, or None."""
@@ -229,10 +280,19 @@ class WorkerProcess:
 @contextmanager
 def open_worker(python: str, module: str, request: object) -> Iterator[WorkerProcess]:
     """Start `worker_command`, and end the process."""
-    argv, environ = worker_command(python, module, request), {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    argv, environ = (
+        worker_command(python, module, request),
+        {**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+    )
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", env=environ
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            env=environ,
         )
         try:
             yield WorkerProcess(process, errors)

@@ -1,7 +1,7 @@
 """The machine's GPUs, as nvidia-smi reports them.
 
-`find_gpus` runs nvidia-smi once a command; `query_gpus` runs it again, for readings that change: memory in use,
-processes, utilisation.
+`find_gpus` runs nvidia-smi once a command; `query_gpus` runs it again, for readings that change:
+memory in use, processes, utilisation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def query_gpus(environ: Mapping[str, str]) -> Gpus:
 
 
 def visible_gpus(present: Sequence[Gpu], visible_devices: str | None) -> tuple[Gpu, ...]:
-    """Return the cards that this CUDA_VISIBLE_DEVICES shows: like CUDA, up to the first entry that matches no card."""
+    """Return the cards that this CUDA_VISIBLE_DEVICES shows: like CUDA, up to the first entry that
+    matches no card.
+    """
     if visible_devices is None:
         return tuple(present)
     visible: list[Gpu] = []
@@ -79,7 +81,14 @@ def visible_gpus(present: Sequence[Gpu], visible_devices: str | None) -> tuple[G
         if entry.startswith("MIG-"):
             visible.append(Gpu("", entry, "MIG slice"))
             continue
-        gpu = next((gpu for gpu in present if entry and (gpu.index == entry or gpu.uuid.startswith(entry))), None)
+        gpu = next(
+            (
+                gpu
+                for gpu in present
+                if entry and (gpu.index == entry or gpu.uuid.startswith(entry))
+            ),
+            None,
+        )
         if gpu is None or gpu in visible:
             break
         visible.append(gpu)
@@ -93,7 +102,9 @@ def _find_program(environ: Mapping[str, str]) -> str | None:
 def _query_gpus(program: str, visible_devices: str | None) -> Gpus:
     try:
         cards = _query_table(program, f"--query-gpu={_FIELDS}")
-        processes = _query_table(program, "--query-compute-apps=gpu_uuid,pid,process_name,used_memory")
+        processes = _query_table(
+            program, "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
+        )
     except subprocess.TimeoutExpired:
         return Gpus(why=f"nvidia-smi did not answer within {_TIMEOUT:.0f} s: the driver hangs")
     except (OSError, subprocess.SubprocessError) as error:
@@ -105,7 +116,11 @@ def _query_gpus(program: str, visible_devices: str | None) -> Gpus:
 def _query_table(program: str, query: str) -> list[list[str]]:
     argv = [program, query, "--format=csv,noheader,nounits"]
     done = run_command(argv, timeout=_TIMEOUT, check=True)
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if "," in line]
+    return [
+        [cell.strip() for cell in line.split(",")]
+        for line in done.stdout.splitlines()
+        if "," in line
+    ]
 
 
 def _parse_card(row: list[str], process_rows: list[list[str]]) -> Gpu:

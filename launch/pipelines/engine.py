@@ -1,4 +1,6 @@
-"""Run the stages of a pipeline one after the other on this machine; the same command resumes where it stopped."""
+"""Run the stages of a pipeline one after the other on this machine; the same command resumes where
+it stopped.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.check.machine.rules import preflight, wait_for_gpus
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Problem, UserError, Way, refusal, ways_of
+from launch.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_STOPPED,
+    Cure,
+    Problem,
+    UserError,
+    Way,
+    refusal,
+    ways_of,
+)
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
@@ -24,11 +36,14 @@ from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
 
-StageRunner = Callable[[Plan, Display], int]  # runs a planned stage to its end and returns its exit code
+# runs a planned stage to its end and returns its exit code
+StageRunner = Callable[[Plan, Display], int]
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
-    """Check this machine for every stage that is still to run. Raises UserError with what keeps one from running."""
+    """Check this machine for every stage that is still to run. Raises UserError with what keeps one
+    from running.
+    """
     plans = [plan for plan in pipeline.plans if not is_finished(plan)]
     for asks_parser in (False, True):  # the parser takes seconds
         found: dict[str | None, list[Problem]] = {}  # by id
@@ -36,13 +51,17 @@ def check_pipeline(pipeline: Pipeline) -> None:
             require_one_machine(plan.config)
             problems = preflight(plan, asks_parser=asks_parser)[0] + resume_problems(plan)
             for problem in problems:
-                found.setdefault(problem.id, []).append(pipeline.request.name_stage(problem, plan.stage))
+                found.setdefault(problem.id, []).append(
+                    pipeline.request.name_stage(problem, plan.stage)
+                )
         if found:
             raise UserError([_merge(problems) for problems in found.values()])
 
 
 def _merge(problems: Sequence[Problem]) -> Problem:
-    """Return one problem for the same one of several stages: its cure has the overrides of all of them."""
+    """Return one problem for the same one of several stages: its cure has the overrides of all of
+    them.
+    """
     first, ways = problems[0], [ways_of(problem.cure) for problem in problems]
     if not isinstance(first.cure, Cure) or not all(len(each) == 1 for each in ways):
         return first
@@ -50,21 +69,29 @@ def _merge(problems: Sequence[Problem]) -> Problem:
     return replace(first, cure=Cure(first.cure.sentence, Way(tuple(together))))
 
 
-def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:
-    """Run the stages in order and return the exit code: that of the first stage that fails, 3 after a significant loss
-    with stop_if_worse=true.
+def run_pipeline(
+    pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner
+) -> int:
+    """Run the stages in order and return the exit code: that of the first stage that fails, 3 after
+    a significant loss with stop_if_worse=true.
 
     Raises UserError when the pipeline cannot be started, or one of its stages.
     """
     check_pipeline(pipeline)
     if stale := stale_runs(pipeline):
-        echo(f"note: stale, not reused: {', '.join(stale)} of an earlier pipeline of these stages with other settings")
+        echo(
+            f"note: stale, not reused: {', '.join(stale)} of an earlier pipeline of these stages "
+            "with other settings"
+        )
     code, plan = EXIT_DONE, pipeline.plans[0]
     with run_lock(pipeline.folder, echo):
         write_record(pipeline)
         try:
             for index, plan in enumerate(pipeline.plans):
-                echo(f"stage {index + 1} of {len(pipeline.plans)}: {run_name(plan.folder)}", flush=True)
+                echo(
+                    f"stage {index + 1} of {len(pipeline.plans)}: {run_name(plan.folder)}",
+                    flush=True,
+                )
                 with pipeline.request.cures_for(plan.stage):
                     code = _run_stage(pipeline, index, make_display, run_stage)
                 if code != EXIT_DONE:
@@ -82,18 +109,24 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
     request, stage = pipeline.request, plan.stage
     left = request.stages[request.stages.index(stage) + 1 :]
     begun = f"; {', '.join(left)} not begun" if left else ""
-    goes_on = describe_continuation(plan, request.stop_if_worse, lambda problem: request.name_stage(problem, stage))
+    goes_on = describe_continuation(
+        plan, request.stop_if_worse, lambda problem: request.name_stage(problem, stage)
+    )
     return f"pipeline {pipeline.name} ended in {stage}{begun}; {goes_on}"
 
 
-def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:
+def _run_stage(
+    pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner
+) -> int:
     planned = pipeline.plans[index]
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     plan = planned
     if index:  # the model that it starts from is there now
         plan = plan_link(pipeline.request, planned.stage, pipeline.plans[index - 1], display.say)
         if plan.identity != planned.identity:
-            message = f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
+            message = (
+                f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
+            )
             cure = "an input has changed meanwhile: start the pipeline again"
             raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure)
         if not is_finished(plan):
@@ -108,7 +141,9 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
 
 
 def _judge(plan: Plan, display: Display) -> int:
-    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did not judge it."""
+    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did
+    not judge it.
+    """
     tasks = objects((read_summary(plan.folder) or {}).get("tasks"))
     found = defaultdict[str, list[str]](list)
     for task in tasks:

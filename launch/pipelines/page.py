@@ -1,5 +1,6 @@
-"""The page of a pipeline: the curves of its stages, their evaluations side by side, and what each answers to the same
-three prompts."""
+"""The page of a pipeline: the curves of its stages, their evaluations side by side, and what each
+answers to the same three prompts.
+"""
 
 from __future__ import annotations
 
@@ -41,38 +42,59 @@ def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -
     say(f"the model of {plan.stage} answers {len(prompts)} prompts for the pipeline's page")
     try:
         with open_responder(find_model(str(plan.folder), plan.runs)) as responder:
-            answers = {prompt: responder.answer(as_conversation(prompt), _SAMPLING).text for prompt in prompts}
+            answers = {
+                prompt: responder.answer(as_conversation(prompt), _SAMPLING).text
+                for prompt in prompts
+            }
         write_json(plan.folder / SAMPLES, versioned({"answers": answers}))
     except (UserError, OSError) as error:
-        say(f"warning: no sample answers: {error.problems[0] if isinstance(error, UserError) else error}")
+        say(
+            "warning: no sample answers: "
+            f"{error.problems[0] if isinstance(error, UserError) else error}"
+        )
 
 
 def _choose_prompts(plan: Plan) -> Sequence[str]:
     """Return the first user turns of the first stage's local data; without any, general prompts."""
     source = plan.inputs.mixture[0].source.local
     rows = islice(iterate_json_lines(source), _PROMPTS) if source and source.is_file() else ()
-    conversations = [objects(row.get("messages") or row.get("chosen") or row.get("prompt")) for row in rows if row]
-    firsts = [next((turn for turn in turns if turn.get("role") == "user"), {}) for turns in conversations]
+    conversations = [
+        objects(row.get("messages") or row.get("chosen") or row.get("prompt"))
+        for row in rows
+        if row
+    ]
+    firsts = [
+        next((turn for turn in turns if turn.get("role") == "user"), {}) for turns in conversations
+    ]
     texts = [str(turn["content"]) for turn in firsts if "content" in turn]
     return texts if len(texts) == _PROMPTS else _GENERAL
 
 
 def render_pipeline(folder: Path) -> str:
-    """Return the page of a pipeline, as far as its stages have begun. Raises UserError: no_record."""
+    """Return the page of a pipeline, as far as its stages have begun. Raises UserError:
+    no_record.
+    """
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
         raise refusal("no_record", f"no stage of pipeline {folder.name} has begun", "command line")
     evaluations = filter(None, map(read_evaluation, runs))
-    scores = {
-        str([row[0] for row in each.rows]): each.rows for each in evaluations
-    }  # of tasks: the last stage with them
-    tables = [*(Table("Evaluations side by side", rows) for rows in scores.values()), *_answer_table(runs)]
+    # of tasks: the last stage with them
+    scores = {str([row[0] for row in each.rows]): each.rows for each in evaluations}
+    tables = [
+        *(Table("Evaluations side by side", rows) for rows in scores.values()),
+        *_answer_table(runs),
+    ]
     return render_runs([ReportedRun(run) for run in runs], tables, title=f"pipeline {folder.name}")
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:
-    answers = {run_name(run): mapping(read_json_object(run / SAMPLES).get("answers")) for run in runs}
+    answers = {
+        run_name(run): mapping(read_json_object(run / SAMPLES).get("answers")) for run in runs
+    }
     prompts = list(dict.fromkeys(prompt for of_run in answers.values() for prompt in of_run))
     if prompts:
-        rows = [[prompt, *(str(of_run.get(prompt, "-")) for of_run in answers.values())] for prompt in prompts]
+        rows = [
+            [prompt, *(str(of_run.get(prompt, "-")) for of_run in answers.values())]
+            for prompt in prompts
+        ]
         yield Table("What each stage answers", [["prompt", *answers], *rows])

@@ -1,4 +1,5 @@
-"""The record of a pipeline, `pipelines/NAME/pipeline.json` below the folder of runs: which runs its stages are.
+"""The record of a pipeline, `pipelines/NAME/pipeline.json` below the folder of runs: which runs its
+stages are.
 
 Each run has its own record, so that the state of a pipeline is that of its runs.
 """
@@ -19,7 +20,10 @@ FILE = "pipeline.json"
 
 def write_record(pipeline: Pipeline) -> None:
     """Write the record. Raises OSError."""
-    stages = [{"stage": plan.stage, "run": run_name(plan.folder), "identity": plan.identity} for plan in pipeline.plans]
+    stages = [
+        {"stage": plan.stage, "run": run_name(plan.folder), "identity": plan.identity}
+        for plan in pipeline.plans
+    ]
     write_json(pipeline.folder / FILE, versioned({"name": pipeline.name, "stages": stages}))
 
 
@@ -29,9 +33,14 @@ def find_pipelines(runs: Path) -> list[Path]:
 
 
 def find_pipeline(name: str, runs: Path) -> Path | None:
-    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME, the folder, or the stages of the
-    newest one that was given no name, `sft,dpo`; None without one."""
-    unnamed = [folder for folder in find_pipelines(runs) if folder.name.rpartition("-")[0] == name.replace(",", "-")]
+    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME, the folder, or the
+    stages of the newest one that was given no name, `sft,dpo`; None without one.
+    """
+    unnamed = [
+        folder
+        for folder in find_pipelines(runs)
+        if folder.name.rpartition("-")[0] == name.replace(",", "-")
+    ]
     newest = sorted(unnamed, key=lambda folder: (folder / FILE).stat().st_mtime)[-1:]
     folders = (runs / FOLDER / name, runs / name, Path(name).expanduser(), *newest)
     return next((folder.resolve() for folder in folders if (folder / FILE).is_file()), None)
@@ -50,18 +59,29 @@ def describe_stages(folder: Path) -> str:
     for stage, run in stage_runs(folder):
         status = RunRecord(run).status()
         state = "not begun" if status.state == "absent" else status.state
-        step = f" {status.step:,}" + (f"/{status.total_steps:,}" if status.total_steps else "") if status.step else ""
+        step = (
+            f" {status.step:,}" + (f"/{status.total_steps:,}" if status.total_steps else "")
+            if status.step
+            else ""
+        )
         parts.append(f"{stage} {state}{'' if state == 'done' else step}")
     return ", ".join(parts)
 
 
 def stale_runs(pipeline: Pipeline) -> Sequence[str]:
-    """Return the runs of the newest other pipeline of the same stages that this one does not use: those of the first
-    stage that has changed, and of all after it."""
-    records = [path / FILE for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder]
+    """Return the runs of the newest other pipeline of the same stages that this one does not use:
+    those of the first stage that has changed, and of all after it.
+    """
+    records = [
+        path / FILE for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder
+    ]
     for file in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True):
         others = objects(read_json_object(file).get("stages"))
         if [other.get("stage") for other in others] == list(pipeline.request.stages):
             pairs = zip(others, pipeline.plans, strict=True)
-            return [str(other.get("run")) for other, plan in pairs if other.get("identity") != plan.identity]
+            return [
+                str(other.get("run"))
+                for other, plan in pairs
+                if other.get("identity") != plan.identity
+            ]
     return []

@@ -1,4 +1,6 @@
-"""Which attention a run takes where the recipe leaves it open, and what packing costs without flash attention."""
+"""Which attention a run takes where the recipe leaves it open, and what packing costs without flash
+attention.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from launch.planning.parallel import Batch, Parallel
 FLAG = "attn_implementation"
 FLASH, SDPA = "flash_attention_2", "sdpa"
 # cards before Ampere, for which flash-attn 2 has no kernels (its README, "NVIDIA CUDA Support")
-_TOO_OLD = re.compile(r"\b([KMPV]\d{2,3}|T4|GTX \d+|RTX 20\d\d|TITAN \w+|Quadro RTX)\b", re.IGNORECASE)
+_TOO_OLD = re.compile(
+    r"\b([KMPV]\d{2,3}|T4|GTX \d+|RTX 20\d\d|TITAN \w+|Quadro RTX)\b", re.IGNORECASE
+)
 UNKNOWN = "the trainer's packages are not on this machine"
 _GIB = 1 << 30
 
@@ -37,9 +41,11 @@ class AttentionChoice:
 def choose_attention(
     config: RootConfig, parallel: Parallel, flags: Mapping[str, Flag], machine: Machine
 ) -> AttentionChoice | None:
-    """Choose flash attention for a TRL run in bf16 where flash-attn is installed and the card is Ampere or newer.
+    """Choose flash attention for a TRL run in bf16 where flash-attn is installed and the card is
+    Ampere or newer.
 
-    None for open-instruct's scripts, which choose by themselves (model_utils.py:77-89), and for runs on a CPU.
+    None for open-instruct's scripts, which choose by themselves (model_utils.py:77-89), and for
+    runs on a CPU.
     """
     if config.trainer.family != Family.trl or parallel.width.device != Device.cuda:
         return None
@@ -48,7 +54,9 @@ def choose_attention(
     obstacle = _find_obstacle(parallel, machine)
     if obstacle:
         return AttentionChoice(SDPA, f"auto: {obstacle}", is_automatic=True)
-    return AttentionChoice(FLASH, f"auto: flash-attn {machine.versions['flash-attn']} is installed", is_automatic=True)
+    return AttentionChoice(
+        FLASH, f"auto: flash-attn {machine.versions['flash-attn']} is installed", is_automatic=True
+    )
 
 
 def _find_obstacle(parallel: Parallel, machine: Machine) -> str | None:
@@ -80,31 +88,49 @@ def packing_warnings(
     machine: Machine,
     shape: ModelShape | None,
 ) -> tuple[Problem, ...]:
-    """Return packing_without_flash: without flash attention a packed row of T tokens is computed as T x T.
+    """Return packing_without_flash: without flash attention a packed row of T tokens is computed as
+    T x T.
 
-    open-instruct's DPO passes no mask for it (dpo_utils.py:863), so that only half of the square is computed.
+    open-instruct's DPO passes no mask for it (dpo_utils.py:863), so that only half of the square is
+    computed.
     """
     if config.recipe.packing == Packing.none or parallel.width.device != Device.cuda:
         return ()
     if config.trainer.launcher != Launcher.accelerate:  # OLMo-core has attention of its own
         return ()
-    choice = choose_attention(config, parallel, flags, machine) or _upstream_choice(parallel, flags, machine)
+    choice = choose_attention(config, parallel, flags, machine) or _upstream_choice(
+        parallel, flags, machine
+    )
     if "flash" in choice.implementation or UNKNOWN in choice.why:
         return ()
     limit, is_dpo = sequence_limit(config, flags), config.stage.kind == Kind.dpo
-    row = limit if config.recipe.packing == Packing.bins else batch.per_device * limit * (2 if is_dpo else 1)
+    row = (
+        limit
+        if config.recipe.packing == Packing.bins
+        else batch.per_device * limit * (2 if is_dpo else 1)
+    )
     cost = ""
     if shape is not None:
         mask = "" if is_dpo else f", and a mask of {2 * row**2 / _GIB:.1f} GiB"
-        cost = f": up to {packed_cost(shape, row, limit, masked=not is_dpo):.1f} x the computation of a step{mask}"
-    message = f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
+        cost = (
+            f": up to {packed_cost(shape, row, limit, masked=not is_dpo):.1f} x the "
+            "computation "
+            f"of a step{mask}"
+        )
+    message = (
+        f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
+    )
     sentence = "install flash-attn (the extra `flash`), or set {0} or a smaller per-device batch"
     cure = Cure(sentence, "recipe.packing=none")
     return (Problem("packing_without_flash", message, "recipe.packing", cure),)
 
 
-def _upstream_choice(parallel: Parallel, flags: Mapping[str, Flag], machine: Machine) -> AttentionChoice:
-    """Return what open-instruct's scripts take: flash attention where it is installed (model_utils.py:77-89)."""
+def _upstream_choice(
+    parallel: Parallel, flags: Mapping[str, Flag], machine: Machine
+) -> AttentionChoice:
+    """Return what open-instruct's scripts take: flash attention where it is installed
+    (model_utils.py:77-89).
+    """
     if FLAG in flags:
         name = str(flags[FLAG].value)
         return AttentionChoice(SDPA if name == "torch" else name, "as set")
@@ -113,10 +139,12 @@ def _upstream_choice(parallel: Parallel, flags: Mapping[str, Flag], machine: Mac
 
 
 def packed_cost(shape: ModelShape, row: int, limit: int, *, masked: bool = True) -> float:
-    """Return the computation of a packed row under SDPA over that under flash attention, both at their longest.
+    """Return the computation of a packed row under SDPA over that under flash attention, both at
+    their longest.
 
-    A token costs 2 FLOPs a weight; its attention 4 x width x layers for each token of the row that it is computed
-    against: all of them under a mask, half of them without, half of its own document's under flash attention.
+    A token costs 2 FLOPs a weight; its attention 4 x width x layers for each token of the row that
+    it is computed against: all of them under a mask, half of them without, half of its own
+    document's under flash attention.
     """
     weights = 2 * (shape.layers * shape.layer + shape.embedding)
     width = shape.query_width * shape.layers

@@ -1,10 +1,11 @@
-"""A plan's batches before it runs, from the data's token lengths: padding, tokens per step, load of ranks, packed rows.
+"""A plan's batches before it runs, from the data's token lengths: padding, tokens per step, load of
+ranks, packed rows.
 
-Rows of dpo.py are upstream's own packing, simulated: a packed step is one row of chosen and one of rejected tokens per
-rank, each padded to max_seq_length. Pairs are added until one of the two would overflow, or until the row holds the
-rank's samples of the global batch (data_loader.py:303-362, `_reshard_with_packing`). In a packed step accumulation
-therefore only raises that number. Without packing the same samples are padded to their longest half
-(dpo_utils.py:1089).
+Rows of dpo.py are upstream's own packing, simulated: a packed step is one row of chosen and one of
+rejected tokens per rank, each padded to max_seq_length. Pairs are added until one of the two would
+overflow, or until the row holds the rank's samples of the global batch (data_loader.py:303-362,
+`_reshard_with_packing`). In a packed step accumulation therefore only raises that number. Without
+packing the same samples are padded to their longest half (dpo_utils.py:1089).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ _DRAWN = 10_000  # samples, in global batches, that are drawn for the imbalance
 
 @dataclass(frozen=True)
 class TokenForecast:
-    """What to expect of a plan's batches, over the whole data set. None where a number does not apply.
+    """What to expect of a plan's batches, over the whole data set. None where a number does not
+    apply.
 
-    An imbalance compares the ranks' tokens in an accumulation step: the largest, with padding, over the mean without.
+    An imbalance compares the ranks' tokens in an accumulation step: the largest, with padding, over
+    the mean without.
     """
 
     samples: int  # pairs for DPO
@@ -53,28 +56,41 @@ class TokenForecast:
 
 
 def forecast_tokens(
-    lengths: Lengths, recipe: RecipeConfig, batch: Batch, *, padded_together: int | None = None, deals: bool = True
+    lengths: Lengths,
+    recipe: RecipeConfig,
+    batch: Batch,
+    *,
+    padded_together: int | None = None,
+    deals: bool = True,
 ) -> TokenForecast:
     """Forecast the batches of a plan with this recipe on data of these lengths.
 
-    `padded_together`: the number of samples that are padded to the same length, when it exceeds the micro batch.
-    `deals`: the trainer supports recipe.balanced.
+    `padded_together`: the number of samples that are padded to the same length, when it exceeds the
+    micro batch. `deals`: the trainer supports recipe.balanced.
     """
     bins, padded = recipe.packing == Packing.bins, recipe.packing == Packing.none
     total, mean = lengths.tokens.total, lengths.tokens.mean
     together = padded_together or batch.per_device
     part = batch.per_device / together
-    rank_batch = replace(batch, per_device=together, accumulation=batch.global_ // (batch.width * together))
+    rank_batch = replace(
+        batch, per_device=together, accumulation=batch.global_ // (batch.width * together)
+    )
     is_even = bins or batch.width == 1
-    upstream, balanced = (None, None) if is_even else _mean_imbalance(lengths, rank_batch, padded=padded)
+    upstream, balanced = (
+        (None, None) if is_even else _mean_imbalance(lengths, rank_batch, padded=padded)
+    )
     return TokenForecast(
         samples=lengths.samples,
         mean=mean,
         longest=lengths.tokens.longest,
-        loss_share=lengths.label_tokens / total if lengths.label_tokens is not None and total else None,
+        loss_share=lengths.label_tokens / total
+        if lengths.label_tokens is not None and total
+        else None,
         tokens_per_step=lengths.tokens_of_step(batch.global_),
         padding_share=None if bins else lengths.padding_share(together) if padded else 0.0,
-        micro_batch=None if bins else part * (lengths.padded_tokens(together) if padded else mean * together),
+        micro_batch=None
+        if bins
+        else part * (lengths.padded_tokens(together) if padded else mean * together),
         micro_batch_p99=None
         if bins
         else math.ceil(part * lengths.micro_batch_quantile(together, recipe.packing, 0.99)),
@@ -84,23 +100,31 @@ def forecast_tokens(
 
 
 def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[float, float]:
-    """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by length."""
+    """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by
+    length.
+    """
     tokens = lengths.tokens
     if padded and lengths.longer is not None:  # both halves of a pair are padded to the longer one
         tokens = Histogram(tuple((2 * length, count) for length, count in lengths.longer.counts))
     steps = max(1, _DRAWN // batch.global_)
     loads = [
-        simulate_load(tokens, batch, packed=not padded, balanced=balanced, steps=steps) for balanced in (False, True)
+        simulate_load(tokens, batch, packed=not padded, balanced=balanced, steps=steps)
+        for balanced in (False, True)
     ]
-    upstream, balanced = (load.waited * batch.width / load.tokens if load.tokens else 1.0 for load in loads)
+    upstream, balanced = (
+        load.waited * batch.width / load.tokens if load.tokens else 1.0 for load in loads
+    )
     return upstream, balanced
 
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """The tokens of one optimizer step over all ranks, each number the mean over simulated steps."""
+    """The tokens of one optimizer step over all ranks, each number the mean over simulated
+    steps.
+    """
 
-    slowest: tuple[tuple[int, ...], ...]  # the micro batches that the steps wait for, each the tokens of its rows
+    # the micro batches that the steps wait for, each the tokens of its rows
+    slowest: tuple[tuple[int, ...], ...]
     steps: int  # simulated
     tokens: float  # without padding
     padded_tokens: float  # with padding
@@ -129,10 +153,12 @@ def simulate_load(
     waits_each_turn: bool = True,
     steps: int = _STEPS,
 ) -> SimulatedLoad:
-    """Deal random global batches to the ranks as accelerate does, or as the patch does if `balanced`.
+    """Deal random global batches to the ranks as accelerate does, or as the patch does if
+    `balanced`.
 
-    `lengths`: tokens of the data's samples, hashable; `halves`: rows of a sample, 2 for pairs, which count as equally
-    long; `waits_each_turn`: the ranks wait for each other in every accumulation step, else once an optimizer step.
+    `lengths`: tokens of the data's samples, hashable; `halves`: rows of a sample, 2 for pairs,
+    which count as equally long; `waits_each_turn`: the ranks wait for each other in every
+    accumulation step, else once an optimizer step.
     Raises ValueError without lengths.
     """
     from launch.worker.dealing import deal  # once lengths are measured
@@ -142,17 +168,34 @@ def simulate_load(
     real = padded = longest = mean = 0.0
     largest = 0
     for samples in draw_batches(lengths, batch.global_, steps):
-        dealt = [samples[at] for at in deal(samples, ranks, size, padded=not packed)] if balanced else samples
-        rows = [_row_tokens(dealt[at : at + size], packed, halves) for at in range(0, len(dealt), size)]
+        dealt = (
+            [samples[at] for at in deal(samples, ranks, size, padded=not packed)]
+            if balanced
+            else samples
+        )
+        rows = [
+            _row_tokens(dealt[at : at + size], packed, halves) for at in range(0, len(dealt), size)
+        ]
         tokens = [sum(micro_batch) for micro_batch in rows]
         real, padded, largest = real + sum(samples), padded + sum(tokens), max(largest, *tokens)
         by_rank = [list(range(rank, len(rows), ranks)) for rank in range(ranks)]
-        waits = [[[at] for at in turn] for turn in zip(*by_rank, strict=True)] if waits_each_turn else [by_rank]
+        waits = (
+            [[[at] for at in turn] for turn in zip(*by_rank, strict=True)]
+            if waits_each_turn
+            else [by_rank]
+        )
         for of_ranks in waits:  # the micro batches of each rank until all have met
             totals = [sum(tokens[at] for at in group) for group in of_ranks]
             slowest += (rows[at] for at in of_ranks[totals.index(max(totals))])
             longest, mean = longest + max(totals), mean + sum(totals) / ranks
-    return SimulatedLoad(tuple(slowest), steps, real / steps, padded / steps, longest / mean if mean else 1.0, largest)
+    return SimulatedLoad(
+        tuple(slowest),
+        steps,
+        real / steps,
+        padded / steps,
+        longest / mean if mean else 1.0,
+        largest,
+    )
 
 
 def _row_tokens(samples: Sequence[int], packed: bool, halves: int) -> tuple[int, ...]:
@@ -162,25 +205,40 @@ def _row_tokens(samples: Sequence[int], packed: bool, halves: int) -> tuple[int,
     return (-(-max(samples) // halves),) * (halves * len(samples))
 
 
-def describe_tokens(forecast: TokenForecast | None, batch: Batch, family: Family) -> list[tuple[str, str]]:
-    """Describe the forecast as facts of a plan: a name and a text each. TRL's trainers have no tokenising pass."""
+def describe_tokens(
+    forecast: TokenForecast | None, batch: Batch, family: Family
+) -> list[tuple[str, str]]:
+    """Describe the forecast as facts of a plan: a name and a text each. TRL's trainers have no
+    tokenising pass.
+    """
     if forecast is None:
         return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
-    loss = f"; {forecast.loss_share:.0%} of the tokens carry loss" if forecast.loss_share is not None else ""
+    loss = (
+        f"; {forecast.loss_share:.0%} of the tokens carry loss"
+        if forecast.loss_share is not None
+        else ""
+    )
     step = f"{forecast.tokens_per_step:,.0f} per step without padding"
     if forecast.micro_batch is not None:
-        step += f"; micro batch of {batch.per_device}: mean {forecast.micro_batch:,.0f}, 99% within "
+        step += (
+            f"; micro batch of {batch.per_device}: mean {forecast.micro_batch:,.0f}, 99% within "
+        )
         step += f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
     facts = [("lengths", f"{forecast.summary}{loss}"), ("tokens", step)]
     if forecast.imbalance_upstream is not None:
-        text = f"tokens per rank, largest over mean: {forecast.imbalance_upstream:.2f} in upstream's order"
+        text = (
+            f"tokens per rank, largest over mean: {forecast.imbalance_upstream:.2f} in "
+            "upstream's order"
+        )
         if forecast.imbalance_balanced is not None:
             text += f", {forecast.imbalance_balanced:.2f} with recipe.balanced=true"
         facts.append(("balance", text))
     return facts
 
 
-REFERENCE_ROWS = 4  # x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
+REFERENCE_ROWS = (
+    4  # x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
+)
 MAX_PADDING = 0.5  # share of the tokens; above it most of the computation is padding
 _MAX_PAIRS = 4096  # per rank; more than any row holds
 
@@ -209,14 +267,18 @@ class PackedRows:
 def pack_samples(samples: Iterable[Sequence[int]], limit: int, max_samples: int) -> PackedRows:
     """Pack samples, given by the lengths of their halves, in their order.
 
-    A row holds at most `max_samples`, each half within `limit` tokens. A longer sample gets a row of its own,
-    truncated.
+    A row holds at most `max_samples`, each half within `limit` tokens. A longer sample gets a row
+    of its own, truncated.
     """
     rows = packed = tokens = halves = in_row = 0
     sums: list[int] = []
     for sample in samples:
         lengths = [min(length, limit) for length in sample]
-        grown = [total + length for total, length in zip(sums, lengths, strict=True)] if in_row else lengths
+        grown = (
+            [total + length for total, length in zip(sums, lengths, strict=True)]
+            if in_row
+            else lengths
+        )
         if in_row and (in_row >= max_samples or max(grown) > limit):
             grown, in_row = lengths, 0
         if not in_row:
@@ -233,7 +295,8 @@ class PackingForecast:
     training: PackedRows
     reference: PackedRows  # of the reference pass, before the training
     steps: int  # of an epoch
-    needed_pairs: int | None  # per rank, so that most of a row is filled; None where no number of pairs fills it
+    # per rank, so that most of a row is filled; None where no number of pairs fills it
+    needed_pairs: int | None
 
 
 def forecast_packing(lengths: Lengths, limit: int, batch: Batch, seed: int = 0) -> PackingForecast:
@@ -246,7 +309,10 @@ def forecast_packing(lengths: Lengths, limit: int, batch: Batch, seed: int = 0) 
     reference = pack_samples(pairs, limit, REFERENCE_ROWS * batch.per_device)
     epoch_rows = training.rows * lengths.samples / len(pairs)
     powers = (1 << exponent for exponent in range(_MAX_PAIRS.bit_length()))
-    needed = next((count for count in powers if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING), None)
+    needed = next(
+        (count for count in powers if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING),
+        None,
+    )
     return PackingForecast(training, reference, int(epoch_rows / batch.width), needed)
 
 
@@ -266,9 +332,12 @@ def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
     )
 
 
-def padding_problem(lengths: Lengths | None, packing: Packing, limit: int, batch: Batch) -> Problem | None:
-    """Return the problem tokens_wasted where dpo.py would compute more padding than tokens; None where it would not, or
-    where the lengths are unknown."""
+def padding_problem(
+    lengths: Lengths | None, packing: Packing, limit: int, batch: Batch
+) -> Problem | None:
+    """Return the problem tokens_wasted where dpo.py would compute more padding than tokens; None
+    where it would not, or where the lengths are unknown.
+    """
     if lengths is None or (packing == Packing.bins and not lengths.pairs):
         return None
     if packing != Packing.bins:
@@ -285,18 +354,23 @@ def padding_problem(lengths: Lengths | None, packing: Packing, limit: int, batch
     needed = forecast.needed_pairs
     if needed is not None and needed > pairs:
         sentence = f"set {{1}}; or {sentence}"
-        ways.append(f"recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}")
+        ways.append(
+            f"recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}"
+        )
     cure = Cure(sentence, *ways)
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
 def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> Problem | None:
-    """Judge the reference pass: its rows depend on the per-device batch, unlike those of a packed step."""
+    """Judge the reference pass: its rows depend on the per-device batch, unlike those of a packed
+    step.
+    """
     empty = 1 - forecast.reference.filled
     if empty <= MAX_PADDING or batch.per_device == pairs:
         return None
     message = (
-        f"{empty:.0%} of the reference pass will be padding: its rows hold {REFERENCE_ROWS} x the per-device batch"
+        f"{empty:.0%} of the reference pass will be padding: its rows hold {REFERENCE_ROWS} "
+        "x the per-device batch"
     )
     sentence = "set {0}: it fills them, and changes nothing else in packed rows"
     cure = Cure(sentence, f"recipe.per_device_batch_size={pairs}")
@@ -308,7 +382,10 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
     padding = lengths.padding_share(samples)
     if padding <= MAX_PADDING:
         return None
-    message = f"{padding:.0%} of the tokens will be padding: dpo.py pads the {samples} pairs of a rank to the longest"
+    message = (
+        f"{padding:.0%} of the tokens will be padding: dpo.py pads the {samples} pairs of a "
+        "rank to the longest"
+    )
     sentence, ways = "set {0}", ["recipe.packing=bins"]
     halvings = (samples >> times for times in range(1, samples.bit_length()))
     fewer = next((count for count in halvings if lengths.padding_share(count) <= MAX_PADDING), None)

@@ -1,10 +1,12 @@
-"""Which chat template a run gets: `recipe.chat_template`, or else the one that the model's folder brings.
+"""Which chat template a run gets: `recipe.chat_template`, or else the one that the model's folder
+brings.
 
-A name is open-instruct's own, that of a file in launch/templates, or TRL's (launch/upstream/trl_templates.py); a user's
-`.jinja` file is known by its path. open-instruct takes a name (`--chat_template_name`), which the patch `chat_template`
-adds for a file; TRL a file, in a flag (trl_sft) or an option of launch's own entry. The worker compares the tokenizer
-with it (the expectation `chat_template`). Preferences in another template than the one that their model was trained
-with are refused.
+A name is open-instruct's own, that of a file in launch/templates, or TRL's
+(launch/upstream/trl_templates.py); a user's `.jinja` file is known by its path. open-instruct takes
+a name (`--chat_template_name`), which the patch `chat_template` adds for a file; TRL a file, in a
+flag (trl_sft) or an option of launch's own entry. The worker compares the tokenizer with it (the
+expectation `chat_template`). Preferences in another template than the one that their model was
+trained with are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from launch.upstream.trl_templates import (
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
-_OF_LAUNCH = re.compile(rf".*/launch/templates/(trl/)?[^/]+\{SUFFIX}")  # of any installation; older ones had TRL's
+# of any installation; older ones had TRL's
+_OF_LAUNCH = re.compile(rf".*/launch/templates/(trl/)?[^/]+\{SUFFIX}")
 STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
 _KEY = "recipe.chat_template"
@@ -46,7 +49,9 @@ _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends
 class ChatTemplate:
     """The template that a recipe sets."""
 
-    name: str  # open-instruct's, TRL's, or that of a file in launch/templates; a user's file by its absolute path
+    # open-instruct's, TRL's, or that of a file in launch/templates; a user's file by its absolute
+    # path
+    name: str
     file: Path | None  # that the trainer reads; None: open-instruct has it under its name
     trl: TrlTemplate | None = None  # a template of TRL's, whose `file` is written before a run
 
@@ -59,14 +64,18 @@ class ChatTemplate:
 def find_template(
     config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
 ) -> ChatTemplate | None:
-    """Return what recipe.chat_template names; `upstream` are the names that open-instruct's trainers have.
+    """Return what recipe.chat_template names; `upstream` are the names that open-instruct's
+    trainers have.
 
     Raises UserError: unknown_name.
     """
     name, is_trl = config.recipe.chat_template, config.trainer.family == Family.trl
     if name is None:
         return None
-    upstream, takes_files = () if is_trl else upstream, is_trl or "chat_template" in config.trainer.patches
+    upstream, takes_files = (
+        () if is_trl else upstream,
+        is_trl or "chat_template" in config.trainer.patches,
+    )
     if name in upstream:
         return ChatTemplate(name, None)
     if takes_files and (own := _own_templates().get(name)):
@@ -81,17 +90,24 @@ def find_template(
         message = f"recipe.chat_template={name}: {path} is not a file"
     else:
         shipped = {*_own_templates(), *finder.names()} if takes_files else set[str]()
-        names = [known for known in sorted({*shipped, *upstream}) if family_names(known)[0] == known]
+        names = [
+            known for known in sorted({*shipped, *upstream}) if family_names(known)[0] == known
+        ]
         family = [known for known in names if known.startswith(name)]
         near = None if family else did_you_mean(name, names)
-        other = f"name a {SUFFIX} file" if takes_files else "write the template into the model's tokenizer"
+        other = (
+            f"name a {SUFFIX} file"
+            if takes_files
+            else "write the template into the model's tokenizer"
+        )
         cure = near or f"choose from {', '.join(family or names)}, or {other}"
     raise refusal("unknown_name", message, origins.of(_KEY).where, cure)
 
 
 def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Problem, ...]:
-    """Name the others of a family whose first template bears the family's name, as gemma does; and report an installed
-    text that is not the locked version's."""
+    """Name the others of a family whose first template bears the family's name, as gemma does; and
+    report an installed text that is not the locked version's.
+    """
     if template is None or template.trl is None:
         return ()
     warnings = []
@@ -99,39 +115,52 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
     others = [other for other in sorted(finder.names()) if re.fullmatch(pattern, other)]
     if later := [other for other in others if family_names(other)[0] == other]:
         message = f"recipe.chat_template={template.name} is the format of the family's first models"
-        warnings.append(Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}"))
+        warnings.append(
+            Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}")
+        )
     locked = load_templates()
     if template.name in locked.digests and not template.trl.is_locked:
-        message = f"the chat template {template.name} {template.trl.source} is another text than TRL {locked.trl}'s"
+        message = (
+            f"the chat template {template.name} {template.trl.source} is another text than "
+            f"TRL {locked.trl}'s"
+        )
         cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
         warnings.append(Problem("other_template_text", message, _KEY, cure))
     return tuple(warnings)
 
 
 def template_file(template: ChatTemplate | None) -> Path | None:
-    """Return the file of a template, and this project's file for one that open-instruct has too; None without one."""
+    """Return the file of a template, and this project's file for one that open-instruct has too;
+    None without one.
+    """
     return (template.file or _own_templates().get(template.name)) if template else None
 
 
 def missing_text_problem(template: TrlTemplate, python: str, where: str | None) -> Problem | None:
-    """Return the problem of a template whose text is nowhere on this machine, with the command that brings it; None for
-    one whose text is here."""
+    """Return the problem of a template whose text is nowhere on this machine, with the command that
+    brings it; None for one whose text is here.
+    """
     if template.text is not None:
         return None
     version = load_templates().trl
     message = (
         f"the text of TRL {version}'s chat template {template.name} is not on this machine: "
-        f"no TRL that has it is installed for {python} or for launch, and no earlier command kept it"
+        f"no TRL that has it is installed for {python} or for launch, and no earlier command kept "
+        "it"
     )
-    cure = f"`pip install trl=={version} --no-deps` in launch's environment brings it: only this file is read"
+    cure = (
+        f"`pip install trl=={version} --no-deps` in launch's environment brings it: only this "
+        "file is read"
+    )
     return Problem("no_template_text", message, where, cure)
 
 
 def find_earlier_texts(
     finder: TemplateFinder, template: TrlTemplate, runs: Sequence[Path]
 ) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
-    """Yield those of the `runs` that were planned with another content of a template of TRL's, whose text is still
-    here: the folder, the plan's identity, and the digests of the forms."""
+    """Yield those of the `runs` that were planned with another content of a template of TRL's,
+    whose text is still here: the folder, the plan's identity, and the digests of the forms.
+    """
     for run in runs:
         plan = read_json_object(run / "plan.json")
         recorded = plan.get("chat_template")
@@ -149,11 +178,17 @@ def _own_templates() -> dict[str, Path]:
 
 
 def needs_begin_token(family: Family, template: object, tokenizer: object) -> bool | None:
-    """Return the `add_bos` that open-instruct insists on with a template and a tokenizer; None where it takes either.
+    """Return the `add_bos` that open-instruct insists on with a template and a tokenizer; None
+    where it takes either.
 
-    It looks for "olmo" in the tokenizer's path and in the template's name (dataset_transformation.py:785-791).
+    It looks for "olmo" in the tokenizer's path and in the template's name
+    (dataset_transformation.py:785-791).
     """
-    if family != Family.open_instruct or template is None or "olmo" not in str(tokenizer or "").lower():
+    if (
+        family != Family.open_instruct
+        or template is None
+        or "olmo" not in str(tokenizer or "").lower()
+    ):
         return None
     return "olmo" not in str(template)
 
@@ -168,9 +203,9 @@ def check_template(
     environ: Mapping[str, str],
     finder: TemplateFinder,
 ) -> None:
-    """Check that there is a template, with the marks that the trainer's masks need, and that preferences have that of
-    the run whose model they start from; a stage that names none takes the model's. `flags`: by name, their values;
-    `options`: those of TRL's entry, and patches.
+    """Check that there is a template, with the marks that the trainer's masks need, and that
+    preferences have that of the run whose model they start from; a stage that names none takes the
+    model's. `flags`: by name, their values; `options`: those of TRL's entry, and patches.
 
     Raises UserError: no_chat_template, no_generation_marks, other_chat_template.
     """
@@ -178,19 +213,49 @@ def check_template(
     folder = model.adapter.folder if model.adapter else model.local
     own = flags.get("tokenizer_name_or_path")
     tokenizer = Path(str(own)) if own else folder or hub_snapshot(model.reference, environ)
-    text, trl = _find_text(template, finder) if template else (read_template(tokenizer) if tokenizer else None, None)
-    if template is None and text is None and tokenizer and (tokenizer / "tokenizer_config.json").is_file():
-        message = f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
+    text, trl = (
+        _find_text(template, finder)
+        if template
+        else (read_template(tokenizer) if tokenizer else None, None)
+    )
+    if (
+        template is None
+        and text is None
+        and tokenizer
+        and (tokenizer / "tokenizer_config.json").is_file()
+    ):
+        message = (
+            f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template "
+            "is "
+            "not set"
+        )
         cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
         raise refusal("no_chat_template", message, model.provenance.where, cure)
-    is_marked = trl.marks_answers if trl else text is None or has_marks(text) or finder.has_training_form(text)
+    is_marked = (
+        trl.marks_answers
+        if trl
+        else text is None or has_marks(text) or finder.has_training_form(text)
+    )
     if flags.get("assistant_only_loss") is True and not is_marked:
-        what = f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
-        message = f"{what} does not mark the answers ({{% generation %}}), which {config.trainer.name}'s masks need"
-        sentence = "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: a loss on all turns"
+        what = (
+            f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
+        )
+        message = (
+            f"{what} does not mark the answers ({{% generation %}}), which "
+            f"{config.trainer.name}'s masks need"
+        )
+        sentence = (
+            "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: "
+            "a loss on all turns"
+        )
         cure = Cure(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
         raise refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
-    if template is None or folder is None or config.stage.kind == Kind.sft or "other_chat_template" in config.allow:
+    if (
+        template is None
+        or folder is None
+        or config.stage.kind == Kind.sft
+        or "other_chat_template" in config.allow
+    ):
         return
     run = folder.parent
     try:
@@ -200,7 +265,9 @@ def check_template(
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
     if not brings_template(folder, template, finder):
-        refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
+        refuse_other_template(
+            template, trained or "the tokenizer's own", f"the run in {run}", origins
+        )
 
 
 def brings_template(folder: Path | None, template: str, finder: TemplateFinder) -> bool | None:
@@ -225,9 +292,14 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
 
 
 def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:
-    """Return the template that flags (by name, their values), options and patches set: its name, of a user's file the
-    path. None: the tokenizer's own."""
-    values = [value for name, _, value in (option.partition("=") for option in options) if name in _OPTIONS]
+    """Return the template that flags (by name, their values), options and patches set: its name, of
+    a user's file the path. None: the tokenizer's own.
+    """
+    values = [
+        value
+        for name, _, value in (option.partition("=") for option in options)
+        if name in _OPTIONS
+    ]
     file = str(flags.get("chat_template_path") or next(iter(values), ""))
     if _OF_LAUNCH.fullmatch(file):
         return Path(file).stem
@@ -245,7 +317,11 @@ def read_template(folder: Path) -> str | None:
         text = load_json(folder / "tokenizer_config.json").get("chat_template")
         if isinstance(text, list):  # named variants
             text = next(entry["template"] for entry in text if entry["name"] == "default")
-        return text if isinstance(text, str) else load_json(folder / "chat_template.json")["chat_template"]
+        return (
+            text
+            if isinstance(text, str)
+            else load_json(folder / "chat_template.json")["chat_template"]
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
 
@@ -260,10 +336,15 @@ def _find_text(name: str, finder: TemplateFinder) -> tuple[str | None, TrlTempla
 
 
 def _possible_files(text: str) -> list[str]:
-    """Return the texts of files that would hold a tokenizer's template: with and without BOS and a last line's end, and
-    with either kind of line's end (TRL 1.16 has one file with `\\r\\n`)."""
+    """Return the texts of files that would hold a tokenizer's template: with and without BOS and a
+    last line's end, and with either kind of line's end (TRL 1.16 has one file with `\\r\\n`).
+    """
     bare = text.replace("\r\n", "\n").strip()
-    files = [f"{form}{end}" for form in (bare, bare.removeprefix(_BOS), f"{_BOS}{bare}") for end in ("", "\n")]
+    files = [
+        f"{form}{end}"
+        for form in (bare, bare.removeprefix(_BOS), f"{_BOS}{bare}")
+        for end in ("", "\n")
+    ]
     return files + [file.replace("\n", "\r\n") for file in files]
 
 

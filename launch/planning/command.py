@@ -1,4 +1,5 @@
-"""How a run is started: the command with what the worker is told (patches, options, expectations), and the environment.
+"""How a run is started: the command with what the worker is told (patches, options, expectations),
+and the environment.
 
 The worker checks patches and options again; the keys and values of expectations are those of
 launch/worker/expectations.py. What the recipe leaves open is not checked.
@@ -30,13 +31,15 @@ from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
 from launch.planning.rlvr import verifier_option
 
-# seconds that a node waits for the others to start; torch gives up after 600 (static_tcp_rendezvous.py:28), too early
-# where hundreds of nodes read Python from one file system
+# seconds that a node waits for the others to start; torch gives up after 600
+# (static_tcp_rendezvous.py:28), too early where hundreds of nodes read Python from one file system
 _RENDEZVOUS = ("--rdzv_conf", "timeout=1800")
 
 
 def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:
-    """Return what the worker runs: the script's path (the default one without a checkout), or the module's name."""
+    """Return what the worker runs: the script's path (the default one without a checkout), or the
+    module's name.
+    """
     if trainer.family == Family.trl:
         return trainer.entry
     return str((checkout or Path("external/open-instruct")) / trainer.entry)
@@ -53,7 +56,9 @@ def build_command(
     options: Sequence[str],
     trainer_argv: Sequence[str],
 ) -> tuple[str, ...]:
-    """Build the argument list of a run: `options` of launch's own entry, `trainer_argv` the rendered flags."""
+    """Build the argument list of a run: `options` of launch's own entry, `trainer_argv` the
+    rendered flags.
+    """
     trainer = config.trainer
     launcher: list[str] = []  # of Ray's trainers, which start their processes themselves
     if trainer.launcher == Launcher.torchrun:
@@ -69,7 +74,10 @@ def build_command(
         worker += ["--allow", name]
     for option in options:
         worker += ["--option", option]
-    worker += ["--script" if trainer.family == Family.open_instruct else "--entry", trainer_entry(trainer, checkout)]
+    worker += [
+        "--script" if trainer.family == Family.open_instruct else "--entry",
+        trainer_entry(trainer, checkout),
+    ]
     return (python, *launcher, *worker, "--", *trainer_argv)
 
 
@@ -83,15 +91,33 @@ def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[st
     if width.nodes == 1:
         argv += ["--main_process_port", "0"]
     else:
-        argv += ["--machine_rank", NODE_RANK, "--main_process_ip", MAIN_HOST, "--main_process_port", MAIN_PORT]
+        argv += [
+            "--machine_rank",
+            NODE_RANK,
+            "--main_process_ip",
+            MAIN_HOST,
+            "--main_process_port",
+            MAIN_PORT,
+        ]
         argv += _RENDEZVOUS
-    argv += ["--mixed_precision", "bf16" if parallel.precision == "bf16" else "no", "--dynamo_backend", "no"]
+    argv += [
+        "--mixed_precision",
+        "bf16" if parallel.precision == "bf16" else "no",
+        "--dynamo_backend",
+        "no",
+    ]
     if parallel.deepspeed_file:
-        # `auto` in the file would become 1.0 whatever the recipe says (accelerate accelerator.py:2224)
+        # `auto` in the file would become 1.0 whatever the recipe says (accelerate
+        # accelerator.py:2224)
         argv += ["--deepspeed_config_file", str(parallel.deepspeed_file)]
         if width.nodes > 1:
             argv += ["--deepspeed_multinode_launcher", "standard"]
-        argv += ["--gradient_accumulation_steps", str(batch.accumulation), "--gradient_clipping", repr(clip or 0.0)]
+        argv += [
+            "--gradient_accumulation_steps",
+            str(batch.accumulation),
+            "--gradient_clipping",
+            repr(clip or 0.0),
+        ]
     return argv
 
 
@@ -100,13 +126,17 @@ def _torchrun(parallel: Parallel) -> list[str]:
     if width.nodes == 1:
         return ["torch.distributed.run", "--standalone", "--nproc_per_node", str(width.world_size)]
     argv = ["torch.distributed.run", "--nnodes", str(width.nodes), "--node_rank", NODE_RANK]
-    argv += ["--master_addr", MAIN_HOST, "--master_port", MAIN_PORT]  # static: the first node has rank 0
+    # static: the first node has rank 0
+    argv += ["--master_addr", MAIN_HOST, "--master_port", MAIN_PORT]
     argv += _RENDEZVOUS
     return [*argv, "--nproc_per_node", str(width.local)]
 
 
-def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
-    """Return the ids of the trainer's patches that this run wants, with `=VALUE` where a patch takes a value.
+def choose_patches(
+    config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
+) -> tuple[str, ...]:
+    """Return the ids of the trainer's patches that this run wants, with `=VALUE` where a patch
+    takes a value.
 
     The order is that of the trainer's file, and that of their application.
     """
@@ -117,15 +147,21 @@ def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags
 def patch_conditions(
     config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
 ) -> dict[str, bool | str | None]:
-    """Return by id whether this run wants a patch, or its VALUE; every run of its trainers wants one without a line."""
+    """Return by id whether this run wants a patch, or its VALUE; every run of its trainers wants
+    one without a line.
+    """
     on_cpu, zero_stage = parallel.width.device == Device.cpu, parallel.zero_stage or 0
     values = values_of(flags.flags)
     packs = config.trainer.always_packs or values.get("packing") is True
     template = _template_file(flags)
     return {
-        "adapter_inputs": bool(values.get("use_lora") and not values.get("lora_dropout") and not zero_stage),
+        "adapter_inputs": bool(
+            values.get("use_lora") and not values.get("lora_dropout") and not zero_stage
+        ),
         "balanced_batches": config.recipe.balanced,
-        "chat_template": template if template and Path(template).stem == values.get("chat_template_name") else None,
+        "chat_template": template
+        if template and Path(template).stem == values.get("chat_template_name")
+        else None,
         "cuda_memory_on_cpu": on_cpu,
         "deepspeed_on_cpu": on_cpu and zero_stage > 0,
         "dpo_cpu_device": on_cpu,
@@ -143,8 +179,12 @@ def patch_conditions(
     }
 
 
-def choose_options(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
-    """Return the options of launch's entry for TRL that this run wants, likewise; none for another trainer."""
+def choose_options(
+    config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
+) -> tuple[str, ...]:
+    """Return the options of launch's entry for TRL that this run wants, likewise; none for another
+    trainer.
+    """
     if config.trainer.family != Family.trl:
         return ()
     recipe = config.recipe
@@ -167,32 +207,47 @@ def _template_file(flags: Flags) -> str | None:
 
 
 def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" if isinstance(value, str) else name for name, value in wanted.items() if value)
+    return tuple(
+        f"{name}={value}" if isinstance(value, str) else name
+        for name, value in wanted.items()
+        if value
+    )
 
 
-_NOT_DECISIVE = ("adapter_inputs", "lengths", "olmo_core_first_checkpoint")  # they leave the numbers as they are
+# they leave the numbers as they are
+_NOT_DECISIVE = ("adapter_inputs", "lengths", "olmo_core_first_checkpoint")
 
 
 def is_decisive(wanted: str) -> bool:
-    """Whether a patch or an option decides what a run trains; what does not is no part of its identity."""
+    """Whether a patch or an option decides what a run trains; what does not is no part of its
+    identity.
+    """
     return wanted.partition("=")[0] not in _NOT_DECISIVE
 
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
-# fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own (sft_trainer.py:1140).
+# fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own
+# (sft_trainer.py:1140).
 _LIGER_FUSED = f"{_LIGER_LAYERS},fused_linear_cross_entropy"
-# With these flags the sequences of a rank's forward passes are not its samples: several ranks share one, or a flat row
-# is padded with positions that begin nothing.
-_SPLIT_SAMPLES = ("sequence_parallel_size", "cp_degree", "context_parallel_degree", "pad_to_multiple_of")
+# With these flags the sequences of a rank's forward passes are not its samples: several ranks share
+# one, or a flat row is padded with positions that begin nothing.
+_SPLIT_SAMPLES = (
+    "sequence_parallel_size",
+    "cp_degree",
+    "context_parallel_degree",
+    "pad_to_multiple_of",
+)
 # recipe key -> expectation, where they differ
 _NAMES_OF_EVIDENCE = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
 
 
 def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the `--expect` pairs of a plan: accelerate's state, and what the model, optimizer and batches show.
+    """Return the `--expect` pairs of a plan: accelerate's state, and what the model, optimizer and
+    batches show.
 
-    OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device are checked.
+    OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device
+    are checked.
     """
     if config.trainer.launcher == Launcher.ray:
         return {}
@@ -205,7 +260,8 @@ def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]
 def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     """Return the settings that the recipe requests, by the keys of the evidence.
 
-    A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the recipe.
+    A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the
+    recipe.
     """
     requested = _settings_of_recipe(config, parallel)
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
@@ -219,9 +275,15 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
 
 
 def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings of the recipe that nothing checks, because a flag of the user's stands in their place."""
+    """Return the settings of the recipe that nothing checks, because a flag of the user's stands in
+    their place.
+    """
     checked = requested_settings(config, parallel)
-    return {name: value for name, value in _settings_of_recipe(config, parallel).items() if name not in checked}
+    return {
+        name: value
+        for name, value in _settings_of_recipe(config, parallel).items()
+        if name not in checked
+    }
 
 
 def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str]:
@@ -248,7 +310,9 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
     if recipe.lora.rank is not None:
         requested["lora"] = str(recipe.lora.rank)
         quantized = recipe.lora.quantize != Quantization.none
-        requested["base_dtype"] = recipe.lora.quantize.value if quantized else parallel.precision.value
+        requested["base_dtype"] = (
+            recipe.lora.quantize.value if quantized else parallel.precision.value
+        )
         requested["first_update"] = "adapter"
     return {"dtype": parallel.precision.value, **requested}
 
@@ -261,21 +325,42 @@ def allowed_expectations(config: RootConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(allowed))
 
 
-# Variables of another scheduler or another launcher that would change what the trainer does: BEAKER_JOB_ID moves the
-# tokenised cache to a path of its own (finetune.py:428), BEAKER_EXPERIMENT_ID needs a folder of its own
-# (utils.py:1790), GIT_COMMIT makes it query GitHub without a time-out (utils.py:770); the others belong to an
-# enclosing launch.
-# BEAKER_ASSIGNED_CPU_COUNT stays: it only sets how many processes tokenise (dataset_transformation.py:1952).
+# Variables of another scheduler or another launcher that would change what the trainer does:
+# BEAKER_JOB_ID moves the tokenised cache to a path of its own (finetune.py:428),
+# BEAKER_EXPERIMENT_ID needs a folder of its own (utils.py:1790), GIT_COMMIT makes it query GitHub
+# without a time-out (utils.py:770); the others belong to an enclosing launch.
+# BEAKER_ASSIGNED_CPU_COUNT stays: it only sets how many processes tokenise
+# (dataset_transformation.py:1952).
 _FOREIGN = (
-    *("BEAKER_JOB_ID", "BEAKER_EXPERIMENT_ID", "BEAKER_WORKLOAD_ID", "BEAKER_NODE_HOSTNAME", "GIT_COMMIT"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_MIXED_PRECISION"),
+    *(
+        "BEAKER_JOB_ID",
+        "BEAKER_EXPERIMENT_ID",
+        "BEAKER_WORKLOAD_ID",
+        "BEAKER_NODE_HOSTNAME",
+        "GIT_COMMIT",
+    ),
+    *(
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    ),
+    *(
+        "ACCELERATE_USE_CPU",
+        "ACCELERATE_USE_DEEPSPEED",
+        "ACCELERATE_USE_FSDP",
+        "ACCELERATE_MIXED_PRECISION",
+    ),
     *("ACCELERATE_GRADIENT_CLIPPING", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"),
     *("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE"),
 )
 
-# Settings of torch's allocator: the first of them that is set counts. Older versions of torch read the second only,
-# ROCm also the third (torch c10/core/AllocatorConfig.h, c10/cuda/CUDAAllocatorConfig.h).
+# Settings of torch's allocator: the first of them that is set counts. Older versions of torch read
+# the second only, ROCm also the third (torch c10/core/AllocatorConfig.h,
+# c10/cuda/CUDAAllocatorConfig.h).
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _EXPANDABLE_SEGMENTS = "expandable_segments:True"
 
@@ -291,22 +376,28 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the variables that a run sets.
 
-    PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to GPUs, unless `environ`
-    sets torch's allocator itself; vLLM's sleep mode does not work with it.
+    PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to
+    GPUs, unless `environ` sets torch's allocator itself; vLLM's sleep mode does not work with it.
     """
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     if parallel.width.device == Device.cpu:
         variables["CUDA_VISIBLE_DEVICES"] = ""
         if parallel.width.world_size > 1 and not parallel.zero_stage:
-            variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
+            variables["ACCELERATE_USE_CPU"] = (
+                "true"  # accelerate's --cpu silently starts one process
+            )
     elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
     if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:
-        # its default is an absolute path of another cluster, which root creates silently (dpo_utils.py:191)
+        # its default is an absolute path of another cluster, which root creates silently
+        # (dpo_utils.py:191)
         variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
-    if checkout and (trainer.family == Family.open_instruct or trainer.kind == Kind.rlvr):  # verifiers may call it
+    # verifiers may call it
+    if checkout and (trainer.family == Family.open_instruct or trainer.kind == Kind.rlvr):
         inherited = environ.get("PYTHONPATH")
-        variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([inherited] if inherited else [])])
+        variables["PYTHONPATH"] = os.pathsep.join(
+            [str(checkout), *([inherited] if inherited else [])]
+        )
     return variables
 
 
@@ -336,7 +427,11 @@ class NodeRendezvous:
 
     def variables(self) -> dict[str, str]:
         """Return the placeholders as shell variables, by name without the dollar."""
-        values = {NODE_RANK: str(self.node_rank), MAIN_HOST: self.main_host, MAIN_PORT: str(self.main_port)}
+        values = {
+            NODE_RANK: str(self.node_rank),
+            MAIN_HOST: self.main_host,
+            MAIN_PORT: str(self.main_port),
+        }
         return {placeholder[1:]: value for placeholder, value in values.items()}
 
 
@@ -348,4 +443,6 @@ def fill_placeholders(command: Sequence[str], rendezvous: NodeRendezvous) -> tup
 
 def quote_argument(argument: str) -> str:
     """Quote an argument for a shell, which fills in the placeholders."""
-    return f'"{argument}"' if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT) else shlex.quote(argument)
+    return (
+        f'"{argument}"' if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT) else shlex.quote(argument)
+    )

@@ -1,4 +1,6 @@
-"""The data of a plan: the first rows of local data against the batch, and what is held out to evaluate on."""
+"""The data of a plan: the first rows of local data against the batch, and what is held out to
+evaluate on.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,31 @@ if TYPE_CHECKING:
     from launch.data.structure import DataStructure
 
 
-def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[DataStructure | None, ...]:
+def read_local_data(
+    config: RootConfig, inputs: Inputs, batch: Batch
+) -> tuple[DataStructure | None, ...]:
     """Return what the first rows of each entry of the mixture are; None for one that is not local.
 
-    Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch; all rows where
-    faulty ones are left out, to record how many.
+    Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch;
+    all rows where faulty ones are left out, to record how many.
 
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
     `launch.data.conversion.Conversion.rows`.
     """
     if not any(entry.data for entry in inputs.mixture):
         return (None,) * len(inputs.mixture)
-    from launch.data.structure import FIRST_ROWS, read_structure  # with readers and converters: hub data needs none
+    # with readers and converters: hub data needs none
+    from launch.data.structure import FIRST_ROWS, read_structure
 
     smallest = min(entry.share for entry in inputs.mixture)
-    rows = None if config.data.bad_rows == BadRows.skip else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
+    rows = (
+        None
+        if config.data.bad_rows == BadRows.skip
+        else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
+    )
     found = tuple(
-        read_structure(entry.data, rows) if entry.data and not entry.source.build else None for entry in inputs.mixture
+        read_structure(entry.data, rows) if entry.data and not entry.source.build else None
+        for entry in inputs.mixture
     )
     _check_split(inputs, found)
     _check_epoch(config, inputs, batch, found)
@@ -45,7 +55,9 @@ def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[D
 
 def describe_data(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> list[str]:
     """Describe each entry of the mixture in a line."""
-    return [_describe(entry, found) for entry, found in zip(inputs.mixture, structures, strict=True)]
+    return [
+        _describe(entry, found) for entry, found in zip(inputs.mixture, structures, strict=True)
+    ]
 
 
 def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
@@ -59,12 +71,17 @@ def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
 
 
 def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> None:
-    """Raise UserError (data_split) if all rows are known and the share to hold out leaves a side without any."""
+    """Raise UserError (data_split) if all rows are known and the share to hold out leaves a side
+    without any.
+    """
     for entry, structure in zip(inputs.mixture, structures, strict=True):
         if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
             continue
         if structure.all_ and structure.validation in (0, structure.read):
-            share, empty = entry.data.validation, "to validate" if structure.validation == 0 else "to train"
+            share, empty = (
+                entry.data.validation,
+                "to validate" if structure.validation == 0 else "to train",
+            )
             message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
             cure = Cure("set another share, or name a file with {0}", "data.validation=FILE")
             raise refusal("data_split", message, entry.source.provenance.where, cure)
@@ -73,7 +90,9 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
 def _check_epoch(
     config: RootConfig, inputs: Inputs, batch: Batch, structures: tuple[DataStructure | None, ...]
 ) -> None:
-    """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step takes."""
+    """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step
+    takes.
+    """
     if config.recipe.packing == Packing.bins:
         return  # a packed row holds several samples
     rows = _count_rows(inputs.mixture, structures)
@@ -82,23 +101,32 @@ def _check_epoch(
     where = inputs.mixture[0].source.provenance.where
     needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
     ahead = config.flags.get("async_steps", 8) if config.trainer.launcher == Launcher.ray else 1
-    steps = ahead if isinstance(ahead, int) else 1  # that open-instruct's GRPO samples ahead (grpo_fast.py:2247)
+    # that open-instruct's GRPO samples ahead (grpo_fast.py:2247)
+    steps = ahead if isinstance(ahead, int) else 1
     if rows < needed * steps and "data_small_epoch" not in config.allow:
         held_out = sum(structure.validation or 0 for structure in structures if structure)
-        message = f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, which is less than "
+        message = (
+            f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, "
+            "which is less than "
+        )
         is_rlvr = config.stage.kind == Kind.rlvr
         of = "a step" if steps == 1 else f"the {steps} steps that flags.async_steps samples ahead"
-        message += f"the {needed * steps} prompts of {of}" if is_rlvr else f"the global batch of {needed}"
+        message += (
+            f"the {needed * steps} prompts of {of}" if is_rlvr else f"the global batch of {needed}"
+        )
         key = "prompts_per_step" if is_rlvr else "global_batch_size"
         cure = Cure(
-            f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, or {{0}}",
+            f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, "
+            f"or {{0}}",
             "allow=[data_small_epoch]",
         )
         raise refusal("data_small_epoch", message, where, cure)
     _check_reference_pass(config, batch, rows, where)
 
 
-def _count_rows(mixture: Sequence[MixtureEntry], structures: Sequence[DataStructure | None]) -> int | None:
+def _count_rows(
+    mixture: Sequence[MixtureEntry], structures: Sequence[DataStructure | None]
+) -> int | None:
     """Return the rows that an epoch trains on; None where those of a data set are not known."""
     rows = 0
     for entry, structure in zip(mixture, structures, strict=True):
@@ -115,11 +143,13 @@ def count_steps(
     structures: Sequence[DataStructure | None],
     samples: int | None,
 ) -> int | None:
-    """Return the optimizer steps of all epochs; None where the rows are not known, or several share one.
+    """Return the optimizer steps of all epochs; None where the rows are not known, or several share
+    one.
 
-    `samples`: the samples that were tokenised, where they are counted. Ranks share an epoch's micro batches, and the
-    last step may be short (accelerate's BatchSamplerShard, then finetune.py:684 and transformers' trainer.py); RLVR and
-    dpo.py leave an incomplete one out (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
+    `samples`: the samples that were tokenised, where they are counted. Ranks share an epoch's micro
+    batches, and the last step may be short (accelerate's BatchSamplerShard, then finetune.py:684
+    and transformers' trainer.py); RLVR and dpo.py leave an incomplete one out
+    (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
     """
     rows = samples or _count_rows(mixture, structures)
     if rows is None or config.recipe.packing == Packing.bins or config.trainer.always_packs:
@@ -127,7 +157,9 @@ def count_steps(
     if config.stage.kind == Kind.rlvr or config.trainer.name == OLMO_CORE_DPO:
         steps = rows * (config.recipe.samples_per_prompt or 1) // batch.global_
     else:
-        steps = math.ceil(math.ceil(math.ceil(rows / batch.per_device) / batch.width) / batch.accumulation)
+        steps = math.ceil(
+            math.ceil(math.ceil(rows / batch.per_device) / batch.width) / batch.accumulation
+        )
     return steps * config.recipe.epochs
 
 
@@ -146,20 +178,32 @@ def few_steps_warnings(
         steps, where = counted, origins.of("data.mix").where
     if steps is None or steps > FEW_STEPS:
         return ()
-    message = f"nothing can be learnt in {'1 optimizer step' if steps == 1 else f'{steps} optimizer steps'}: "
+    message = (
+        "nothing can be learnt in "
+        f"{'1 optimizer step' if steps == 1 else f'{steps} optimizer steps'}: "
+    )
     message += "a warm-up begins at a learning rate of 0; the run proves everything else"
     cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
     return (Problem("few_steps", message, where, cure),)
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
-    """dpo.py fills the last batch of its reference pass up with the first rows, once (data_loader.py:288): fewer rows
-    than half of that batch fail in a reshape. Raises UserError: data_small_reference."""
+    """dpo.py fills the last batch of its reference pass up with the first rows, once
+    (data_loader.py:288): fewer rows than half of that batch fail in a reshape. Raises UserError:
+    data_small_reference.
+    """
     size = REFERENCE_ROWS * batch.per_device * batch.width
     if config.trainer.name == OLMO_CORE_DPO and 2 * rows < size:
-        message = f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than half: data has {rows}"
+        message = (
+            f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than "
+            f"half: data has {rows}"
+        )
         most = 2 * rows // (REFERENCE_ROWS * batch.width)
-        cure = f"set recipe.per_device_batch_size to at most {most}" if most else f"add rows: at least {size // 2}"
+        cure = (
+            f"set recipe.per_device_batch_size to at most {most}"
+            if most
+            else f"add rows: at least {size // 2}"
+        )
         raise refusal("data_small_reference", message, where, cure)
 
 
@@ -179,8 +223,11 @@ def check_validation(config: RootConfig, origins: Origins) -> None:
         raise UserError(problems)
 
 
-def check_evaluation(config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]) -> None:
-    """Check that TRL finds the data which a flag has it evaluate on (trl/scripts/sft.py:107, trl/scripts/dpo.py:105).
+def check_evaluation(
+    config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]
+) -> None:
+    """Check that TRL finds the data which a flag has it evaluate on (trl/scripts/sft.py:107,
+    trl/scripts/dpo.py:105).
 
     Local data has no other split than that to train on and the one that data.validation makes.
 
@@ -202,28 +249,51 @@ def check_evaluation(config: RootConfig, flags: Mapping[str, Flag], mixture: Seq
         return
     value = str(flag.value).lower()
     message = f"with flags.{name}={value} {config.trainer.name} {why}"
-    raise refusal("no_validation", message, flag.provenance.where, Cure("set {0} or to a file", f"{_KEY}=0.02"))
+    raise refusal(
+        "no_validation",
+        message,
+        flag.provenance.where,
+        Cure("set {0} or to a file", f"{_KEY}=0.02"),
+    )
 
 
 def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:
-    """Return the warning best_not_saved where it applies: an evaluation at a step without a checkpoint."""
+    """Return the warning best_not_saved where it applies: an evaluation at a step without a
+    checkpoint.
+    """
     evaluated, saved = config.recipe.eval_steps, config.recipe.checkpoint_steps
-    if config.data.validation is None or evaluated is None or saved is None or evaluated % saved == 0:
+    if (
+        config.data.validation is None
+        or evaluated is None
+        or saved is None
+        or evaluated % saved == 0
+    ):
         return ()
-    message = f"recipe.eval_steps={evaluated} evaluates between checkpoints, so the best one may not be saved"
+    message = (
+        f"recipe.eval_steps={evaluated} evaluates between checkpoints, so the best one may "
+        "not be saved"
+    )
     cure = f"set recipe.eval_steps to a multiple of recipe.checkpoint_steps ({saved})"
     return (Problem("best_not_saved", message, "recipe.eval_steps", cure),)
 
 
 def describe_schedule(config: RootConfig) -> str | None:
-    """Describe what is held out and when the trainer evaluates on it; None without validation data."""
+    """Describe what is held out and when the trainer evaluates on it; None without validation
+    data.
+    """
     value, recipe = config.data.validation, config.recipe
     if value is None:
         return None
     held_out = f"{value:.4g} of the rows" if isinstance(value, float) else str(value)
     if not config.trainer.validation_flags:
-        return f"{held_out}, kept for `launch eval`; {config.trainer.name} does not evaluate while it trains"
-    evaluated = f"every {recipe.eval_steps} steps and at the end" if recipe.eval_steps else "at the end"
+        return (
+            f"{held_out}, kept for `launch eval`; {config.trainer.name} does not evaluate "
+            "while "
+            "it trains"
+        )
+    evaluated = (
+        f"every {recipe.eval_steps} steps and at the end" if recipe.eval_steps else "at the end"
+    )
     stop = f"; stops after {recipe.early_stop} without a lower loss" if recipe.early_stop else ""
     return f"{held_out}, evaluated {evaluated}{stop}"
 
@@ -235,8 +305,14 @@ def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if (is_number and 0 < value < 1) or (isinstance(value, str) and value):
         return []
-    wanted = "must be above 0 and below 1" if is_number else "must be a fraction of the rows or a path"
-    return [Problem("bad_validation", f"{_KEY} {wanted}, got {value!r}", where, f"for example {_KEY}=0.02")]
+    wanted = (
+        "must be above 0 and below 1" if is_number else "must be a fraction of the rows or a path"
+    )
+    return [
+        Problem(
+            "bad_validation", f"{_KEY} {wanted}, got {value!r}", where, f"for example {_KEY}=0.02"
+        )
+    ]
 
 
 def _schedule_problems(config: RootConfig, origins: Origins) -> list[Problem]:
@@ -247,17 +323,24 @@ def _schedule_problems(config: RootConfig, origins: Origins) -> list[Problem]:
         if value is not None and config.data.validation is None and config.trainer.validation_flags:
             message = f"recipe.{key}={value} needs validation data"
             cure = Cure("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
-            problems.append(Problem("no_validation", message, origins.of(f"recipe.{key}").where, cure))
+            problems.append(
+                Problem("no_validation", message, origins.of(f"recipe.{key}").where, cure)
+            )
     if recipe.eval_steps and recipe.max_steps and recipe.eval_steps > recipe.max_steps:
-        message = f"recipe.eval_steps={recipe.eval_steps} is more than recipe.max_steps={recipe.max_steps}"
+        message = (
+            f"recipe.eval_steps={recipe.eval_steps} is more than "
+            f"recipe.max_steps={recipe.max_steps}"
+        )
         cure = Cure("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
         problems.append(Problem("eval_never", message, origins.of("recipe.eval_steps").where, cure))
     return problems
 
 
 def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
-    """Check that every evaluation has a checkpoint: the best one becomes the model (transformers loads it at the end,
-    and asks for the same of --save_steps and --eval_steps, training_args.py:1749-1775)."""
+    """Check that every evaluation has a checkpoint: the best one becomes the model (transformers
+    loads it at the end, and asks for the same of --save_steps and --eval_steps,
+    training_args.py:1749-1775).
+    """
     recipe, where = config.recipe, origins.of("recipe.early_stop").where
     if recipe.early_stop is None or config.data.validation is None:
         return []
@@ -268,7 +351,11 @@ def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
         return [Problem("early_stop_checkpoints", f"{needs} recipe.eval_steps", where, cure)]
     if recipe.checkpoint_steps != recipe.eval_steps:
         saved = "null" if recipe.checkpoint_steps is None else recipe.checkpoint_steps
-        message = f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, eval_steps {recipe.eval_steps}"
+        message = (
+            f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, "
+            "eval_steps "
+            f"{recipe.eval_steps}"
+        )
         cure = Cure("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")
         return [Problem("early_stop_checkpoints", message, where, cure)]
     return []

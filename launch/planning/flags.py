@@ -1,4 +1,6 @@
-"""Every flag of a run, its value and where that comes from: trainer file, recipe, `launch` itself or the user."""
+"""Every flag of a run, its value and where that comes from: trainer file, recipe, `launch` itself
+or the user.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,14 @@ INSTEAD = {
 
 
 def format_flag_value(value: object) -> str:
-    """Return a flag's value as a command line has it; a list with its items quoted where they need it."""
+    """Return a flag's value as a command line has it; a list with its items quoted where they need
+    it.
+    """
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
-    return shlex.join(str(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
+    return (
+        shlex.join(str(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
+    )
 
 
 # of a flag's name and its entry in plan.json
@@ -91,13 +97,15 @@ def build_flags(
 ) -> Flags:
     """Build all flags of a run. `paths` are the computed ones: `output` and `tokenized_cache`.
 
-    Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag, refused_flag, refused_value,
-    out_of_range.
+    Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,
+    refused_flag, refused_value, out_of_range.
     """
     problems: list[Problem] = []
     computed, subset, mixture = _computed(composed, batch, parallel, inputs, paths)
     from_recipe = _from_recipe(composed, lora, template, problems)
-    validation = _validation_flags(composed, batch) if composed.config.data.validation is not None else {}
+    validation = (
+        _validation_flags(composed, batch) if composed.config.data.validation is not None else {}
+    )
     flags = {
         **computed,
         **validation,
@@ -105,7 +113,9 @@ def build_flags(
         **_from_trainer(composed, parallel, with_adapter=lora is not None),
     }
     implied = ray_flags(composed.config, parallel.width)
-    flags |= {name: Flag(value, Provenance(Origin.launcher, None)) for name, value in implied.items()}
+    flags |= {
+        name: Flag(value, Provenance(Origin.launcher, None)) for name, value in implied.items()
+    }
     warnings = _add_user_flags(composed, flags, problems)
     problems += _add_begin_token(composed, flags)
     problems += _refused_values(composed, flags)
@@ -128,7 +138,9 @@ def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:
 def _computed(
     composed: Composed, batch: Batch, parallel: Parallel, inputs: Inputs, paths: Mapping[str, str]
 ) -> tuple[dict[str, Flag], str | None, str | None]:
-    """Return what `launch` computes, by the trainer's own flags, and two options: see `build_data_flags`."""
+    """Return what `launch` computes, by the trainer's own flags, and two options: see
+    `build_data_flags`.
+    """
     config, origins = composed.config, composed.origins
     launcher = Provenance(Origin.launcher, None)
     data, subset, mixture = build_data_flags(inputs.mixture, config.trainer)
@@ -164,7 +176,9 @@ def _from_recipe(
         if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 message = f"{trainer.name} does not map recipe.{key}"
-                cure = f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
+                cure = (
+                    f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
+                )
                 problems.append(Problem("unmapped_recipe", message, f"trainer.recipe.{key}", cure))
             continue
         try:
@@ -181,7 +195,9 @@ def _from_recipe(
 
 
 def _from_trainer(composed: Composed, parallel: Parallel, *, with_adapter: bool) -> dict[str, Flag]:
-    """Return the trainer file's own flags: those of every run, then those for a CPU and for an adapter."""
+    """Return the trainer file's own flags: those of every run, then those for a CPU and for an
+    adapter.
+    """
     trainer, origins = composed.config.trainer, composed.origins
     flags = {}
     for name, value in trainer.flags.items():
@@ -204,27 +220,38 @@ def _validation_flags(composed: Composed, batch: Batch) -> dict[str, Flag]:
     provenance = composed.origins.of("data.validation")
     flags = composed.config.trainer.validation_flags
     return {
-        name: Flag(batch.per_device if value == "{per_device}" else value, provenance) for name, value in flags.items()
+        name: Flag(batch.per_device if value == "{per_device}" else value, provenance)
+        for name, value in flags.items()
     }
 
 
 def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem]:
-    """Add --add_bos where open-instruct insists on it. Returns the problem of a user's own value that it refuses."""
+    """Add --add_bos where open-instruct insists on it. Returns the problem of a user's own value
+    that it refuses.
+    """
     trainer, template = composed.config.trainer, flags.get("chat_template_name")
     tokenizer = flags.get("tokenizer_name_or_path") or flags.get(trainer.launch.get("model", ""))
     if template is None or tokenizer is None:
         return []
-    needed, given = needs_begin_token(trainer.family, template.value, tokenizer.value), flags.get("add_bos")
+    needed, given = (
+        needs_begin_token(trainer.family, template.value, tokenizer.value),
+        flags.get("add_bos"),
+    )
     if given is None and needed:
         flags["add_bos"] = Flag(True, Provenance(Origin.launcher, None))
     if given is None or needed is None or bool(given.value) is needed:
         return []
-    message = f"with the template {template.value} the tokenizer {tokenizer.value} needs add_bos={str(needed).lower()}"
+    message = (
+        f"with the template {template.value} the tokenizer {tokenizer.value} needs "
+        f"add_bos={str(needed).lower()}"
+    )
     return [Problem("olmo_begin_token", message, given.provenance.where, "remove the flag")]
 
 
 def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
-    """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a key."""
+    """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a
+    key.
+    """
     problems = []
     for name, refused in composed.config.trainer.refused_values.items():
         flag = flags.get(name)
@@ -232,7 +259,8 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         requested = _value_at(composed, refused.undoes) if refused.undoes else True
         if flag is None or id in composed.config.allow or requested in (None, False):
             continue
-        if refused.undoes and flag.provenance.origin == Origin.launcher:  # the trainer's own, before the key's flags
+        # the trainer's own, before the key's flags
+        if refused.undoes and flag.provenance.origin == Origin.launcher:
             continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
         text = format_value(flag.value)
@@ -240,7 +268,9 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         differs = refused.matching is not None and not re.fullmatch(refused.matching, text)
         if too_low or differs or (refused.containing is not None and refused.containing in text):
             undoes = f" undoes {refused.undoes}={format_value(requested)}" if refused.undoes else ""
-            cure = Cure("remove it, or set {1}", f"~flags.{name}", f"allow=[{id}]") if undoes else None
+            cure = (
+                Cure("remove it, or set {1}", f"~flags.{name}", f"allow=[{id}]") if undoes else None
+            )
             message = f"--{name} {text if undoes else flag.value}{undoes}: {refused.why}"
             problems.append(Problem(id, message, flag.provenance.where, cure))
     return problems
@@ -278,7 +308,9 @@ def _out_of_range(composed: Composed, refused: Collection[str | None]) -> list[P
     """
     problems = []
     trainer, allow = composed.config.trainer, composed.config.allow
-    keys = {name: key for key, mapping in trainer.recipe.items() for name in _flags_with_value(mapping)}
+    keys = {
+        name: key for key, mapping in trainer.recipe.items() for name in _flags_with_value(mapping)
+    }
     for name, value in composed.config.flags.items():
         where = composed.origins.of(f"flags.{name}").where or f"flags.{name}"
         problem = flag_problem(name, composed.config.recipe, keys.get(name), value, where)
@@ -292,35 +324,55 @@ def _flags_with_value(mapping: Any) -> frozenset[str]:
     """Return the flags whose value is the recipe key's own."""
     if isinstance(mapping, str):
         return frozenset({mapping})
-    return frozenset(str(name) for flags in mapping.values() for name, value in flags.items() if value == "{value}")
+    return frozenset(
+        str(name)
+        for flags in mapping.values()
+        for name, value in flags.items()
+        if value == "{value}"
+    )
 
 
 def _remote_code(flags: Mapping[str, Flag], model: str) -> list[Problem]:
-    """Show what a file lets a model do, by a flag or in the JSON of one (TRL's model_init_kwargs)."""
+    """Show what a file lets a model do, by a flag or in the JSON of one (TRL's
+    model_init_kwargs).
+    """
     return [
         Problem(
             "remote_code",
-            f"--{name} lets the Python files that come with {model} and its tokenizer run with your rights",
+            f"--{name} lets the Python files that come with {model} and its tokenizer run with "
+            "your rights",
             flag.provenance.where,
             "remove it, unless you have read them or trust their author",
         )
         for name, flag in flags.items()
-        if flag.provenance.origin != Origin.override and _TRUSTS.search(json.dumps({name: flag.value}, default=str))
+        if flag.provenance.origin != Origin.override
+        and _TRUSTS.search(json.dumps({name: flag.value}, default=str))
     ]
 
 
 def _high_learning_rate(flag: Flag | None) -> list[Problem]:
     if flag is None or not isinstance(flag.value, int | float) or flag.value <= HIGH_LEARNING_RATE:
         return []
-    message = f"a learning rate of {flag.value:g} is above {HIGH_LEARNING_RATE:g}, where nearly every model diverges"
-    return [Problem("high_learning_rate", message, flag.provenance.where, "fine-tuning takes 1e-7 to 1e-3")]
+    message = (
+        f"a learning rate of {flag.value:g} is above {HIGH_LEARNING_RATE:g}, where nearly "
+        "every model diverges"
+    )
+    return [
+        Problem(
+            "high_learning_rate", message, flag.provenance.where, "fine-tuning takes 1e-7 to 1e-3"
+        )
+    ]
 
 
-def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[Problem]) -> list[Problem]:
+def _add_user_flags(
+    composed: Composed, flags: dict[str, Flag], problems: list[Problem]
+) -> list[Problem]:
     """Add the user's `flags.NAME=`; computed and refused flags are problems. Returns warnings."""
     trainer, allow = composed.config.trainer, composed.config.allow
     computed = {flag: key for key, flag in trainer.launch.items()}
-    recipe_keys = {flag: key for key, entry in trainer.recipe.items() for flag in flags_of_key(entry)}
+    recipe_keys = {
+        flag: key for key, entry in trainer.recipe.items() for flag in flags_of_key(entry)
+    }
     warnings = []
     for name, value in composed.config.flags.items():
         provenance = composed.origins.of(f"flags.{name}")
@@ -332,15 +384,24 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
             problems.append(Problem("refused_flag", f"--{name}: {trainer.refused[name]}", where))
         else:
             if name in trainer.unread:
-                warnings.append(Problem("unread_flag", f"{trainer.name} accepts --{name} and never reads it", where))
+                warnings.append(
+                    Problem(
+                        "unread_flag", f"{trainer.name} accepts --{name} and never reads it", where
+                    )
+                )
             key = recipe_keys.get(name)
             if key is not None and _undoes_request(composed, key, name, value, flags.get(name)):
                 requested = format_value(_value_at(composed, f"recipe.{key}"))
-                message = f"--{name} {format_value(value)} undoes recipe.{key}={requested}, which is set as well"
+                message = (
+                    f"--{name} {format_value(value)} undoes recipe.{key}={requested}, which "
+                    "is set as well"
+                )
                 found = warnings if "flag_over_recipe" in allow else problems
                 found.append(Problem("flag_over_recipe", message, where, "remove one of the two"))
             # a flag that is the key's own, and those of an adapter
-            elif key is not None and (isinstance(trainer.recipe[key], str) or key.startswith("lora.")):
+            elif key is not None and (
+                isinstance(trainer.recipe[key], str) or key.startswith("lora.")
+            ):
                 message = f"--{name} is recipe.{key}; flags.{name} wins"
                 instead = "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}"
                 cure = Cure("set {0}", Way((instead,), removes=f"flags.{name}"))
@@ -349,14 +410,24 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
     return warnings
 
 
-def _undoes_request(composed: Composed, key: str, name: str, value: Any, from_recipe: Flag | None) -> bool:
-    """Whether a flag contradicts a recipe key that the user has set, on the line or in a file of their own.
+def _undoes_request(
+    composed: Composed, key: str, name: str, value: Any, from_recipe: Flag | None
+) -> bool:
+    """Whether a flag contradicts a recipe key that the user has set, on the line or in a file of
+    their own.
 
-    A number that a mapping only sets beside the key's value (save_total_limit) is a default, and contradicts nothing.
+    A number that a mapping only sets beside the key's value (save_total_limit) is a default, and
+    contradicts nothing.
     """
     provenance, entry = composed.origins.of(f"recipe.{key}"), composed.config.trainer.recipe[key]
-    is_shipped = provenance.origin != Origin.override and str(provenance.where).startswith("configs/")
-    if is_shipped or provenance.where is None or (from_recipe.value if from_recipe else False) == value:
+    is_shipped = provenance.origin != Origin.override and str(provenance.where).startswith(
+        "configs/"
+    )
+    if (
+        is_shipped
+        or provenance.where is None
+        or (from_recipe.value if from_recipe else False) == value
+    ):
         return False
     if isinstance(entry, str):
         return True

@@ -1,7 +1,9 @@
-"""A plan's identity, eight hex digits over whatever determines the run, and the run's name and folder, which carry it.
+"""A plan's identity, eight hex digits over whatever determines the run, and the run's name and
+folder, which carry it.
 
-The identity is the same on every machine. It covers the content of local inputs by digests, on which the caches of
-tokenised data and log-probs depend too; each file is read once, as digests are cached by path, size and times.
+The identity is the same on every machine. It covers the content of local inputs by digests, on
+which the caches of tokenised data and log-probs depend too; each file is read once, as digests are
+cached by path, size and times.
 """
 
 from __future__ import annotations
@@ -25,18 +27,28 @@ from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import versioned
 
 DIGITS = 8
-NAME = "{name}"  # stands for a run's name until its identity, a digest of what was rendered, is known
-_TAG = 64  # characters; wandb refuses longer tags, and open-instruct makes the run's name one (finetune.py:465)
-# of what the identity of an existing stage depends on, or of what is rendered for it: a change raises it, and folders
-# of every version stay readable (launch.execution.same_run). It is recorded beside the identity, and not hashed.
-# 2 of TRL's trainers: launch's own entry in place of TRL's patched scripts; it trains the same.
-# 2 of open-instruct's and 3 of TRL's: the demo stages save checkpoints.
-# 4 of TRL's: the stages of RLVR have a reward for completions without an end.
-# 3 of open-instruct's: Tulu 3's SFT stages have the gradient of the sum over tokens.
+NAME = (
+    "{name}"  # stands for a run's name until its identity, a digest of what was rendered, is known
+)
+# characters; wandb refuses longer tags, and open-instruct makes the run's name one
+# (finetune.py:465)
+_TAG = 64
+# of what the identity of an existing stage depends on, or of what is rendered for it: a change
+# raises it, and folders of every version stay readable (launch.execution.same_run). It is recorded
+# beside the identity, and not hashed. 2 of TRL's trainers: launch's own entry in place of TRL's
+# patched scripts; it trains the same. 2 of open-instruct's and 3 of TRL's: the demo stages save
+# checkpoints. 4 of TRL's: the stages of RLVR have a reward for completions without an end. 3 of
+# open-instruct's: Tulu 3's SFT stages have the gradient of the sum over tokens.
 IDENTITY_VERSIONS = {Family.open_instruct: 3, Family.trl: 4}
 # the files that transformers reads a tokenizer and its chat template from
 TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "tokenizer.model",
+    ),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
 
@@ -57,16 +69,20 @@ def tracked_name(stage: str, name: str) -> str:
 
 
 def texts_with_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
-    """Return the texts that carry a run's name: its folder, its model's and its name in a tracker."""
+    """Return the texts that carry a run's name: its folder, its model's and its name in a
+    tracker.
+    """
     folder = run_folder(runs, stage, name)
     return str(folder), str(folder / "model"), tracked_name(stage, name)
 
 
-def compute_identity(parts: Mapping[str, Any], places: Mapping[Path, str], content: Mapping[Path, str]) -> str:
+def compute_identity(
+    parts: Mapping[str, Any], places: Mapping[Path, str], content: Mapping[Path, str]
+) -> str:
     """Compute the identity of JSON-like `parts`, without the machine's paths.
 
-    `places` are folders whose absolute paths become a placeholder (`{runs}`); `content` are local inputs, which become
-    their name and content digest.
+    `places` are folders whose absolute paths become a placeholder (`{runs}`); `content` are local
+    inputs, which become their name and content digest.
     """
     names = {str(path): f"{path.name}@{digest}" for path, digest in content.items()}
     names.update({str(path): placeholder for path, placeholder in places.items()})
@@ -83,12 +99,17 @@ def compute_identity(parts: Mapping[str, Any], places: Mapping[Path, str], conte
             return [neutral(inner) for inner in value]
         return value
 
-    text = json.dumps(neutral(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:DIGITS]  # names need not be UTF-8
+    text = json.dumps(
+        neutral(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
+    )
+    # names need not be UTF-8
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:DIGITS]
 
 
 def content_key(content: Mapping[Path, str]) -> str:
-    """Return a short key over the content of local inputs, for caches that depend on it; `hub` without local inputs."""
+    """Return a short key over the content of local inputs, for caches that depend on it; `hub`
+    without local inputs.
+    """
     if not content:
         return "hub"
     joined = "\n".join(sorted(f"{path.name}@{digest}" for path, digest in content.items()))
@@ -97,7 +118,9 @@ def content_key(content: Mapping[Path, str]) -> str:
 
 @dataclass(frozen=True)
 class InputContent:
-    """The content of a plan's local inputs, and the folders, below the cache, of data that depends on it."""
+    """The content of a plan's local inputs, and the folders, below the cache, of data that depends
+    on it.
+    """
 
     digests: Mapping[Path, str]
     tokenized: str
@@ -113,8 +136,9 @@ def read_content(
     *,
     template: ChatTemplate | None,
 ) -> InputContent:
-    """Digest the local inputs and a chat template that is TRL's or the user's, and name the folders of what is cached
-    of them."""
+    """Digest the local inputs and a chat template that is TRL's or the user's, and name the folders
+    of what is cached of them.
+    """
     content = _digest_inputs(inputs, digest)
     if template is not None and template.file is not None:
         is_users = Path(template.name).is_absolute()
@@ -128,18 +152,21 @@ def read_content(
 
 
 def _reference_key(content: Mapping[Path, str], trainer: str, parallel: Parallel) -> str:
-    """Return a folder name for reference log-probs, which upstream keys by names alone (dpo_utils.py:369-383).
+    """Return a folder name for reference log-probs, which upstream keys by names alone
+    (dpo_utils.py:369-383).
 
-    dpo.py's model is OLMo-core's and dpo_tune_cache.py's is transformers', and each reads the other's file. DeepSpeed's
-    numerics differ, too: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference that one GPU
-    had computed without it, so that the first loss was not ln 2.
+    dpo.py's model is OLMo-core's and dpo_tune_cache.py's is transformers', and each reads the
+    other's file. DeepSpeed's numerics differ, too: on two H200s the policy's first log-probs under
+    ZeRO-3 were 0.4% off a reference that one GPU had computed without it, so that the first loss
+    was not ln 2.
     """
     return f"{content_key(content)}-{trainer}-{'deepspeed' if parallel.zero_stage else 'plain'}"
 
 
 def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
-    """Return `digest` with the model identified by the plan whose run makes it, so that it is the same before and after
-    that run."""
+    """Return `digest` with the model identified by the plan whose run makes it, so that it is the
+    same before and after that run.
+    """
 
     def digest_or_run(path: Path) -> str | None:
         if path == model.content:
@@ -150,7 +177,9 @@ def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
 
 
 def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
-    """Digest the local inputs that exist; what this machine builds is identified by its builder's key instead."""
+    """Digest the local inputs that exist; what this machine builds is identified by its builder's
+    key instead.
+    """
     sources = [inputs.model, *(entry.source for entry in inputs.mixture if not entry.data)]
     digests = {entry.data.folder: entry.data.key for entry in inputs.mixture if entry.data}
     for source in sources:
@@ -163,28 +192,38 @@ def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
 def digest_flag_files(
     flags: Mapping[str, Any], digest: Digest, cwd: Path, made_later: Path | None = None
 ) -> dict[str, str]:
-    """Digest the files, and the folders of tokenizers and models, that the user's own flags name, by flag.
+    """Digest the files, and the folders of tokenizers and models, that the user's own flags name,
+    by flag.
 
-    `made_later`: a model that another run makes, which is identified by that run whether it is there yet or not.
+    `made_later`: a model that another run makes, which is identified by that run whether it is
+    there yet or not.
     """
     digests = {}
     for name, value in flags.items():
         for text in value if isinstance(value, list) else [value]:
             path = _named_path(text, cwd)
-            content = digest(path) if path and not (made_later and path.is_relative_to(made_later)) else None
+            content = (
+                digest(path)
+                if path and not (made_later and path.is_relative_to(made_later))
+                else None
+            )
             if content:
                 digests[f"{name}={text}"] = content
     return digests
 
 
 def _named_path(text: object, cwd: Path) -> Path | None:
-    """Return the file or the folder of a tokenizer or a model that a flag's value names; None for any other value."""
+    """Return the file or the folder of a tokenizer or a model that a flag's value names; None for
+    any other value.
+    """
     if not isinstance(text, str) or not text:
         return None
     try:
         path = cwd / Path(text).expanduser()
         known = ("config.json", *TOKENIZER_FILES)
-        is_input = path.is_file() or (path.is_dir() and any((path / name).is_file() for name in known))
+        is_input = path.is_file() or (
+            path.is_dir() and any((path / name).is_file() for name in known)
+        )
     except (OSError, RuntimeError):  # longer than a path may be; a home that does not exist
         return None
     return path if is_input else None
@@ -193,10 +232,12 @@ def _named_path(text: object, cwd: Path) -> Path | None:
 def _digest_tokenized_inputs(
     inputs: Inputs, tokenizer: object, content: Mapping[Path, str], digest: Digest, cwd: Path
 ) -> dict[Path, str]:
-    """Digest what tokenised data depends on: the data and the tokenizer's files, but not the model's weights.
+    """Digest what tokenised data depends on: the data and the tokenizer's files, but not the
+    model's weights.
 
-    `tokenizer` is the trainer's own flag for another folder, if it is set. Upstream's key of this cache has neither the
-    content of a local data file (dataset_transformation.py:1881) nor merges.txt and added_tokens.json.
+    `tokenizer` is the trainer's own flag for another folder, if it is set. Upstream's key of this
+    cache has neither the content of a local data file (dataset_transformation.py:1881) nor
+    merges.txt and added_tokens.json.
     """
     digests = {path: value for path, value in content.items() if path != inputs.model.local}
     folders = [inputs.model.content] if inputs.model.content else []
@@ -213,15 +254,18 @@ def _digest_tokenized_inputs(
 _BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes
-_WORTH_A_FOLDER = 16 << 20  # bytes that are read again in a blink: no folder is made to remember their digests
-_SETTLED = 2.0  # seconds: a file that changed later than this may change again within the resolution of its times
+# bytes that are read again in a blink: no folder is made to remember their digests
+_WORTH_A_FOLDER = 16 << 20
+# seconds: a file that changed later than this may change again within the resolution of its times
+_SETTLED = 2.0
 
 
 class DigestCache:
-    """Digests files and folders. Results are cached in `file`, which may be missing, stale or not writable.
+    """Digests files and folders. Results are cached in `file`, which may be missing, stale or not
+    writable.
 
-    `await_other` returns once another process has cached the digests of the same files; it is called once, before a
-    large file is read.
+    `await_other` returns once another process has cached the digests of the same files; it is
+    called once, before a large file is read.
     """
 
     def __init__(self, file: Path, await_other: Callable[[], None] | None = None) -> None:
@@ -239,22 +283,29 @@ class DigestCache:
                 self._cached |= loaded["files"]
 
     def of(self, path: Path) -> str | None:
-        """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones: sixteen hex digits.
+        """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones:
+        sixteen hex digits.
 
-        None if there is nothing. The subfolders of a folder with a model or an adapter are left out: they hold
-        checkpoints, or the same weights in another format.
+        None if there is nothing. The subfolders of a folder with a model or an adapter are left
+        out: they hold checkpoints, or the same weights in another format.
         """
         if path.is_file():
             return self._of_file(path)
         if not path.is_dir():
             return None
-        from concurrent.futures import ThreadPoolExecutor  # slow to import; a plan without local inputs doesn't need it
+        # slow to import; a plan without local inputs doesn't need it
+        from concurrent.futures import ThreadPoolExecutor
 
-        recursive = not any((path / name).exists() for name in ("config.json", "adapter_config.json"))
+        recursive = not any(
+            (path / name).exists() for name in ("config.json", "adapter_config.json")
+        )
         files = sorted(_files(path, recursive))
         with ThreadPoolExecutor(_READERS) as readers:
             digests = list(readers.map(self._of_file, files))
-        parts = [f"{file.relative_to(path).as_posix()}:{digest}" for file, digest in zip(files, digests, strict=True)]
+        parts = [
+            f"{file.relative_to(path).as_posix()}:{digest}"
+            for file, digest in zip(files, digests, strict=True)
+        ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def save(self, *, create_folder: bool = True) -> None:

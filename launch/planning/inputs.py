@@ -1,4 +1,6 @@
-"""The model and the data of a stage: hub ids, local folders and files, or what is built here when it is missing."""
+"""The model and the data of a stage: hub ids, local folders and files, or what is built here when
+it is missing.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,24 @@ from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
-from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
-from launch.data.sources import DataFiles, Digest, LocalData, digest_files, file_format, find_files, is_pattern
+from launch.config.schema import (
+    AdapterStart,
+    BadRows,
+    Family,
+    Kind,
+    Launcher,
+    RootConfig,
+    TrainerConfig,
+)
+from launch.data.sources import (
+    DataFiles,
+    Digest,
+    LocalData,
+    digest_files,
+    file_format,
+    find_files,
+    is_pattern,
+)
 from launch.demo import DEMO_KEY
 from launch.errors import Cure, Problem, UserError, path_problem, refusal, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
@@ -38,11 +56,15 @@ class InputSource:
     local: Path | None  # the path behind it; None for a hub id
     build: str | None  # what builds it when it is missing
     provenance: Provenance  # where it is set
-    adapter: Adapter | None = None  # the adapter that a model is (start=continue), or that its merged model is made of
+    adapter: Adapter | None = (
+        None  # the adapter that a model is (start=continue), or that its merged model is made of
+    )
 
     @property
     def content(self) -> Path | None:
-        """The path whose content identifies the input; None for a hub id and for what this project builds itself."""
+        """The path whose content identifies the input; None for a hub id and for what this project
+        builds itself.
+        """
         if self.adapter is not None:
             return self.adapter.folder
         return None if self.build else self.local
@@ -55,7 +77,9 @@ class MixtureEntry:
     source: InputSource
     share: float  # of the split's rows; above 1 repeats rows
     split: str
-    data: LocalData | None = None  # of local data that is here: what its converted copy is made from
+    data: LocalData | None = (
+        None  # of local data that is here: what its converted copy is made from
+    )
 
 
 @dataclass(frozen=True)
@@ -64,15 +88,20 @@ class Inputs:
 
     model: InputSource
     mixture: tuple[MixtureEntry, ...]
-    held_out: float | None = None  # a share of data that is not staged, which the trainer's process splits
-    verifiers: Mapping[str, float] = field(default_factory=dict)  # of RLVR: name, or path:function, and weight
+    held_out: float | None = (
+        None  # a share of data that is not staged, which the trainer's process splits
+    )
+    # of RLVR: name, or path:function, and weight
+    verifiers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verifier_files(self) -> tuple[Path, ...]:
         return tuple(Path(name.rpartition(":")[0]) for name in self.verifiers if is_own(name))
 
 
-def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> Inputs:
+def resolve_inputs(
+    config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest
+) -> Inputs:
     """Resolve what a stage starts from.
 
     Raises UserError: no_model, no_data, unknown_build, kind_mismatch, data_no_files,
@@ -87,7 +116,9 @@ def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path,
 
 
 def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
-    """Return the shape of a stage's model: that of its folder, else of its YAML; None where neither has it."""
+    """Return the shape of a stage's model: that of its folder, else of its YAML; None where neither
+    has it.
+    """
     adapter = inputs.model.adapter
     if adapter is not None:
         return _base_shape(adapter, config)
@@ -101,17 +132,26 @@ def _base_shape(adapter: Adapter, config: RootConfig) -> ModelShape | None:
     """Return the shape of the model that an adapter was trained on."""
     if adapter.local_base is not None:
         return read_shape(adapter.local_base)
-    return shape_from_yaml(config.model.shape) if adapter.base in (config.model.base, config.model.sft) else None
+    return (
+        shape_from_yaml(config.model.shape)
+        if adapter.base in (config.model.base, config.model.sft)
+        else None
+    )
 
 
 def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
     kind = config.stage.kind
     problems = []
     if config.trainer.kind != kind:
-        message = f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
+        message = (
+            f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
+        )
         problems.append(Problem("kind_mismatch", message, "trainer", set_any(*_trainers_of(kind))))
     if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
-        message = f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage is {kind}"
+        message = (
+            f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage "
+            f"is {kind}"
+        )
         problems.append(Problem("kind_mismatch", message, "data"))
     return problems
 
@@ -119,7 +159,11 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 def _trainers_of(kind: Kind) -> list[str]:
     """Return the overrides that choose the shipped trainers of a kind of stage."""
     files = trainer_files().items()
-    return [f"trainer={name}" for name, file in files if file.get("kind") == kind and not file.get("untried")]
+    return [
+        f"trainer={name}"
+        for name, file in files
+        if file.get("kind") == kind and not file.get("untried")
+    ]
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:
@@ -129,12 +173,16 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
         raise _nothing_to_continue("model.path is not set", origins.of("recipe.lora.start").where)
     if model.build and not model.path:
         made = cache / "demo" / f"{'model' if model.build == 'demo' else 'trained'}-{DEMO_KEY}"
-        return InputSource(str(made), made, _check_build(model.build, "model.build"), origins.of("model.build"))
+        return InputSource(
+            str(made), made, _check_build(model.build, "model.build"), origins.of("model.build")
+        )
     reference = model.path or getattr(model, config.stage.start)
     if not reference:
         message = f"model={origins.choices.get('model')} has no {config.stage.start} checkpoint"
         raise refusal("no_model", message, key, "set model.path to a folder or a hub id")
-    local = _local(reference, cwd) or _run_folder(config, reference, cwd / Path(config.runs).expanduser())
+    local = _local(reference, cwd) or _run_folder(
+        config, reference, cwd / Path(config.runs).expanduser()
+    )
     if local is None and continues_adapter(config):
         raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)
     if local is None or not model.path:
@@ -143,8 +191,10 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
 
 
 def _run_folder(config: RootConfig, reference: str, runs: Path) -> Path | None:
-    """Return the folder in or below a run that `STAGE/NAME` means, and the finished run that model.path begins the name
-    of; None for another name, as of a hub id. Raises UserError: ambiguous_run."""
+    """Return the folder in or below a run that `STAGE/NAME` means, and the finished run that
+    model.path begins the name of; None for another name, as of a hub id. Raises UserError:
+    ambiguous_run.
+    """
     stage_and_name = Path(*Path(reference).parts[:2])
     if (runs / stage_and_name / "plan.json").is_file():
         return runs / reference
@@ -155,17 +205,22 @@ def _run_folder(config: RootConfig, reference: str, runs: Path) -> Path | None:
 def continues_adapter(config: RootConfig) -> bool:
     """Whether an adapter is trained further, by a trainer that can."""
     lora, starts = config.recipe.lora, config.trainer.recipe.get("lora.start") or {}
-    return lora.rank is not None and lora.start != AdapterStart.merged and lora.start.value in starts
+    return (
+        lora.rank is not None and lora.start != AdapterStart.merged and lora.start.value in starts
+    )
 
 
 def _nothing_to_continue(why: str, where: str | None) -> UserError:
     message = f"recipe.lora.start=continue resumes training an adapter, and {why}"
-    cure = Cure("set model.path to a LoRA run or an adapter's folder, or remove {0}", "~recipe.lora.start")
+    cure = Cure(
+        "set model.path to a LoRA run or an adapter's folder, or remove {0}", "~recipe.lora.start"
+    )
     return refusal("nothing_to_continue", message, where, cure)
 
 
 def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSource:
-    """A model in a folder: a whole one, a run's, or an adapter, which is merged first or gone on with.
+    """A model in a folder: a whole one, a run's, or an adapter, which is merged first or gone on
+    with.
 
     Raises UserError: run_without_model, nothing_to_continue, bad_adapter, adapter_base.
     """
@@ -173,11 +228,14 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     if (path / "plan.json").is_file():
         if not (path / "DONE").is_file():
             message = f"the run in {path} is not finished, so it has no model"
-            raise refusal("run_without_model", message, provenance.where, "start it again to its end")
+            raise refusal(
+                "run_without_model", message, provenance.where, "start it again to its end"
+            )
         path = path / "model"
     # RUN/merged is made from RUN/model, now or before
     folder = path.with_name("model") if path.name == MERGED else path
-    is_pending = bool(config.model.trained_by) and not (folder.parent / "DONE").is_file()  # it may be half written
+    # it may be half written
+    is_pending = bool(config.model.trained_by) and not (folder.parent / "DONE").is_file()
     adapter = None if is_pending else read_adapter(folder)
     if adapter is None:
         if continues_adapter(config) and path.is_dir() and not is_pending:
@@ -198,26 +256,43 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
 
 
 def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provenance) -> None:
-    """Refuse an adapter of another model than the one that `model=` names; a folder is compared by its shape."""
+    """Refuse an adapter of another model than the one that `model=` names; a folder is compared by
+    its shape.
+    """
     model = config.model
     described, found = shape_from_yaml(model.shape), _base_shape(adapter, config)
-    is_other = adapter.local_base is None and bool(model.base) and adapter.base not in (model.base, model.sft)
+    is_other = (
+        adapter.local_base is None
+        and bool(model.base)
+        and adapter.base not in (model.base, model.sft)
+    )
     if described and found:
         is_other = (described.layers, described.hidden) != (found.layers, found.hidden)
     if is_other:
-        message = f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= names {model.base}"
+        message = (
+            f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= "
+            f"names {model.base}"
+        )
         cure = Cure("remove {0}=, or set it to the same model", "~model")
         raise refusal("adapter_base", message, provenance.where, cure)
 
 
-def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> tuple[MixtureEntry, ...]:
+def _mixture(
+    config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest
+) -> tuple[MixtureEntry, ...]:
     data = config.data
     held_out = _find_validation(config, origins, cwd, digest)
     if data.build and not data.mix:
         made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{DEMO_KEY}" / "train.jsonl"
         _refuse_wildcards(made, origins)
         build = _check_build(data.build, "data.build")
-        return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
+        return (
+            MixtureEntry(
+                InputSource(str(made), made, build, origins.of("data.build")),
+                data.fraction,
+                "train",
+            ),
+        )
     if not data.mix:
         cure = Cure("set {0}, or {1}", "data=NAME", "data.mix=FILE")
         raise refusal("no_data", "the stage has no data", "data.mix", cure)
@@ -227,8 +302,17 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         local = _local(entry.name, cwd) or _misspelt_file(entry.name, cwd)
         source = InputSource(str(local) if local else entry.name, local, None, provenance)
         files = _find_data(local, entry.split, provenance.where, digest) if local else None
-        local_data = (config.stage.kind, data.format, dict(data.columns), cache, provenance.where, held_out)
-        staged = LocalData(files, *local_data, skips=data.bad_rows == BadRows.skip) if files else None
+        local_data = (
+            config.stage.kind,
+            data.format,
+            dict(data.columns),
+            cache,
+            provenance.where,
+            held_out,
+        )
+        staged = (
+            LocalData(files, *local_data, skips=data.bad_rows == BadRows.skip) if files else None
+        )
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
         entries = _merge(entries, digest)
@@ -242,7 +326,8 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
 
 
 def _refuse_wildcards(copy: Path, origins: Origins) -> None:
-    """Refuse a cache whose path the trainers' data loader (datasets.load_dataset) would take for a glob pattern.
+    """Refuse a cache whose path the trainers' data loader (datasets.load_dataset) would take for a
+    glob pattern.
 
     Raises UserError: path_wildcards.
     """
@@ -254,7 +339,8 @@ def _refuse_wildcards(copy: Path, origins: Origins) -> None:
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
-    """Return the data files of a local path; None for one whose folder is not on this machine, but may be on another.
+    """Return the data files of a local path; None for one whose folder is not on this machine, but
+    may be on another.
 
     Raises UserError: data_no_files, data_file_type.
     """
@@ -265,8 +351,12 @@ def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> Dat
     return DataFiles(files, content) if content else None
 
 
-def _find_validation(config: RootConfig, origins: Origins, cwd: Path, digest: Digest) -> DataFiles | float | None:
-    """Return what is held out: files, or a share of the rows. Raises UserError: data_no_files, data_file_type."""
+def _find_validation(
+    config: RootConfig, origins: Origins, cwd: Path, digest: Digest
+) -> DataFiles | float | None:
+    """Return what is held out: files, or a share of the rows. Raises UserError: data_no_files,
+    data_file_type.
+    """
     value: float | str | None = config.data.validation
     if not isinstance(value, str):
         return value
@@ -279,10 +369,13 @@ def _find_validation(config: RootConfig, origins: Origins, cwd: Path, digest: Di
     return DataFiles(files, content)
 
 
-def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]) -> float | None:
+def _unstaged_share(
+    config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]
+) -> float | None:
     """Return the share to hold out of data that is not staged; None without any.
 
-    Raises UserError: validation_unsupported, data_no_files, validation_trained, validation_needs_local.
+    Raises UserError: validation_unsupported, data_no_files, validation_trained,
+    validation_needs_local.
     """
     value, where = config.data.validation, origins.of("data.validation").where
     unstaged = [entry for entry in mixture if entry.data is None]
@@ -298,10 +391,16 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         raise refusal("validation_unsupported", message, where, cure)
     for entry in mixture:
         files, held_out = (entry.data.files, entry.data.validation) if entry.data else (None, None)
-        shared = set(files.paths) & set(held_out.paths) if files and isinstance(held_out, DataFiles) else ()
+        shared = (
+            set(files.paths) & set(held_out.paths)
+            if files and isinstance(held_out, DataFiles)
+            else ()
+        )
         if shared:
             message = f"{min(shared)} is also in data.mix: its rows would be trained on"
-            raise refusal("validation_trained", message, where, "name the training files without it")
+            raise refusal(
+                "validation_trained", message, where, "name the training files without it"
+            )
     if not unstaged:
         return None
     source = unstaged[0].source
@@ -309,7 +408,9 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         message = f"data.validation is split off {source.reference}, which does not exist here"
         raise refusal("data_no_files", message, source.provenance.where)
     if not isinstance(value, float):
-        message = f"data.validation={value} needs local training data, and {source.reference} is not"
+        message = (
+            f"data.validation={value} needs local training data, and {source.reference} is not"
+        )
         cure = Cure(
             "set {0} to hold out a share, or download the data set and name its files in data.mix",
             "data.validation=0.02",
@@ -323,19 +424,27 @@ def _merge(entries: list[MixtureEntry], digest: Digest) -> list[MixtureEntry]:
     data = [entry.data for entry in entries if entry.data]
     paths = tuple(path for local in data for path in local.files.paths)
     content = digest_files(paths, digest)
-    if len(data) == len(entries) and len({entry.share for entry in entries}) == 1 and content is not None:
+    if (
+        len(data) == len(entries)
+        and len({entry.share for entry in entries}) == 1
+        and content is not None
+    ):
         return [replace(entries[0], data=replace(data[0], files=DataFiles(paths, content)))]
     return entries
 
 
 def _check_build(build: str, key: str) -> str:
     if build not in BUILDS:
-        raise refusal("unknown_build", f"nothing builds '{build}'", key, f"choose from {', '.join(BUILDS)}")
+        raise refusal(
+            "unknown_build", f"nothing builds '{build}'", key, f"choose from {', '.join(BUILDS)}"
+        )
     return build
 
 
 def _local(reference: str, cwd: Path) -> Path | None:
-    """Return the absolute path of a reference that exists here or is written as a path; None for a hub id."""
+    """Return the absolute path of a reference that exists here or is written as a path; None for a
+    hub id.
+    """
     try:
         path = cwd / Path(reference).expanduser()
         is_here = path.exists()
@@ -347,7 +456,9 @@ def _local(reference: str, cwd: Path) -> Path | None:
 
 
 def _misspelt_file(reference: str, cwd: Path) -> Path | None:
-    """Return the path of a missing data file in a folder that is here, which is not a hub id; None for another name."""
+    """Return the path of a missing data file in a folder that is here, which is not a hub id; None
+    for another name.
+    """
     path = cwd / reference
     return path if file_format(path)[0] and path.parent.is_dir() else None
 
@@ -355,11 +466,15 @@ def _misspelt_file(reference: str, cwd: Path) -> Path | None:
 def build_data_flags(
     mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig
 ) -> tuple[dict[str, object], str | None, str | None]:
-    """Return the values of the data's flags, by computed key (`mixer`, `splits`; `dataset`, `split`), and two options
-    of the entry over TRL: the subset of a data set, and the mixture of several, in JSON."""
+    """Return the values of the data's flags, by computed key (`mixer`, `splits`; `dataset`,
+    `split`), and two options of the entry over TRL: the subset of a data set, and the mixture of
+    several, in JSON.
+    """
     if trainer.family == Family.open_instruct:
-        # a share needs its decimal point: "1" would be one sample (dataset_transformation.py:2341-2343)
-        own = trainer.launcher == Launcher.ray  # reads the user's files (dataset_transformation.py:1881, :1616)
+        # a share needs its decimal point: "1" would be one sample
+        # (dataset_transformation.py:2341-2343)
+        # reads the user's files (dataset_transformation.py:1881, :1616)
+        own = trainer.launcher == Launcher.ray
         names = [
             (str(path), entry)
             for entry in mixture
@@ -375,7 +490,9 @@ def build_data_flags(
         name = str(Path(reference).parent) if is_here else reference
         # held-out files are staged with each data set: the first one's copy is evaluated on
         is_file = entry.data is not None and isinstance(entry.data.validation, DataFiles)
-        holds_out: HoldsOut = "split" if not is_here else "staged" if not (is_file and parts) else "none"
+        holds_out: HoldsOut = (
+            "split" if not is_here else "staged" if not (is_file and parts) else "none"
+        )
         parts.append(MixturePart(name, entry.split, repr(float(entry.share)), holds_out))
     flags: dict[str, object] = {"dataset": parts[0].name, "split": parts[0].split}
     if len(parts) > 1:

@@ -1,6 +1,8 @@
-"""The token lengths of a tokenised data set: the file that tokenising writes (patch `lengths`), and statistics.
+"""The token lengths of a tokenised data set: the file that tokenising writes (patch `lengths`), and
+statistics.
 
-The histograms are exact; only the order of the samples is lost. Without the file the lengths are unknown.
+The histograms are exact; only the order of the samples is lost. Without the file the lengths are
+unknown.
 """
 
 from __future__ import annotations
@@ -29,19 +31,38 @@ _DRAWS = 4000  # micro batches drawn for the quantile of a sum
 # keys of trainer.launch and of the recipe whose flags determine the tokens
 _LAUNCH_KEYS = ("model", "revision", "mixer", "splits", "dataset", "split", "tokenized_cache")
 _RECIPE_KEYS = ("max_seq_length", "chat_template")
-# the trainers' other flags that do, by a part of their names (dataset_transformation.py TokenizerConfig, DatasetConfig;
-# TRL's SFTConfig)
+# the trainers' other flags that do, by a part of their names (dataset_transformation.py
+# TokenizerConfig, DatasetConfig; TRL's SFTConfig)
 _FLAG_PARTS = (
-    *("tokenizer", "transform", "target_columns", "add_bos", "use_fast", "trust_remote", "messages_key", "truths_key"),
-    *("_only_loss", "truncation", "eos_token", "dataset_kwargs", "dataset_text_field", "dataset_config"),
+    *(
+        "tokenizer",
+        "transform",
+        "target_columns",
+        "add_bos",
+        "use_fast",
+        "trust_remote",
+        "messages_key",
+        "truths_key",
+    ),
+    *(
+        "_only_loss",
+        "truncation",
+        "eos_token",
+        "dataset_kwargs",
+        "dataset_text_field",
+        "dataset_config",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Histogram(Sequence[int]):
-    """How many samples have which length; as a sequence, the length of each sample, by rising length."""
+    """How many samples have which length; as a sequence, the length of each sample, by rising
+    length.
+    """
 
-    counts: tuple[tuple[int, int], ...]  # (length in tokens, samples), by rising length, never empty
+    # (length in tokens, samples), by rising length, never empty
+    counts: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, lengths: Iterable[int]) -> Histogram:
@@ -88,7 +109,9 @@ class Histogram(Sequence[int]):
         return expected
 
     def longest_of_quantile(self, samples: int, share: float) -> int:
-        """Return the length that the longest of `samples` does not exceed in `share` of the draws."""
+        """Return the length that the longest of `samples` does not exceed in `share` of the
+        draws.
+        """
         samples = min(samples, self.samples)
         for (length, _), within in zip(self.counts, self._totals, strict=True):
             if _all_within_probability(within, self.samples, samples) >= share:
@@ -114,8 +137,9 @@ class Histogram(Sequence[int]):
 
 
 def draw_batches(lengths: Sequence[int], size: int, count: int) -> Iterator[list[int]]:
-    """Draw `count` batches of `size` samples from these lengths, always the same ones; none twice in a batch, where
-    there are enough. Raises ValueError without lengths."""
+    """Draw `count` batches of `size` samples from these lengths, always the same ones; none twice
+    in a batch, where there are enough. Raises ValueError without lengths.
+    """
     if not lengths:
         raise ValueError("no lengths to draw from")
     generator = random.Random(_SEED)
@@ -124,7 +148,9 @@ def draw_batches(lengths: Sequence[int], size: int, count: int) -> Iterator[list
 
 
 def _all_within_probability(within: int, population: int, samples: int) -> float:
-    """Return the probability that `samples` drawn without replacement are all among the `within` shortest."""
+    """Return the probability that `samples` drawn without replacement are all among the `within`
+    shortest.
+    """
     probability = 1.0
     for drawn in range(samples):
         probability *= max(0, within - drawn) / (population - drawn)
@@ -137,11 +163,14 @@ class Lengths:
 
     kind: Kind
     tokens: Histogram  # of a sample, both halves of a pair
-    label_tokens: int | None  # tokens of all samples that carry loss; None where the data has no labels
+    # tokens of all samples that carry loss; None where the data has no labels
+    label_tokens: int | None
     chosen: Histogram | None = None  # for pairs only, as are the following
     rejected: Histogram | None = None
     longer: Histogram | None = None  # the longer half, to which upstream pads both
-    pairs: tuple[tuple[int, int], ...] = ()  # (chosen, rejected) of at most 4096 of them, evenly spread over the data
+    pairs: tuple[
+        tuple[int, int], ...
+    ] = ()  # (chosen, rejected) of at most 4096 of them, evenly spread over the data
 
     @property
     def samples(self) -> int:
@@ -154,8 +183,8 @@ class Lengths:
     def padded_tokens(self, per_device: int) -> float:
         """Return the expected tokens of a padded micro batch of `per_device` samples, with padding.
 
-        Upstream pads to the longest of the micro batch (finetune.py:643, dpo_utils.py:1089), DPO both halves to the
-        longer one.
+        Upstream pads to the longest of the micro batch (finetune.py:643, dpo_utils.py:1089), DPO
+        both halves to the longer one.
         """
         halves, rows = (self.tokens, 1) if self.longer is None else (self.longer, 2)
         return rows * min(per_device, self.samples) * halves.longest_of(per_device)
@@ -163,10 +192,15 @@ class Lengths:
     def padding_share(self, per_device: int) -> float:
         """Return the share of padding among all tokens of padded micro batches, 0 to below 1."""
         padded = self.padded_tokens(per_device)
-        return max(0.0, 1 - self.tokens.mean * min(per_device, self.samples) / padded) if padded else 0.0
+        return (
+            max(0.0, 1 - self.tokens.mean * min(per_device, self.samples) / padded)
+            if padded
+            else 0.0
+        )
 
     def micro_batch_quantile(self, per_device: int, packing: Packing, share: float) -> int:
-        """Return the tokens, with padding, that a micro batch does not exceed in `share` of the cases.
+        """Return the tokens, with padding, that a micro batch does not exceed in `share` of the
+        cases.
 
         Exact for `none` (padded). For `flatten` it is estimated from 4000 drawn micro batches.
         Raises ValueError for `bins`, which have a token budget.
@@ -192,11 +226,14 @@ def lengths_file(
 ) -> Path | None:
     """Return the file below `cache` that `load_lengths` reads; None for a trainer that writes none.
 
-    Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places` and `content`:
-    as for `identity`.
+    Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places`
+    and `content`: as for `identity`.
     """
     # launch's entry over TRL writes those of chats
-    if "lengths" not in trainer.patches and (trainer.family, trainer.kind) != (Family.trl, Kind.sft):
+    if "lengths" not in trainer.patches and (trainer.family, trainer.kind) != (
+        Family.trl,
+        Kind.sft,
+    ):
         return None
     names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
     names |= {flag for key in _RECIPE_KEYS for flag in flags_of_key(trainer.recipe.get(key))}

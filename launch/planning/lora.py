@@ -1,4 +1,6 @@
-"""LoRA: an adapter in a folder, and the adapter that a recipe requests, checked against the model."""
+"""LoRA: an adapter in a folder, and the adapter that a recipe requests, checked against the
+model.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,19 @@ class Lora:
     def as_adapter(self, folder: Path) -> Adapter:
         """Return the adapter that a run with these settings leaves in `folder`."""
         targets = LINEAR_LAYERS if isinstance(self.targets, str) else self.targets
-        return Adapter(folder, "", self.rank, alpha=self.alpha, dropout=self.dropout, targets=tuple(targets))
+        return Adapter(
+            folder, "", self.rank, alpha=self.alpha, dropout=self.dropout, targets=tuple(targets)
+        )
 
     def count_parameters(self, shape: ModelShape) -> int:
-        """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets one."""
-        return shape.layers * self.rank * sum(sum(shape.matrices[name]) for name in self.layer_names(shape.matrices))
+        """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets
+        one.
+        """
+        return (
+            shape.layers
+            * self.rank
+            * sum(sum(shape.matrices[name]) for name in self.layer_names(shape.matrices))
+        )
 
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
@@ -53,56 +63,85 @@ class Lora:
 
     def layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
         """Return those of a block's layers that get an adapter."""
-        names = list(matrices) if self.targets == ALL_LINEAR else [name.rpartition(".")[2] for name in self.targets]
+        names = (
+            list(matrices)
+            if self.targets == ALL_LINEAR
+            else [name.rpartition(".")[2] for name in self.targets]
+        )
         return [name for name in names if name in matrices]
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str, lora: Lora | None) -> Any:
-    """Return the value of `recipe.KEY`; of an adapter's keys the effective one, None without an adapter."""
+    """Return the value of `recipe.KEY`; of an adapter's keys the effective one, None without an
+    adapter.
+    """
     if not key.startswith(_PREFIX):
         return recipe[key]
     return lora.value(key.removeprefix(_PREFIX)) if lora else None
 
 
 def resolve_lora(
-    config: RootConfig, origins: Origins, parallel: Parallel, shape: ModelShape | None, continued: Adapter | None = None
+    config: RootConfig,
+    origins: Origins,
+    parallel: Parallel,
+    shape: ModelShape | None,
+    continued: Adapter | None = None,
 ) -> Lora | None:
     """Return the adapter that the recipe asks for; None where all weights are trained.
 
-    `shape`: the model's, None where it is unknown; the trainer's own library then checks rank and targets.
-    `continued`: the adapter that is trained further; what the recipe leaves open of it is the adapter's own.
+    `shape`: the model's, None where it is unknown; the trainer's own library then checks rank and
+    targets. `continued`: the adapter that is trained further; what the recipe leaves open of it is
+    the adapter's own.
 
-    Raises UserError: unsupported_recipe, lora_rank, lora_targets, lora_without_rank, adapter_settings,
-    quantized_parallel, quantized_liger, lora_checkpointing.
+    Raises UserError: unsupported_recipe, lora_rank, lora_targets, lora_without_rank,
+    adapter_settings, quantized_parallel, quantized_liger, lora_checkpointing.
     """
     keys, trainer = config.recipe.lora, config.trainer
     if keys.rank is None:
         _refuse_keys_without_rank(origins)
         return None
-    if not trainer.recipe.get(f"{_PREFIX}rank"):  # nothing else about this trainer matters: it has no adapters
+    # nothing else about this trainer matters: it has no adapters
+    if not trainer.recipe.get(f"{_PREFIX}rank"):
         map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.why, trainer.name)
     alpha = 2 * keys.rank if keys.alpha is None else keys.alpha
-    lora = Lora(keys.rank, alpha, keys.dropout, _read_targets(keys.targets), keys.quantize, keys.start)
+    lora = Lora(
+        keys.rank, alpha, keys.dropout, _read_targets(keys.targets), keys.quantize, keys.start
+    )
     problems = [*_target_problems(lora, shape), *_rank_problems(lora, shape)]
     if continued is not None:
         settings = _settings_of(continued)
         problems += _continuing_problems(lora, continued, settings, origins)
         lora = replace(lora, **settings)
-    problems += [*_quantization_problems(lora, config, parallel), *_checkpointing_problems(lora, config)]
+    problems += [
+        *_quantization_problems(lora, config, parallel),
+        *_checkpointing_problems(lora, config),
+    ]
     if problems:
         raise UserError([_located(problem, origins) for problem in problems])
     return lora
 
 
-def _continuing_problems(lora: Lora, adapter: Adapter, settings: Mapping[str, Any], origins: Origins) -> list[Problem]:
-    """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its own `settings`."""
+def _continuing_problems(
+    lora: Lora, adapter: Adapter, settings: Mapping[str, Any], origins: Origins
+) -> list[Problem]:
+    """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its
+    own `settings`.
+    """
     if adapter.rank != lora.rank:
         message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {lora.rank}"
-        return [Problem("lora_rank", message, "recipe.lora.rank", Cure("set {0}", f"recipe.lora.rank={adapter.rank}"))]
+        return [
+            Problem(
+                "lora_rank",
+                message,
+                "recipe.lora.rank",
+                Cure("set {0}", f"recipe.lora.rank={adapter.rank}"),
+            )
+        ]
     differing = [
         key
         for key, value in settings.items()
-        if origins.of(f"{_RECIPE}{key}").where and _comparable(getattr(lora, key)) != _comparable(value)
+        if origins.of(f"{_RECIPE}{key}").where
+        and _comparable(getattr(lora, key)) != _comparable(value)
     ]
     if not differing:
         return []
@@ -141,7 +180,9 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
     for key in ("alpha", "dropout", "targets", "quantize", "start"):
         source = origins.of(f"recipe.lora.{key}")
         if (origins.overridden(f"recipe.lora.{key}") or "").startswith("recipe.lora"):
-            message = f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
+            message = (
+                f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
+            )
             cure = Cure("set {0}, or remove it", "recipe.lora.rank=16", f"~recipe.lora.{key}")
             raise refusal("lora_without_rank", message, source.where, cure)
 
@@ -149,20 +190,33 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
 def _read_targets(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, str):
         return value if value == ALL_LINEAR else (value,)
-    if not isinstance(value, Sequence) or not value or not all(isinstance(name, str) for name in value):
+    if (
+        not isinstance(value, Sequence)
+        or not value
+        or not all(isinstance(name, str) for name in value)
+    ):
         message = f"recipe.lora.targets={value} is neither all-linear nor a list of names"
-        cure = Cure("set {0}, or {1}", "recipe.lora.targets=all-linear", "recipe.lora.targets=[q_proj,v_proj]")
+        cure = Cure(
+            "set {0}, or {1}",
+            "recipe.lora.targets=all-linear",
+            "recipe.lora.targets=[q_proj,v_proj]",
+        )
         raise refusal("lora_targets", message, "recipe.lora.targets", cure)
     return tuple(value)
 
 
 def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
-    """Check the names against the decoders whose layers are known; the adapter of an output layer would not train."""
+    """Check the names against the decoders whose layers are known; the adapter of an output layer
+    would not train.
+    """
     if lora.targets == ALL_LINEAR:
         return []
     output = [name for name in lora.targets if name in _OUTPUT_LAYERS]
     if output:
-        message = f"the trainers don't train an adapter of {output[0]}: the loss reads its weight directly"
+        message = (
+            f"the trainers don't train an adapter of {output[0]}: the loss reads its weight "
+            "directly"
+        )
         return [Problem("lora_targets", message, "recipe.lora.targets", f"remove {output[0]}")]
     if shape is None:
         return []
@@ -185,35 +239,50 @@ def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
         return []
     inputs, outputs = matrices[name]
     message = (
-        f"rank {lora.rank} is above the rank of {name} ({inputs} x {outputs}): the adapter would be larger than it"
+        f"rank {lora.rank} is above the rank of {name} ({inputs} x {outputs}): the adapter "
+        "would be larger than it"
     )
     cure = f"set it to {sizes[name]} or less; 8 to 256 is usual"
     return [Problem("lora_rank", message, "recipe.lora.rank", cure)]
 
 
 def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -> list[Problem]:
-    """4-bit weights: bitsandbytes packs them into bytes, which ZeRO-3 can't partition; open-instruct loads them onto
-    the rank's own GPU and supports no DeepSpeed (finetune.py:210, :560; dpo_utils.py:269)."""
+    """4-bit weights: bitsandbytes packs them into bytes, which ZeRO-3 can't partition;
+    open-instruct loads them onto the rank's own GPU and supports no DeepSpeed (finetune.py:210,
+    :560; dpo_utils.py:269).
+    """
     if lora.quantize == Quantization.none:
         return []
     trainer, where, problems = config.trainer, "recipe.lora.quantize", []
     ours = trainer.family == Family.open_instruct
     if parallel.zero_stage and (parallel.zero_stage == 3 or ours):
-        why = f"{trainer.name} has no 4-bit weights with DeepSpeed" if ours else "ZeRO-3 can't partition 4-bit weights"
-        cure = Cure("set {0}", "parallel=ddp" if parallel.width.world_size > 1 else "parallel=single")
-        problems.append(Problem("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure))
+        why = (
+            f"{trainer.name} has no 4-bit weights with DeepSpeed"
+            if ours
+            else "ZeRO-3 can't partition 4-bit weights"
+        )
+        cure = Cure(
+            "set {0}", "parallel=ddp" if parallel.width.world_size > 1 else "parallel=single"
+        )
+        problems.append(
+            Problem("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure)
+        )
     if ours and parallel.width.device == Device.cpu:
         message = f"{trainer.name} loads 4-bit weights onto a GPU only"
         cure = Cure("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
         problems.append(Problem("quantized_parallel", message, where, cure))
     if ours and config.recipe.liger:
         message = f"{trainer.name} ignores Liger with 4-bit weights"
-        problems.append(Problem("quantized_liger", message, where, Cure("set {0}", "recipe.liger=false")))
+        problems.append(
+            Problem("quantized_liger", message, where, Cure("set {0}", "recipe.liger=false"))
+        )
     return problems
 
 
 def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Problem]:
-    """dpo_tune_cache.py turns checkpointing on only without an adapter, or with 4-bit weights (:360-378)."""
+    """dpo_tune_cache.py turns checkpointing on only without an adapter, or with 4-bit weights
+    (:360-378).
+    """
     ignored = config.trainer.name == "dpo_tune_cache" and lora.quantize == Quantization.none
     if not (ignored and config.recipe.gradient_checkpointing):
         return []
@@ -247,7 +316,9 @@ class Adapter:
 
     @property
     def merged(self) -> Path:
-        """The folder of its merged model: `merged` beside a run's `model`, else the folder's name with `-merged`."""
+        """The folder of its merged model: `merged` beside a run's `model`, else the folder's name
+        with `-merged`.
+        """
         if self.folder.name == "model":
             return self.folder.with_name(MERGED)
         return self.folder.with_name(f"{self.folder.name}-{MERGED}")
@@ -260,13 +331,17 @@ class Adapter:
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """Return the adapter in a folder; None for a folder without one. Raises UserError: bad_adapter."""
+    """Return the adapter in a folder; None for a folder without one. Raises UserError:
+    bad_adapter.
+    """
     file = folder / ADAPTER_CONFIG
     if not file.is_file():
         return None
     try:
         config = load_json(file)
-        alpha, dropout, targets = (config.get(key) for key in ("lora_alpha", "lora_dropout", "target_modules"))
+        alpha, dropout, targets = (
+            config.get(key) for key in ("lora_alpha", "lora_dropout", "target_modules")
+        )
         return Adapter(
             folder,
             str(config["base_model_name_or_path"]),
@@ -274,16 +349,21 @@ def read_adapter(folder: Path) -> Adapter | None:
             config.get("revision"),
             alpha=int(alpha) if alpha is not None and float(alpha).is_integer() else None,
             dropout=None if dropout is None else float(dropout),
-            targets=(targets,) if isinstance(targets, str) else tuple(sorted(str(name) for name in targets or ())),
+            targets=(targets,)
+            if isinstance(targets, str)
+            else tuple(sorted(str(name) for name in targets or ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
+        message = (
+            f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
+        )
         cure = "set it to a complete adapter, or a model"
         raise refusal("bad_adapter", message, "model.path", cure) from error
 
 
 def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
-    """Compare an adapter with its base: the base exists, and every matrix fits the layer that it adapts.
+    """Compare an adapter with its base: the base exists, and every matrix fits the layer that it
+    adapts.
 
     `shape`: of the base; None where it is unknown. Raises UserError: adapter_base, bad_adapter.
     """
@@ -296,15 +376,21 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
         shapes = read_safetensors_header(adapter.folder / WEIGHTS)
     except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
-        raise refusal("bad_adapter", message, "model.path", "check that the run that wrote it has finished") from error
+        raise refusal(
+            "bad_adapter", message, "model.path", "check that the run that wrote it has finished"
+        ) from error
     wrong = _find_misfit(shapes, shape) if shape is not None else None
     if wrong:
         message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"
-        raise refusal("adapter_base", message, "model.path", "it belongs to a model of another shape")
+        raise refusal(
+            "adapter_base", message, "model.path", "it belongs to a model of another shape"
+        )
 
 
 def _find_misfit(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str | None:
-    """Return what does not fit: an adapter's A is rank x inputs its B outputs x rank (peft/tuners/lora/layer.py)."""
+    """Return what does not fit: an adapter's A is rank x inputs its B outputs x rank
+    (peft/tuners/lora/layer.py).
+    """
     matrices = shape.matrices
     for name, found in shapes.items():
         parts = name.split(".")
@@ -315,7 +401,10 @@ def _find_misfit(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str |
         inputs, outputs = matrices[layer]
         size, wanted = (found[1], inputs) if side == "lora_A" else (found[0], outputs)
         if size != wanted:
-            return f"{layer} has {wanted} {'inputs' if side == 'lora_A' else 'outputs'}, the adapter {size}"
+            return (
+                f"{layer} has {wanted} {'inputs' if side == 'lora_A' else 'outputs'}, the "
+                f"adapter {size}"
+            )
         number = next((int(part) for part in parts if part.isdecimal()), 0)
         if number >= shape.layers:
             return f"the adapter has layer {number}, the model {shape.layers} layers"

@@ -1,4 +1,6 @@
-"""How the loss of an optimizer step weights its tokens or pairs, and whether that depends on how the batch is split."""
+"""How the loss of an optimizer step weights its tokens or pairs, and whether that depends on how
+the batch is split.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,27 @@ from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing,
 from launch.errors import Cure, Problem
 from launch.planning.parallel import Batch
 
-# of recipe.loss_averaging: each token of a global batch has the same weight, whatever its micro batch
+# of recipe.loss_averaging: each token of a global batch has the same weight, whatever its micro
+# batch
 EQUAL_WEIGHTS = (LossAveraging.sum, LossAveraging.tokens)
 _BY_AVERAGING = {
-    LossAveraging.sum: "the sum over a sample's tokens, then the mean over the samples: every token counts the same",
-    LossAveraging.tokens: "the mean over the tokens of the global batch: every token counts the same",
+    LossAveraging.sum: "the sum over a sample's tokens, then the mean over the samples: every "
+    "token counts the same",
+    LossAveraging.tokens: "the mean over the tokens of the global batch: every token counts the "
+    "same",
 }
 _MEANS = "the mean over the tokens of each micro batch, then over the micro batches"
 _VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch"
 _VARIES_BY_RANK = "a token counts more on a rank with few of them"
-# TRL's GRPO, by --loss_type (trl/trainer/grpo_trainer.py); the others have normalisations of their own
+# TRL's GRPO, by --loss_type (trl/trainer/grpo_trainer.py); the others have normalisations of their
+# own
 _BY_LOSS_TYPE = {
     "grpo": "the mean over the tokens of each completion, then over the completions",
-    "dr_grpo": "the sum over the tokens, divided by the longest completion that is allowed and the completions",
+    "dr_grpo": "the sum over the tokens, divided by the longest completion that is allowed and the "
+    "completions",
     "dapo": "the mean over the completions' tokens of the global batch",
-    "bnpo": "the mean over the completions' tokens of each micro batch, then over the micro batches",
+    "bnpo": "the mean over the completions' tokens of each micro batch, then over the micro "
+    "batches",
 }
 
 
@@ -34,19 +42,25 @@ class LossWeighting:
     """What the loss of an optimizer step is a mean of."""
 
     text: str
-    reason: str = ""  # why the same samples have another loss when they are split otherwise; empty: they have not
+    # why the same samples have another loss when they are split otherwise; empty: they have not
+    reason: str = ""
     cure: Cure | None = None  # of that
 
 
 def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
-    """Return how a trainer weights what its loss is computed of. `flags`: the trainer's, by name."""
+    """Return how a trainer weights what its loss is computed of. `flags`: the trainer's, by
+    name.
+    """
     if config.stage.kind == Kind.sft:
         return _weigh_sft(config, batch, flags)
     if config.stage.kind == Kind.rlvr:
         return _weigh_rlvr(config, flags)
     if config.trainer.weighs_pairs and config.recipe.packing == Packing.none:
         # olmo_core_train_modules.py:236-243
-        text = "the mean over the pairs of each micro batch, weighted by its tokens on its rank, then over the ranks"
+        text = (
+            "the mean over the pairs of each micro batch, weighted by its tokens on its rank, "
+            "then over the ranks"
+        )
         if batch.accumulation == 1:
             return LossWeighting(text)
         cure = Cure("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
@@ -56,10 +70,15 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
 
 
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
-    trainer, averaging = config.trainer, config.recipe.loss_averaging or LossAveraging.micro_batch_means
-    if trainer.launcher == Launcher.torchrun:  # olmo_core/train/train_module/transformer/train_module.py:402
+    trainer, averaging = (
+        config.trainer,
+        config.recipe.loss_averaging or LossAveraging.micro_batch_means,
+    )
+    # olmo_core/train/train_module/transformer/train_module.py:402
+    if trainer.launcher == Launcher.torchrun:
         cure = Cure(
-            "{0} weights every token equally", "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum"
+            "{0} weights every token equally",
+            "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum",
         )
         return _weigh_ranks(batch, cure)
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
@@ -76,7 +95,9 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
 
 
 def _weigh_ranks(batch: Batch, cure: Cure) -> LossWeighting:
-    """Return the weights of a trainer whose ranks average over their own tokens. `cure`: what changes that."""
+    """Return the weights of a trainer whose ranks average over their own tokens. `cure`: what
+    changes that.
+    """
     if batch.width == 1:
         return LossWeighting(_BY_AVERAGING[LossAveraging.tokens])
     text = "the mean over the tokens of each rank's samples, then over the ranks"
@@ -86,7 +107,9 @@ def _weigh_ranks(batch: Batch, cure: Cure) -> LossWeighting:
 def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
     if config.trainer.family != Family.trl:  # grpo_utils.py:141
         denominator = flags.get("loss_denominator") or "token"
-        return LossWeighting(f"the sum over the completions' tokens, divided by --loss_denominator {denominator}")
+        return LossWeighting(
+            f"the sum over the completions' tokens, divided by --loss_denominator {denominator}"
+        )
     loss_type = str(flags.get("loss_type") or "dapo")
     text = _BY_LOSS_TYPE.get(loss_type, f"as --loss_type {loss_type} has it")
     if loss_type != "bnpo":
@@ -96,8 +119,16 @@ def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
 
 
 def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Problem, ...]:
-    """Return the warning micro_batch_means where the loss depends on how the global batch is split."""
+    """Return the warning micro_batch_means where the loss depends on how the global batch is
+    split.
+    """
     if not weighting.reason:
         return ()
-    message = f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
-    return (Problem("micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure),)
+    message = (
+        f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
+    )
+    return (
+        Problem(
+            "micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure
+        ),
+    )

@@ -1,4 +1,6 @@
-"""What a plan takes from this machine: the checkout, the trainer's interpreter and packages, local content."""
+"""What a plan takes from this machine: the checkout, the trainer's interpreter and packages, local
+content.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class UpstreamState:
     checkout: Path | None  # the folder of open-instruct's source
     description: str
     matches_pin: bool  # False for a checkout that differs from the pin
-    unchecked: tuple[str, ...] = ()  # the trainer's functions that may refuse more, without their source here
+    unchecked: tuple[
+        str, ...
+    ] = ()  # the trainer's functions that may refuse more, without their source here
 
 
 # whose versions a plan compares with those that an overlay of `tune` was measured with
@@ -60,7 +64,9 @@ PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan takes from the machine. The GPU and the versions are read when a plan needs them."""
+    """What a plan takes from the machine. The GPU and the versions are read when a plan needs
+    them.
+    """
 
     cwd: Path
     environ: Mapping[str, str]
@@ -68,9 +74,12 @@ class Machine:
     packages: Sequence[Path]  # folders of its installed packages; none where it does not answer
     upstream: UpstreamState
     schemas: Mapping[str, Schema]  # trainer: what its parser accepts
-    registries: Mapping[str, Sequence[str]]  # flag: the names that the trainer looks its value up in while it runs
+    # flag: the names that the trainer looks its value up in while it runs
+    registries: Mapping[str, Sequence[str]]
     digests: DigestCache  # of local models and data
-    own_packages: Sequence[Path] = ()  # folders of the packages that are installed for launch itself
+    own_packages: Sequence[
+        Path
+    ] = ()  # folders of the packages that are installed for launch itself
 
     @property
     def card(self) -> str | None:
@@ -89,12 +98,16 @@ class Machine:
 
 
 def this_machine(
-    composed: Composed, await_digests: Callable[[], None] | None = None, *, starts_trainer: bool = True
+    composed: Composed,
+    await_digests: Callable[[], None] | None = None,
+    *,
+    starts_trainer: bool = True,
 ) -> Machine:
     """Return what a composed stage is planned with on this machine.
 
-    `await_digests` returns once another machine has cached the digests of the same inputs. Without `starts_trainer`
-    (`plan`) an interpreter that a file names is not started, nor is the parser of a checkout that a file names.
+    `await_digests` returns once another machine has cached the digests of the same inputs. Without
+    `starts_trainer` (`plan`) an interpreter that a file names is not started, nor is the parser of
+    a checkout that a file names.
     Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing.
     """
     config = composed.config
@@ -106,16 +119,23 @@ def this_machine(
     checkout, is_trl = None, config.trainer.family == Family.trl
     if not is_trl or calls_open_instruct(config):
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
-    packages = package_folders(python) if may_start or config.python is None else find_package_folders(python)
+    packages = (
+        package_folders(python)
+        if may_start or config.python is None
+        else find_package_folders(python)
+    )
     may_capture = starts_trainer or _may_capture(composed, None if is_trl else checkout)
-    resolved = resolve_schema(config.trainer.name, checkout, packages, python, may_capture=may_capture)
+    resolved = resolve_schema(
+        config.trainer.name, checkout, packages, python, may_capture=may_capture
+    )
     return Machine(
         cwd=cwd,
         environ=os.environ,
         python=python,
         packages=packages,
         upstream=replace(
-            _describe_upstream(config.trainer.family, checkout, resolved), unchecked=unchecked_code(resolved.schema)
+            _describe_upstream(config.trainer.family, checkout, resolved),
+            unchecked=unchecked_code(resolved.schema),
         ),
         schemas={config.trainer.name: resolved.schema},
         registries=resolved.schema.names,
@@ -129,15 +149,21 @@ def _may_capture(composed: Composed, checkout: Checkout | None) -> bool:
 
     A stage file does not name it: a plan of somebody else's file must not start what it points to.
     """
-    named_python = composed.config.python is None or composed.origins.overridden("python") is not None
+    named_python = (
+        composed.config.python is None or composed.origins.overridden("python") is not None
+    )
     if checkout is None:
         return named_python
-    named_checkout = checkout.found_by == DIR_VARIABLE or composed.origins.overridden(DIR_KEY) is not None
+    named_checkout = (
+        checkout.found_by == DIR_VARIABLE or composed.origins.overridden(DIR_KEY) is not None
+    )
     return named_python and named_checkout
 
 
 def _require_interpreter(composed: Composed, python: str, *, may_start: bool) -> None:
-    """Check `python=` where the plan is made, unless it is a path in a container. Raises UserError: no_interpreter."""
+    """Check `python=` where the plan is made, unless it is a path in a container. Raises UserError:
+    no_interpreter.
+    """
     config = composed.config
     if config.cluster.container != Container.none or "no_interpreter" in config.allow:
         return
@@ -146,7 +172,9 @@ def _require_interpreter(composed: Composed, python: str, *, may_start: bool) ->
         raise UserError(replace(problem, where=composed.origins.of("python").where))
 
 
-def _describe_upstream(family: Family, checkout: Checkout | None, resolved: ResolvedSchema) -> UpstreamState:
+def _describe_upstream(
+    family: Family, checkout: Checkout | None, resolved: ResolvedSchema
+) -> UpstreamState:
     source = SourceKind.live if resolved.live else SourceKind.lock
     lock = load_lock()
     if family == Family.trl:
@@ -164,6 +192,8 @@ def _describe_upstream(family: Family, checkout: Checkout | None, resolved: Reso
     commit = checkout.commit or lock.pin
     description = checkout.describe()
     if resolved.difference:
-        advice = resolved.advice(f"`launch check`, or {DIR_KEY}=DIR as an override, asks its parser")
+        advice = resolved.advice(
+            f"`launch check`, or {DIR_KEY}=DIR as an override, asks its parser"
+        )
         description += f"; its flags are the lock's: {advice}"
     return UpstreamState(commit, source, checkout.root, description, checkout.matches_pin)

@@ -1,4 +1,5 @@
-"""A folder with a model: whether it is complete, its tensors and the number of its parameters, without torch.
+"""A folder with a model: whether it is complete, its tensors and the number of its parameters,
+without torch.
 
 Truncated files are found; bytes that changed in the middle of the data are not.
 """
@@ -15,7 +16,14 @@ from launch.files import load_json, open_file, parse_json
 
 NO_TOKENIZER = "the tokenizer is missing"
 # transformers loads the vocabulary from any one of these
-_VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
+_VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "*.tiktoken",
+)
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -23,8 +31,9 @@ _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 def find_output_faults(output: Path, leaves: str) -> list[str]:
     """Return why a trainer's output folder is not a finished model, a sentence each.
 
-    `leaves` is the glob of the trainer's output (schema.TrainerConfig.leaves): each folder that it matches by a
-    configuration must be complete. Other matches (OLMo-core's own checkpoints) only have to exist.
+    `leaves` is the glob of the trainer's output (schema.TrainerConfig.leaves): each folder that it
+    matches by a configuration must be complete. Other matches (OLMo-core's own checkpoints) only
+    have to exist.
     """
     if leaves == "config.json":
         return find_model_faults(output)
@@ -36,7 +45,9 @@ def find_output_faults(output: Path, leaves: str) -> list[str]:
 
 
 def find_model_faults(folder: Path) -> list[str]:
-    """Return what a folder with a model or a LoRA adapter lacks, a sentence each, without loading anything."""
+    """Return what a folder with a model or a LoRA adapter lacks, a sentence each, without loading
+    anything.
+    """
     if folder.is_file():
         return ["it is a file"]
     if not folder.is_dir():
@@ -51,7 +62,9 @@ def find_model_faults(folder: Path) -> list[str]:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the bytes of the weights in a folder, complete or not; checkpoints below it do not count."""
+    """Return the bytes of the weights in a folder, complete or not; checkpoints below it do not
+    count.
+    """
     files = (path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
     return sum(path.stat().st_size for path in files if path.is_file())
 
@@ -61,7 +74,9 @@ def find_weight_faults(folder: Path) -> Iterator[str]:
     if (folder / "adapter_config.json").exists():
         yield from _json_faults(folder / "adapter_config.json")
         weights = next((folder / name for name in _ADAPTER_FILES if (folder / name).exists()), None)
-        yield from ["adapter_model.safetensors is missing"] if weights is None else _file_faults(weights)
+        yield from (
+            ["adapter_model.safetensors is missing"] if weights is None else _file_faults(weights)
+        )
         return
     if (folder / "config.json").exists():
         yield from _json_faults(folder / "config.json")
@@ -138,10 +153,11 @@ class BrokenFileError(Exception):
 
 
 def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for a wrong file size.
+    """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for
+    a wrong file size.
 
-    The format: 8 bytes of little-endian length, a JSON header of that length, and the data, to which the header's
-    `data_offsets` refer.
+    The format: 8 bytes of little-endian length, a JSON header of that length, and the data, to
+    which the header's `data_offsets` refer.
     """
     try:
         size = path.stat().st_size
@@ -158,17 +174,23 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BrokenFileError(f"{path.name} has no readable header") from error
     if size != 8 + length + end:
-        raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {8 + length + end}")
+        raise BrokenFileError(
+            f"{path.name} has {size} bytes, but its header requires {8 + length + end}"
+        )
     return shapes
 
 
 def _refuse_pointer(path: Path, start: bytes) -> None:
     """Raise BrokenFileError if a file's first bytes are those of a Git LFS pointer."""
     if start == _LFS_POINTER:
-        raise BrokenFileError(f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`")
+        raise BrokenFileError(
+            f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`"
+        )
 
 
-def _parse_header(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, tuple[int, ...]], int]:
+def _parse_header(
+    header: dict[str, dict[str, list[int]]],
+) -> tuple[dict[str, tuple[int, ...]], int]:
     shapes: dict[str, tuple[int, ...]] = {}
     end = 0
     for name, entry in header.items():
@@ -182,10 +204,11 @@ def _parse_header(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, tu
 
 
 def check_torch_file(path: Path) -> None:
-    """Raise BrokenFileError unless `path` is a complete file of torch.save: a zip archive, its directory written last.
+    """Raise BrokenFileError unless `path` is a complete file of torch.save: a zip archive, its
+    directory written last.
 
-    The pickle inside is read, which checks its checksum; the tensors' data is only located. Files of torch before 1.6
-    have no recognisable end, and pass.
+    The pickle inside is read, which checks its checksum; the tensors' data is only located. Files
+    of torch before 1.6 have no recognisable end, and pass.
     """
     try:
         size = path.stat().st_size
@@ -209,19 +232,24 @@ def check_torch_file(path: Path) -> None:
 def count_parameters(folder: Path) -> int | None:
     """Count the elements of all tensors in a folder's safetensors files, from their headers.
 
-    Returns None without a readable file, and where one of them is missing. Another form of the same weights beside them
-    (`consolidated*`) is not counted.
+    Returns None without a readable file, and where one of them is missing. Another form of the same
+    weights beside them (`consolidated*`) is not counted.
     """
     try:
-        shapes = [shape for file in _weight_files(folder) for shape in read_safetensors_header(file).values()]
+        shapes = [
+            shape
+            for file in _weight_files(folder)
+            for shape in read_safetensors_header(file).values()
+        ]
         return sum(map(math.prod, shapes)) or None
     except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers would load: those of the index, else `model.safetensors`, else the shards,
-    where all of them exist."""
+    """Return the files that transformers would load: those of the index, else `model.safetensors`,
+    else the shards, where all of them exist.
+    """
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
         names = set(load_json(index)["weight_map"].values())
@@ -247,7 +275,9 @@ def hub_data_cache(environ: Mapping[str, str]) -> Path:
 
 def hf_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's caches and token (huggingface_hub constants.py)."""
-    cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")
+    cache = environ.get("XDG_CACHE_HOME") or str(
+        Path(environ.get("HOME", "~")).expanduser() / ".cache"
+    )
     return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser()
 
 

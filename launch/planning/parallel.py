@@ -1,4 +1,5 @@
-"""The ranks of a run: how many, how they share the model (mode, accelerate file), and how they split the global batch.
+"""The ranks of a run: how many, how they share the model (mode, accelerate file), and how they
+split the global batch.
 
 global = width x per device x accumulation: the same global batch at every width.
 """
@@ -11,7 +12,16 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.origins import Origin, Origins
-from launch.config.schema import Buckets, Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
+from launch.config.schema import (
+    Buckets,
+    Device,
+    Family,
+    Launcher,
+    Mode,
+    Precision,
+    RootConfig,
+    TrainerConfig,
+)
 from launch.errors import Cure, Problem, refusal
 
 
@@ -48,13 +58,15 @@ class Width:
 def resolve_width(config: RootConfig, origins: Origins) -> Width:
     """Resolve `nodes`, `gpus`, `device` and `processes` into a width; one GPU when none is set.
 
-    `gpus` and `processes` count those of one node. `gpus=0` is short for one CPU process. `gpus=N` on the command line
-    wins over a stage's own `device: cpu`. Raises UserError: device_conflict.
+    `gpus` and `processes` count those of one node. `gpus=0` is short for one CPU process. `gpus=N`
+    on the command line wins over a stage's own `device: cpu`. Raises UserError: device_conflict.
     """
     gpus, device, processes = config.gpus, config.device, config.processes
     if gpus:
         if device == Device.cpu and origins.of("device").origin == Origin.override:
-            cure = Cure("remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null")
+            cure = Cure(
+                "remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null"
+            )
             raise refusal("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure)
         device = Device.cuda
     elif gpus == 0:
@@ -65,14 +77,22 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
-        cure = Cure("set {0}, or {1}", f"gpus={processes} processes=null", f"device=cpu processes={processes}")
+        cure = Cure(
+            "set {0}, or {1}",
+            f"gpus={processes} processes=null",
+            f"device=cpu processes={processes}",
+        )
         message = f"processes={processes} counts CPU processes, and the device is cuda"
         raise refusal("device_conflict", message, "override processes", cure)
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
 
 
-def width_warnings(width: Width, origins: Origins, environ: Mapping[str, str]) -> tuple[Problem, ...]:
-    """Name variables that set a width elsewhere and none here (visible_gpus, foreign_world_size)."""
+def width_warnings(
+    width: Width, origins: Origins, environ: Mapping[str, str]
+) -> tuple[Problem, ...]:
+    """Name variables that set a width elsewhere and none here (visible_gpus,
+    foreign_world_size).
+    """
     warnings = []
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     is_given = origins.of("gpus").where is not None and len(visible) > width.local
@@ -82,7 +102,9 @@ def width_warnings(width: Width, origins: Origins, environ: Mapping[str, str]) -
         warnings.append(Problem("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
     world = environ.get("WORLD_SIZE", "")
     if world.isdecimal() and int(world) not in (0, 1, width.world_size):
-        message = f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
+        message = (
+            f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
+        )
         cure = Cure("unset it, or set {0}", f"gpus={world}")
         warnings.append(Problem("foreign_world_size", message, "WORLD_SIZE", cure))
     return tuple(warnings)
@@ -113,7 +135,9 @@ class Parallel:
     @property
     def accelerate_file(self) -> Path | None:
         """The accelerate file; None for a trainer that torchrun starts."""
-        return None if self.mode == Mode.fsdp else resources.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
+        return (
+            None if self.mode == Mode.fsdp else resources.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
+        )
 
     @property
     def deepspeed_file(self) -> Path | None:
@@ -125,8 +149,10 @@ class Parallel:
         return tuple(path for path in (self.accelerate_file, self.deepspeed_file) if path)
 
     def expectations(self) -> dict[str, str]:
-        """Return what the trainer's own accelerate state must be. The worker checks it: unpatched, a CPU run with ZeRO
-        silently becomes DDP, and one with two processes silently becomes one process."""
+        """Return what the trainer's own accelerate state must be. The worker checks it: unpatched,
+        a CPU run with ZeRO silently becomes DDP, and one with two processes silently becomes one
+        process.
+        """
         on_cpu = self.width.device == Device.cpu
         if self.zero_stage:
             distributed = "DEEPSPEED"
@@ -151,13 +177,16 @@ def _deepspeed_file(mode: Mode, buckets: Buckets) -> Path:
 
 def bucket_sizes(mode: Mode) -> tuple[Buckets, ...]:
     """Return the bucket sizes that a mode has files for; none without DeepSpeed."""
-    return tuple(size for size in Buckets if mode in _ZERO_STAGE and _deepspeed_file(mode, size).is_file())
+    return tuple(
+        size for size in Buckets if mode in _ZERO_STAGE and _deepspeed_file(mode, size).is_file()
+    )
 
 
 def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -> Parallel:
     """Choose the mode and the precision.
 
-    Raises UserError: parallel_width, parallel_trainer, parallel_buckets, unsupported_device, unsupported_precision.
+    Raises UserError: parallel_width, parallel_trainer, parallel_buckets, unsupported_device,
+    unsupported_precision.
     """
     if width.device not in trainer.devices:
         message = f"{trainer.name} does not run on a {width.device.upper()}"
@@ -167,16 +196,22 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
         sizes = ", ".join(bucket_sizes(mode))
         message = f"parallel={mode} has no {buckets} buckets"
-        cure = f"it has {sizes}" if sizes else Cure("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
+        cure = (
+            f"it has {sizes}"
+            if sizes
+            else Cure("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
+        )
         raise refusal("parallel_buckets", message, "parallel.buckets", cure)
-    return Parallel(mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets)
+    return Parallel(
+        mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets
+    )
 
 
 def has_master_weights(family: Family, parallel: Parallel) -> bool:
     """Whether the optimizer updates fp32 weights.
 
-    open-instruct loads bf16 weights (finetune.py:596, dpo_tune_cache.py:338), so that only DeepSpeed keeps fp32 ones;
-    TRL loads fp32 weights and casts in the forward pass.
+    open-instruct loads bf16 weights (finetune.py:596, dpo_tune_cache.py:338), so that only
+    DeepSpeed keeps fp32 ones; TRL loads fp32 weights and casts in the forward pass.
     """
     return family == Family.trl or bool(parallel.zero_stage) or parallel.precision == Precision.fp32
 
@@ -212,7 +247,9 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
 
 
 def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Width) -> Precision:
-    """Resolve `auto`: bf16 on GPUs; on a CPU fp32 where the trainer supports it, as bf16 gains nothing there."""
+    """Resolve `auto`: bf16 on GPUs; on a CPU fp32 where the trainer supports it, as bf16 gains
+    nothing there.
+    """
     if requested == Precision.auto:
         full = width.device == Device.cpu and Precision.fp32 in trainer.precisions
         return Precision.fp32 if full else Precision.bf16
@@ -239,7 +276,10 @@ class Batch:
 
     def __str__(self) -> str:
         ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
-        return f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} accumulation"
+        return (
+            f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} "
+            "accumulation"
+        )
 
 
 def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
@@ -250,7 +290,10 @@ def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
     accumulation, rest = divmod(global_batch, per_device * width)
     if rest or not accumulation:
         ranks, samples = ("" if count == 1 else "s" for count in (width, per_device))
-        message = f"global batch {global_batch} is not divisible by {width} rank{ranks} x {per_device} sample{samples}"
+        message = (
+            f"global batch {global_batch} is not divisible by {width} rank{ranks} x "
+            f"{per_device} sample{samples}"
+        )
         cure = _suggest_values(global_batch, per_device, width)
         raise refusal("batch_not_divisible", message, None, cure)
     return Batch(global_batch, per_device, accumulation, width)
@@ -263,7 +306,9 @@ def divisors(number: int) -> list[int]:
 
 
 def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
-    """Name the values of each of the three numbers that would work with the other two as they are."""
+    """Name the values of each of the three numbers that would work with the other two as they
+    are.
+    """
     per_devices = divisors(global_batch // width) if global_batch % width == 0 else []
     widths = divisors(global_batch // per_device) if global_batch % per_device == 0 else []
     step = width * per_device
@@ -271,7 +316,9 @@ def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
     globals_ = [batch for batch in (below, below + step) if batch]
     suggestions = [f"recipe.global_batch_size={_nearest_first(globals_, global_batch)}"]
     if per_devices:
-        suggestions.insert(0, f"recipe.per_device_batch_size={_nearest_first(per_devices, per_device)}")
+        suggestions.insert(
+            0, f"recipe.per_device_batch_size={_nearest_first(per_devices, per_device)}"
+        )
     if widths:
         suggestions.insert(0, f"a width of {_join(_abbreviate(widths))}")
     return "use " + ", or ".join(suggestions)
@@ -290,4 +337,6 @@ def _join(numbers: list[int]) -> str:
 
 
 def _abbreviate(numbers: list[int]) -> list[int]:
-    return numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]
+    return (
+        numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]
+    )

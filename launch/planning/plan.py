@@ -13,7 +13,12 @@ from launch.config.line import CommandLine
 from launch.config.origins import Origins
 from launch.config.schema import Family, Launcher, RootConfig
 from launch.errors import Problem, UserError
-from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
+from launch.planning.attention import (
+    AttentionChoice,
+    attention_flags,
+    choose_attention,
+    packing_warnings,
+)
 from launch.planning.chat_template import (
     STAGED,
     TEMPLATE_FLAG,
@@ -74,7 +79,14 @@ from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.loss import LossWeighting, weigh_loss, weighting_warnings
 from launch.planning.machine import Machine, UpstreamState, this_machine
 from launch.planning.model_folder import find_output_faults
-from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
+from launch.planning.parallel import (
+    Batch,
+    Parallel,
+    resolve_parallel,
+    resolve_width,
+    split_batch,
+    width_warnings,
+)
 from launch.planning.recipe import use_nearest
 from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.saved_model import check_model_folder
@@ -102,21 +114,24 @@ class _Resolved:
 
     stage: str
     config: RootConfig
-    resolved: Mapping[str, Any]  # the configuration as plain data, which the run folder records as config.yaml
+    # the configuration as plain data, which the run folder records as config.yaml
+    resolved: Mapping[str, Any]
     origins: Origins  # where each value of the configuration is set
     machine: Machine = field(repr=False, compare=False)
     runs: Path
     cache: Path
     inputs: Inputs
     content: InputContent  # of the inputs that are local
-    data: tuple[DataStructure | None, ...]  # of each entry of the mixture; None for one that is not local
+    # of each entry of the mixture; None for one that is not local
+    data: tuple[DataStructure | None, ...]
     parallel: Parallel
     batch: Batch
     shape: ModelShape | None  # of the model; None where it is unknown
     lora: Lora | None  # the adapter that is trained; None: all weights are
     template: ChatTemplate | None  # that the recipe sets
     finder: TemplateFinder = field(repr=False, compare=False)  # of TRL's templates
-    replaced: Mapping[str, Any]  # the stage's own values of the recipe in whose place the trainer's nearest are
+    # the stage's own values of the recipe in whose place the trainer's nearest are
+    replaced: Mapping[str, Any]
 
     @property
     def upstream(self) -> UpstreamState:
@@ -152,7 +167,8 @@ class Plan(_Rendered):
     """One training job, ready to run."""
 
     identity: str
-    input_digests: Mapping[str, str]  # of local inputs that the identity depends on, by path; of data, its first file's
+    # of local inputs that the identity depends on, by path; of data, its first file's
+    input_digests: Mapping[str, str]
     name: str  # of the run's folder
     named_flags: frozenset[str]  # those that carry the name
     is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
@@ -172,9 +188,13 @@ class Plan(_Rendered):
 
     @property
     def trl_template(self) -> TrlTemplate | None:
-        """The template of TRL's that the trainer reads from its file; None where it reads none, or a flag's instead."""
+        """The template of TRL's that the trainer reads from its file; None where it reads none, or
+        a flag's instead.
+        """
         template = self.template
-        is_read = template is not None and any(str(template.file) in argument for argument in self.command)
+        is_read = template is not None and any(
+            str(template.file) in argument for argument in self.command
+        )
         return template.trl if template is not None and is_read else None
 
     @property
@@ -201,7 +221,9 @@ class Plan(_Rendered):
         return interval - 1 if isinstance(interval, int) else 0
 
     def next_checkpoint(self, step: int) -> int | None:
-        """Return the step of the first checkpoint after a step; None if checkpoints are not written by steps."""
+        """Return the step of the first checkpoint after a step; None if checkpoints are not written
+        by steps.
+        """
         interval = self.config.recipe.checkpoint_steps
         return (step // interval + 1) * interval if interval else None
 
@@ -211,7 +233,9 @@ class Plan(_Rendered):
 
     @property
     def started_from(self) -> str | None:
-        """The digest of the model that another run made (model.trained_by); None where there is none yet."""
+        """The digest of the model that another run made (model.trained_by); None where there is
+        none yet.
+        """
         local = self.inputs.model.local
         return self.content.digests.get(local) if local and self.config.model.trained_by else None
 
@@ -223,16 +247,26 @@ class Plan(_Rendered):
     def renamed(self, name: str) -> Plan:
         """Return the same plan under another run name; `name` may hold slashes.
 
-        The folder and whatever carries its name change: the output flag, the tracker's run name and folder, the
-        command and the recorded configuration. The identity stays, and nothing is planned or checked again.
+        The folder and whatever carries its name change: the output flag, the tracker's run name and
+        folder, the command and the recorded configuration. The identity stays, and nothing is
+        planned or checked again.
         """
         return replace(
-            self._placed(name), config=replace(self.config, name=name), resolved={**self.resolved, "name": name}
+            self._placed(name),
+            config=replace(self.config, name=name),
+            resolved={**self.resolved, "name": name},
         )
 
     def _placed(self, name: str) -> Plan:
-        """Return the plan with the folder of `name` in its flags, command and environment, in place of its own."""
-        texts = dict(zip(*(texts_with_name(self.runs, self.stage, each) for each in (self.name, name)), strict=True))
+        """Return the plan with the folder of `name` in its flags, command and environment, in place
+        of its own.
+        """
+        texts = dict(
+            zip(
+                *(texts_with_name(self.runs, self.stage, each) for each in (self.name, name)),
+                strict=True,
+            )
+        )
         values = {flag: texts[self.flags[flag].value] for flag in self.named_flags}
         command = list(self.command)
         for flag, value in values.items():
@@ -240,7 +274,10 @@ class Plan(_Rendered):
         return replace(
             self,
             name=name,
-            flags={**self.flags, **{flag: replace(self.flags[flag], value=value) for flag, value in values.items()}},
+            flags={
+                **self.flags,
+                **{flag: replace(self.flags[flag], value=value) for flag, value in values.items()},
+            },
             command=tuple(command),
             env={variable: texts.get(value, value) for variable, value in self.env.items()},
         )
@@ -261,7 +298,10 @@ class Plan(_Rendered):
             "batch": self.batch,
             "loss": self.loss_weighting.text,
             **({"replaced": self.replaced} if self.replaced else {}),
-            "flags": {name: {"value": flag.value, **vars(flag.provenance)} for name, flag in self.flags.items()},
+            "flags": {
+                name: {"value": flag.value, **vars(flag.provenance)}
+                for name, flag in self.flags.items()
+            },
             "command": self.command,
             "env": self.env,
             "unset": self.unset,
@@ -293,21 +333,31 @@ _NOTHING_PENDING = PendingModel()
 
 
 def build_plan(
-    composed: Composed, machine: Machine, *, reads_rows: bool = True, pending: PendingModel = _NOTHING_PENDING
+    composed: Composed,
+    machine: Machine,
+    *,
+    reads_rows: bool = True,
+    pending: PendingModel = _NOTHING_PENDING,
 ) -> Plan:
-    """Plan a composed stage: resolve its settings, render the command, identify the run by what was rendered.
+    """Plan a composed stage: resolve its settings, render the command, identify the run by what was
+    rendered.
 
-    Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is not read without
-    `reads_rows`. `pending`: a model that another run is still to make. Raises UserError for settings that cannot work.
+    Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is
+    not read without `reads_rows`. `pending`: a model that another run is still to make. Raises
+    UserError for settings that cannot work.
     """
 
     def build(forms: Mapping[str, str]) -> Plan:
-        resolved = _resolve(composed, machine, pending, replaced, reads_rows=reads_rows, forms=forms)
+        resolved = _resolve(
+            composed, machine, pending, replaced, reads_rows=reads_rows, forms=forms
+        )
         rendered = _render(composed, resolved)
         identity, digests = _identify(rendered)
         texts = texts_with_name(rendered.runs, composed.stage, NAME)
         named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
-        plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
+        plan = Plan(
+            **vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named
+        )
         return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
 
     try:
@@ -315,7 +365,9 @@ def build_plan(
         plan = _take_earlier_text(build({}), build)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
-        raise UserError([locate_in_overlay(problem, composed.origins) for problem in error.problems]) from error
+        raise UserError(
+            [locate_in_overlay(problem, composed.origins) for problem in error.problems]
+        ) from error
     machine.digests.save()
     if plan.trl_template is not None:
         plan.finder.keep(plan.trl_template)
@@ -323,15 +375,21 @@ def build_plan(
 
 
 def _take_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Plan]) -> Plan:
-    """Return the plan of an unfinished run that began with another text of TRL's template, where only the text differs
-    and is still here: an update of TRL changes no run that has begun. `build` plans with the digests of a text."""
+    """Return the plan of an unfinished run that began with another text of TRL's template, where
+    only the text differs and is still here: an update of TRL changes no run that has begun. `build`
+    plans with the digests of a text.
+    """
     template = plan.trl_template
     if template is None or plan.config.restart:
         return plan
     runs = [plan.folder]
     if plan.config.name is None:
         is_begun = plan.folder.exists()
-        runs = [] if is_begun else [run for run in plan.folder.parent.glob("*/") if not (run / "DONE").exists()]
+        runs = (
+            []
+            if is_begun
+            else [run for run in plan.folder.parent.glob("*/") if not (run / "DONE").exists()]
+        )
     for run, identity, forms in find_earlier_texts(plan.finder, template, runs):
         earlier = build(forms)
         if (earlier.folder, earlier.identity) == (run, identity):
@@ -363,8 +421,12 @@ def _resolve(
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
     check_validation(config, origins)
     packages = (*machine.packages, *machine.own_packages)
-    finder = TemplateFinder(packages, user_cache(machine.environ) / "templates", cache / STAGED, forms)
-    template = find_template(config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()), finder)
+    finder = TemplateFinder(
+        packages, user_cache(machine.environ) / "templates", cache / STAGED, forms
+    )
+    template = find_template(
+        config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()), finder
+    )
     if template is not None:
         config = replace(config, recipe=replace(config.recipe, chat_template=template.name))
     inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
@@ -375,14 +437,19 @@ def _resolve(
     check_rlvr(config, origins)
     shape = model_shape(config, inputs) or pending.shape
     adapter = inputs.model.adapter or pending.adapter
-    lora = resolve_lora(config, origins, parallel, shape, adapter if continues_adapter(config) else None)
+    lora = resolve_lora(
+        config, origins, parallel, shape, adapter if continues_adapter(config) else None
+    )
     per_device = config.recipe.per_device_batch_size
-    if config.trainer.launcher == Launcher.ray:  # learners take packed rows of as many completions as fit
+    # learners take packed rows of as many completions as fit
+    if config.trainer.launcher == Launcher.ray:
         batch = Batch(config.recipe.global_batch_size, per_device, 1, 1)
     else:
         batch = split_batch(config.recipe.global_batch_size, per_device, width.world_size)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
-    content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of, template=template)
+    content = read_content(
+        config, inputs, parallel, machine.cwd, machine.digests.of, template=template
+    )
     return _Resolved(
         stage=composed.stage,
         config=config,
@@ -406,11 +473,21 @@ def _resolve(
 
 def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     """Render flags, command and environment, and check them. Raises UserError."""
-    config, origins, machine, checkout = stage.config, stage.origins, stage.machine, stage.upstream.checkout
+    config, origins, machine, checkout = (
+        stage.config,
+        stage.origins,
+        stage.machine,
+        stage.upstream.checkout,
+    )
     trainer, parallel, batch, inputs = config.trainer, stage.parallel, stage.batch, stage.inputs
     folder = run_folder(stage.runs, stage.stage, NAME)
-    paths = {"output": str(folder / "model"), "tokenized_cache": str(stage.cache / stage.content.tokenized)}
-    built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora, template=stage.template)
+    paths = {
+        "output": str(folder / "model"),
+        "tokenized_cache": str(stage.cache / stage.content.tokenized),
+    }
+    built = build_flags(
+        composed, batch, parallel, inputs, paths, lora=stage.lora, template=stage.template
+    )
     attention = choose_attention(config, parallel, built.flags, machine)
     check_packing(trainer.name, built.flags)
     check_model_preset(trainer, built.flags, checkout, machine.registries)
@@ -439,7 +516,9 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     options += measuring if is_trl else ()
     patches += () if is_trl else measuring
     flags = {**built.flags, **attention_flags(attention)}
-    flags = add_tracking_flags(flags, config, origins, machine.environ, tracked_name(stage.stage, NAME))
+    flags = add_tracking_flags(
+        flags, config, origins, machine.environ, tracked_name(stage.stage, NAME)
+    )
     env = build_environment(
         trainer,
         parallel,
@@ -480,9 +559,13 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     )
 
 
-def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) -> tuple[Problem, ...]:
+def _find_warnings(
+    stage: _Resolved, flags: Mapping[str, Flag], schema: Schema
+) -> tuple[Problem, ...]:
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
-    warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    warnings = (
+        contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    )
     steps = count_steps(config, batch, stage.inputs.mixture, stage.data, None)
     warnings += few_steps_warnings(config, stage.origins, flags, steps)
     warnings += template_warnings(stage.template, stage.finder)
@@ -495,42 +578,69 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings
-    here: dict[str, object] = {"stage": stage.stage, "width": str(parallel.width), "trainer": config.trainer.name}
-    here |= {"model": stage.inputs.model.reference, "global batch": batch.global_, "card": machine.card}
+    here: dict[str, object] = {
+        "stage": stage.stage,
+        "width": str(parallel.width),
+        "trainer": config.trainer.name,
+    }
+    here |= {
+        "model": stage.inputs.model.reference,
+        "global batch": batch.global_,
+        "card": machine.card,
+    }
     here |= {"max_seq_length": sequence_limit(config, flags), **machine.versions}
     return warnings + tuned_warnings(config.tuned, here)
 
 
 def _identify(stage: _Rendered) -> tuple[str, dict[str, str]]:
-    """Return the identity, a digest of what was rendered, without the machine's paths and with its inputs by content;
-    and the digests of those inputs, by path.
+    """Return the identity, a digest of what was rendered, without the machine's paths and with its
+    inputs by content; and the digests of those inputs, by path.
 
-    The identity of a stage on a model that another run makes (model.trained_by) depends on that run; the caches, whose
-    paths were rendered, depend on the model itself.
+    The identity of a stage on a model that another run makes (model.trained_by) depends on that
+    run; the caches, whose paths were rendered, depend on the model itself.
     """
     config, machine, own = stage.config, stage.machine, stage.content
     content, places = own, stage.places
     if config.model.trained_by:
         digest = identify_by_run(stage.inputs.model, config.model.trained_by, machine.digests.of)
-        content = read_content(config, stage.inputs, stage.parallel, machine.cwd, digest, template=stage.template)
+        content = read_content(
+            config, stage.inputs, stage.parallel, machine.cwd, digest, template=stage.template
+        )
         places[stage.cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
         places[stage.cache / own.reference] = f"{{cache}}/{content.reference}"
     made_later = stage.inputs.model.content if config.model.trained_by else None
     flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
     files = {path: machine.digests.of(path) for path in stage.parallel.files}
-    identity = compute_identity(_decisive_parts(stage, list(files.values()), flag_files), places, content.digests)
-    staged = {entry.data.folder: entry.data.files.paths[0] for entry in stage.inputs.mixture if entry.data}
-    digests = {str(staged.get(path, path)): key for path, key in (*content.digests.items(), *files.items()) if key}
+    identity = compute_identity(
+        _decisive_parts(stage, list(files.values()), flag_files), places, content.digests
+    )
+    staged = {
+        entry.data.folder: entry.data.files.paths[0] for entry in stage.inputs.mixture if entry.data
+    }
+    digests = {
+        str(staged.get(path, path)): key
+        for path, key in (*content.digests.items(), *files.items())
+        if key
+    }
     return identity, digests | flag_files
 
 
-def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything that decides what a run trains; whatever else was rendered is not part of its identity.
+def _decisive_parts(
+    stage: _Rendered, files: Sequence[str | None], flag_files: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return everything that decides what a run trains; whatever else was rendered is not part of
+    its identity.
 
-    Left out: an automatic choice of attention, as the same plan may be made where the packages are not; tracking and
-    the measuring of lengths, which change nothing in the training; what a machine sets of paths and of the allocator.
+    Left out: an automatic choice of attention, as the same plan may be made where the packages are
+    not; tracking and the measuring of lengths, which change nothing in the training; what a machine
+    sets of paths and of the allocator.
     """
-    config, parallel, trainer, batch = stage.config, stage.parallel, stage.config.trainer, stage.batch
+    config, parallel, trainer, batch = (
+        stage.config,
+        stage.parallel,
+        stage.config.trainer,
+        stage.batch,
+    )
     not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
     return {
         "trainer": [trainer.name, trainer.entry],
@@ -546,7 +656,11 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
         "patches": list(filter(is_decisive, stage.patches)),
-        **({"options": list(filter(is_decisive, stage.options))} if trainer.family == Family.trl else {}),
+        **(
+            {"options": list(filter(is_decisive, stage.options))}
+            if trainer.family == Family.trl
+            else {}
+        ),
         "files": list(files),
         **({"flag_files": flag_files} if flag_files else {}),
     }

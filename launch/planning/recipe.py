@@ -1,4 +1,6 @@
-"""Maps the recipe to the trainer's own flags and back: a recipe key becomes no flag, one or several."""
+"""Maps the recipe to the trainer's own flags and back: a recipe key becomes no flag, one or
+several.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _UNSET = "null"
 def mapping_of(trainer: TrainerConfig, key: str) -> Any:
     """Return what a trainer's file maps a recipe key to; None if the file does not name the key.
 
-    A key of which it only has the reason why the trainer lacks it (`why`) has the schema's default and no other value.
+    A key of which it only has the reason why the trainer lacks it (`why`) has the schema's default
+    and no other value.
     """
     if key in trainer.recipe or key not in trainer.why:
         return trainer.recipe.get(key)
@@ -28,12 +31,15 @@ def mapping_of(trainer: TrainerConfig, key: str) -> Any:
     return {_as_text(getattr(LoraConfig if owner else RecipeConfig, name)): {}}
 
 
-def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], trainer: str) -> dict[str, Any]:
+def map_recipe_key(
+    key: str, value: Any, mapping: Any, why: Mapping[str, str], trainer: str
+) -> dict[str, Any]:
     """Return the flags that a recipe key with this value stands for.
 
-    `mapping` is the entry of the trainer's YAML: a flag's name, or a map from value to flags where "*" is any other
-    value and "{value}" the value itself. An unset key (None) gives no flag unless "null" is mapped; `why` has the
-    trainer's reasons for values that it lacks. Raises UserError: unsupported_recipe.
+    `mapping` is the entry of the trainer's YAML: a flag's name, or a map from value to flags where
+    "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag unless
+    "null" is mapped; `why` has the trainer's reasons for values that it lacks. Raises UserError:
+    unsupported_recipe.
     """
     if isinstance(mapping, str):
         return {} if value is None else {mapping: value}
@@ -53,9 +59,11 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
 
 
 def use_nearest(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Replace a shipped stage's own values that the trainer lacks by those that its file gives under `nearest`.
+    """Replace a shipped stage's own values that the trainer lacks by those that its file gives
+    under `nearest`.
 
-    Returns the configuration, and the stage's values by key. A value that the user wrote stays, and is refused.
+    Returns the configuration, and the stage's values by key. A value that the user wrote stays, and
+    is refused.
     """
     trainer, recipe = composed.config.trainer, composed.plain["recipe"]
     missing = {
@@ -70,7 +78,8 @@ def use_nearest(composed: Composed) -> tuple[Composed, dict[str, Any]]:
     nearest = {key: trainer.nearest[key] for key in missing}
     typed = copy(composed.config.recipe)
     for key, value in nearest.items():
-        kind = type(getattr(typed, key))  # of an enumeration, whose value a trainer's file has as a text
+        # of an enumeration, whose value a trainer's file has as a text
+        kind = type(getattr(typed, key))
         setattr(typed, key, None if value is None else kind(value))
     plain = {**composed.plain, "recipe": {**recipe, **nearest}}
     return replace(composed, config=replace(composed.config, recipe=typed), plain=plain), missing
@@ -93,14 +102,18 @@ def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def flags_of_key(entry: Any) -> frozenset[str]:
-    """Return the flags that a recipe key can set. `entry`: the key's entry in the trainer's YAML, None without one."""
+    """Return the flags that a recipe key can set. `entry`: the key's entry in the trainer's YAML,
+    None without one.
+    """
     if isinstance(entry, str):
         return frozenset({entry})
     return frozenset(str(name) for flags in (entry or {}).values() for name in flags)
 
 
 def value_of_flags(entry: Any, flags: Mapping[str, Any]) -> Any:
-    """Return the recipe value that results in these flags. A false flag counts as an absent one. Raises LookupError."""
+    """Return the recipe value that results in these flags. A false flag counts as an absent one.
+    Raises LookupError.
+    """
     if isinstance(entry, str):
         return flags[entry]
     names = flags_of_key(entry)

@@ -1,4 +1,6 @@
-"""What a stage of RLVR adds to a plan: groups of completions, the window of prompt and response, verifiers."""
+"""What a stage of RLVR adds to a plan: groups of completions, the window of prompt and response,
+verifiers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
-_REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")  # the others have defaults
+# the others have defaults
+_REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")
 
 
 def check_rlvr(config: RootConfig, origins: Origins) -> None:
@@ -32,24 +35,37 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
     if missing:
         message = f"an rlvr stage needs recipe.{missing[0]}"
         raise refusal("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe")
-    prompts, samples, response = recipe.prompts_per_step, recipe.samples_per_prompt, recipe.response_length
+    prompts, samples, response = (
+        recipe.prompts_per_step,
+        recipe.samples_per_prompt,
+        recipe.response_length,
+    )
     assert prompts and samples and response
     if prompts * samples != recipe.global_batch_size:
-        message = f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and {prompts} prompts x "
+        message = (
+            f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and "
+            f"{prompts} prompts x "
+        )
         message += f"{samples} samples are {prompts * samples}"
         where = origins.of("recipe.global_batch_size").where
         fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
         cure = Cure("remove it, or set {1}", "~recipe.global_batch_size", fitting)
         raise refusal("partial_groups", message, where, cure)
     if response >= recipe.max_seq_length:
-        message = f"recipe.response_length={response} leaves no room for a prompt in recipe.max_seq_length="
+        message = (
+            f"recipe.response_length={response} leaves no room for a prompt in "
+            "recipe.max_seq_length="
+        )
         where = origins.of("recipe.response_length").where
         message += str(recipe.max_seq_length)
-        raise refusal("no_room_for_prompts", message, where, "max_seq_length is prompt plus response")
+        raise refusal(
+            "no_room_for_prompts", message, where, "max_seq_length is prompt plus response"
+        )
 
 
 def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[str, float]:
-    """Return the verifiers of a stage and their weights; an own function as ABSOLUTE_PATH.py:FUNCTION.
+    """Return the verifiers of a stage and their weights; an own function as
+    ABSOLUTE_PATH.py:FUNCTION.
 
     Raises UserError: unknown_verifier, no_verifier_file.
     """
@@ -71,15 +87,19 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
         return None
     guard = (config.guards.verifier if config.guards else None) or VerifierLimits()
     recipe = config.recipe
-    option = VerifierOption(verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward)
+    option = VerifierOption(
+        verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward
+    )
     content = {key: value for key, value in to_json(option).items() if value is not None}
     return json.dumps(content, separators=(",", ":"))
 
 
 def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
-    """Return what the recipe and the GPUs imply for open-instruct's GRPO, by flag; the user's own flags win.
+    """Return what the recipe and the GPUs imply for open-instruct's GRPO, by flag; the user's own
+    flags win.
 
-    Three GPUs of eight learn, and the others hold vLLM, as 6 and 10 did (scripts/train/tulu3/grpo_fast_8b.sh:37-39).
+    Three GPUs of eight learn, and the others hold vLLM, as 6 and 10 did
+    (scripts/train/tulu3/grpo_fast_8b.sh:37-39).
     """
     recipe, flags = config.recipe, config.flags
     if config.trainer.launcher != Launcher.ray:
@@ -102,7 +122,9 @@ def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RayNeeds:
-    """What open-instruct's GRPO waits 1,200 s for (grpo_fast.py:161, its issue 1431), by grpo_fast_resource_plan.py."""
+    """What open-instruct's GRPO waits 1,200 s for (grpo_fast.py:161, its issue 1431), by
+    grpo_fast_resource_plan.py.
+    """
 
     learners: int  # GPUs
     engines: int  # GPUs of vLLM, where it has its own
@@ -112,31 +134,49 @@ class RayNeeds:
         return 10 * self.learners + self.engines + 3
 
     def __str__(self) -> str:
-        return f"{self.cpus} CPUs: 10 for each of {self.learners} learners, {self.engines} for vLLM's GPUs, 3 more"
+        return (
+            f"{self.cpus} CPUs: 10 for each of {self.learners} learners, {self.engines} for "
+            "vLLM's GPUs, 3 more"
+        )
 
 
 def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
     """Return the needs of these flags."""
     learners, single = flags["num_learners_per_node"], flags.get("single_gpu_mode") is True
     sizes = [flags.get(name, 1) for name in ("vllm_num_engines", "vllm_tensor_parallel_size")]
-    counts = [size if isinstance(size, int) else 1 for size in sizes]  # others are refused with their type
-    learning = [size for size in (learners if isinstance(learners, list) else [learners]) if isinstance(size, int)]
+    # others are refused with their type
+    counts = [size if isinstance(size, int) else 1 for size in sizes]
+    learning = [
+        size
+        for size in (learners if isinstance(learners, list) else [learners])
+        if isinstance(size, int)
+    ]
     return RayNeeds(sum(learning), 0 if single else counts[0] * counts[1])
 
 
 def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the warning few_cpus, where a Slurm allocation has too few CPUs. Raises UserError: rl_gpus."""
+    """Return the warning few_cpus, where a Slurm allocation has too few CPUs. Raises UserError:
+    rl_gpus.
+    """
     if config.trainer.launcher != Launcher.ray:
         return ()
     needs, size = ray_needs(flags), width.world_size
     if needs.learners + needs.engines != size:
-        message = f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} GPUs of the plan"
-        cure = Cure("remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N")
+        message = (
+            f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} "
+            "GPUs of the plan"
+        )
+        cure = Cure(
+            "remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N"
+        )
         raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
     allocated = (config.cluster.cpus_per_rank or needs.cpus) * size
     if allocated >= needs.cpus:
         return ()
-    message = f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} (grpo_fast_resource_plan.py)"
+    message = (
+        f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} "
+        "(grpo_fast_resource_plan.py)"
+    )
     cure = Cure("set {0}", f"cluster.cpus_per_rank={-(-needs.cpus // size)}")
     return (Problem("few_cpus", message, "cluster.cpus_per_rank", cure),)
 
@@ -144,29 +184,46 @@ def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tup
 def refuse_untried(config: RootConfig) -> None:
     """Refuse to start what is only planned and checked. Raises UserError: untried_trainer."""
     if config.trainer.untried and not config.cache_only:
-        message = f"launch plans and checks {config.trainer.name} but does not start it: {config.trainer.untried}"
-        cure = Cure("{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo")
+        message = (
+            f"launch plans and checks {config.trainer.name} but does not start it: "
+            f"{config.trainer.untried}"
+        )
+        cure = Cure(
+            "{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo"
+        )
         raise refusal("untried_trainer", message, "trainer", cure)
 
 
-VLLM = ((0, 27), (0, 30))  # first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
-_CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None}  # TRL's defaults, which leave the distribution as it is
+# first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
+VLLM = ((0, 27), (0, 30))
+# TRL's defaults, which leave the distribution as it is
+_CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None}
 
 
 def uses_vllm(config: RootConfig) -> bool:
     """Whether vLLM samples, in the trainer's process or on GPUs of its own."""
-    return config.trainer.launcher == Launcher.ray or (config.recipe.generation or "").startswith("vllm_")
+    return config.trainer.launcher == Launcher.ray or (config.recipe.generation or "").startswith(
+        "vllm_"
+    )
 
 
 def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return the warning vllm_untried for TRL with vLLM. Raises UserError: vllm_correction, vllm_ports."""
+    """Return the warning vllm_untried for TRL with vLLM. Raises UserError: vllm_correction,
+    vllm_ports.
+    """
     if config.trainer.launcher == Launcher.ray or not uses_vllm(config):
         return ()
     cut = next((name for name, whole in _CUTS.items() if flags.get(name, whole) != whole), None)
     if cut and flags.get("vllm_importance_sampling_correction", True):
-        message = f"--{cut} {flags[cut]} cuts the distribution that vLLM samples from, and not the one that corrects it"
+        message = (
+            f"--{cut} {flags[cut]} cuts the distribution that vLLM samples from, and not "
+            "the "
+            "one that corrects it"
+        )
         cure = Cure(
-            "remove it, or set {1} (trl #6789)", f"~flags.{cut}", "flags.vllm_importance_sampling_correction=false"
+            "remove it, or set {1} (trl #6789)",
+            f"~flags.{cut}",
+            "flags.vllm_importance_sampling_correction=false",
         )
         raise refusal("vllm_correction", message, f"flags.{cut}", cure)
     ports = flags.get("vllm_server_port", 8000), flags.get("vllm_group_port", 51216)
@@ -174,19 +231,33 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
         message = f"vLLM's server and the group that sends it weights can't share port {ports[0]}"
         raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
     message = "generation with vLLM is planned and checked, and no run of it has been made here"
-    return (Problem("vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"),)
+    return (
+        Problem(
+            "vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"
+        ),
+    )
 
 
-def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+def check_continuous(
+    config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
+) -> tuple[Problem, ...]:
     """Return the warning bf16_sampling where it is allowed. Raises UserError: bf16_sampling.
 
-    DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype its base has.
+    DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype
+    its base has.
     """
-    is_cast = flags.get("use_transformers_continuous_batching") is True and flags.get("bf16") is True
-    if not is_cast or parallel.zero_stage or (flags.get("dtype") == "bfloat16" and not flags.get("use_peft")):
+    is_cast = (
+        flags.get("use_transformers_continuous_batching") is True and flags.get("bf16") is True
+    )
+    if (
+        not is_cast
+        or parallel.zero_stage
+        or (flags.get("dtype") == "bfloat16" and not flags.get("use_peft"))
+    ):
         return ()
     message = (
-        "continuous batching casts the trained fp32 weights to bf16, in which small updates are rounded away "
+        "continuous batching casts the trained fp32 weights to bf16, in which small updates are "
+        "rounded away "
         "(trl/trainer/grpo_trainer.py:1797)"
     )
     cure = Cure(
@@ -203,7 +274,8 @@ def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str,
 
 def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, float]]:
     """Yield name and weight: of one name, or of a list of names and `{name: ..., weight: ...}`."""
-    from launch.worker.verifiers import BUILT_IN  # with what calls them, of which other stages need nothing
+    # with what calls them, of which other stages need nothing
+    from launch.worker.verifiers import BUILT_IN
 
     names = (BY_ROW, *BUILT_IN)
     for entry in given if isinstance(given, list) else [given]:
@@ -211,10 +283,18 @@ def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, fl
         name, weight = content.get("name"), content.get("weight", 1.0)
         is_weight = isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
         if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
-            cure = "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with weights above 0"
-            raise refusal("unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure)
+            cure = (
+                "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' "
+                "with weights above 0"
+            )
+            raise refusal(
+                "unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure
+            )
         if name not in names and not is_own(name):
-            cure = did_you_mean(name, names) or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
+            cure = (
+                did_you_mean(name, names)
+                or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
+            )
             raise refusal("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure)
         yield _own_file(name, cwd, where) if is_own(name) else name, float(weight)
 
@@ -227,6 +307,12 @@ def _own_file(name: str, cwd: Path, where: str | None) -> str:
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(path_problem(error, path)) from error
     if not is_here or not function.isidentifier():
-        what = f"{file} does not exist" if not is_here else f"'{function}' is not the name of a function"
-        raise refusal("no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION")
+        what = (
+            f"{file} does not exist"
+            if not is_here
+            else f"'{function}' is not the name of a function"
+        )
+        raise refusal(
+            "no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION"
+        )
     return f"{file}:{function}"

@@ -1,4 +1,5 @@
-"""Whether a model can be started from: a folder is complete, and a run's model is the one that the run saved.
+"""Whether a model can be started from: a folder is complete, and a run's model is the one that the
+run saved.
 
 The run's DONE holds digests of the model's files, which every later use of the model compares.
 """
@@ -20,8 +21,21 @@ from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_sn
 
 # what is loaded of a model: weights, configuration, tokenizer, chat template, code
 _PATTERNS = (
-    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "adapter_model.bin", "config.json", "*.py"),
-    *("adapter_config.json", "generation_config.json", "chat_template*", "tokenizer*", "special_tokens_map.json"),
+    *(
+        "*.safetensors",
+        "*.safetensors.index.json",
+        "pytorch_model*",
+        "adapter_model.bin",
+        "config.json",
+        "*.py",
+    ),
+    *(
+        "adapter_config.json",
+        "generation_config.json",
+        "chat_template*",
+        "tokenizer*",
+        "special_tokens_map.json",
+    ),
     *("added_tokens.json", "vocab.*", "merges.txt", "spiece.model", "*.tiktoken"),
 )
 EXPORT = "hf_model"  # the folder that dpo.py exports into, at most one below its output (dpo.py:97)
@@ -29,21 +43,31 @@ _CURE = "restore the file, or move the changed model to a folder of its own and 
 
 
 def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
-    """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub id."""
-    files = (path for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*") for path in folder.glob(place) if path.is_file())
+    """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub
+    id.
+    """
+    files = (
+        path
+        for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*")
+        for path in folder.glob(place)
+        if path.is_file()
+    )
     loaded = (path for path in files if any(fnmatch(path.name, pattern) for pattern in _PATTERNS))
     names = sorted(path.relative_to(folder).as_posix() for path in loaded)
     return {name: value for name in names if (value := digest(folder / name)) is not None}
 
 
 def run_of(model: Path) -> Path | None:
-    """Return the finished run that a model's folder is of: beside its DONE, or below as an export of it."""
+    """Return the finished run that a model's folder is of: beside its DONE, or below as an export
+    of it.
+    """
     above = model.parents if model.name == EXPORT else (model.parent,)
     return next((folder for folder in above if (folder / "DONE").is_file()), None)
 
 
 def find_changes(run: Path, digest: Digest) -> list[Problem]:
-    """Return how the model of a finished run, or its adapter's base, differs from what its DONE holds.
+    """Return how the model of a finished run, or its adapter's base, differs from what its DONE
+    holds.
 
     [] for a run of a version that recorded no digests. The ids are model_changed and base_changed.
     """
@@ -57,7 +81,11 @@ def find_changes(run: Path, digest: Digest) -> list[Problem]:
         problems.append(Problem("model_changed", message, None, _CURE))
     if changed := _compare(recorded.get("base_files"), base, digest):
         message = f"{base} is not the model that the adapter in {output} was trained on: {changed}"
-        problems.append(Problem("base_changed", message, None, "restore the base: on another one it means nothing"))
+        problems.append(
+            Problem(
+                "base_changed", message, None, "restore the base: on another one it means nothing"
+            )
+        )
     return problems
 
 
@@ -79,25 +107,42 @@ def _compare(recorded: object, folder: Path, digest: Callable[[Path], str | None
 
 
 def check_model_folder(
-    config: RootConfig, origins: Origins, model: InputSource, digest: Digest, environ: Mapping[str, str]
+    config: RootConfig,
+    origins: Origins,
+    model: InputSource,
+    digest: Digest,
+    environ: Mapping[str, str],
 ) -> None:
-    """Check that a local model is complete: the trainer would find out after it has tokenised the data. A run's has to
-    be the one that the run saved.
+    """Check that a local model is complete: the trainer would find out after it has tokenised the
+    data. A run's has to be the one that the run saved.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
 
     Raises UserError: incomplete_model, model_changed, base_changed, short_context.
     """
-    if "incomplete_model" in config.allow or config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
+    if (
+        "incomplete_model" in config.allow
+        or config.model.trained_by
+        or config.trainer.launcher != Launcher.accelerate
+    ):
         return
     folders = [model.local] if model.build is None else []
     if model.adapter is not None:
         folders += [model.adapter.folder, model.adapter.local_base]
     problems = []
     for folder in dict.fromkeys(folders):
-        if folder is not None and not folder.exists() and folder.parent.is_dir() and folder == model.local:
+        if (
+            folder is not None
+            and not folder.exists()
+            and folder.parent.is_dir()
+            and folder == model.local
+        ):
             message = f"model.path={folder} does not exist"
-            problems.append(Problem("incomplete_model", message, model.provenance.where, suggest_neighbours(folder)))
+            problems.append(
+                Problem(
+                    "incomplete_model", message, model.provenance.where, suggest_neighbours(folder)
+                )
+            )
         if folder is None or not folder.exists():
             continue
         faults = find_model_faults(folder)
@@ -106,14 +151,18 @@ def check_model_folder(
         if faults:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             message = f"{folder} is not a complete model: {faults[0]}{more}"
-            of_folder = Cure("complete the folder, or set {0} to plan without it", "allow=[incomplete_model]")
+            of_folder = Cure(
+                "complete the folder, or set {0} to plan without it", "allow=[incomplete_model]"
+            )
             of_file = _of_file(folder)
             cure = of_folder if folder.is_dir() else of_file
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None
     changes = find_changes(run, digest) if run else []
-    problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
+    problems += [
+        replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow
+    ]
     if not problems:
         problems = find_short_context(config, origins, model, model.reference, environ)
     if problems:
@@ -123,18 +172,26 @@ def check_model_folder(
 def find_short_context(
     config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
 ) -> list[Problem]:
-    """Return the problem short_context of samples longer than the positions of a model whose files are here."""
-    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, environ)
+    """Return the problem short_context of samples longer than the positions of a model whose files
+    are here.
+    """
+    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(
+        model.reference, environ
+    )
     context, limit = read_context(folder) if folder else None, config.recipe.max_seq_length
     if context is None or limit <= context or "short_context" in config.allow:
         return []
-    message = f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
+    message = (
+        f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
+    )
     cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
     return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
 
 
 def read_context(folder: Path | str) -> int | None:
-    """Return the positions of the model in a folder; None where its configuration does not give them."""
+    """Return the positions of the model in a folder; None where its configuration does not give
+    them.
+    """
     context = read_json_object(Path(folder, "config.json")).get("max_position_embeddings")
     return context if isinstance(context, int) else None
 

@@ -1,13 +1,16 @@
 """Experiment tracking and the push to the hub: the flags and variables of each, trainer by trainer.
 
-Neither changes what is trained, so neither takes part in a plan's identity. A trainer's YAML maps them: under
-`tracking`, each value of the key to flags; under `push`, the flags of a push. It avoids these traps upstream:
+Neither changes what is trained, so neither takes part in a plan's identity. A trainer's YAML maps
+them: under `tracking`, each value of the key to flags; under `push`, the flags of a push. It avoids
+these traps upstream:
 
-- finetune's `--with_tracking` fails at its first log without `--report_to` (finetune.py:471) and with anything but
-  wandb (finetune.py:469); dpo_tune_cache takes only wandb (dpo_tune_cache.py:124).
-- Without an entity every rank of an open-instruct trainer logs in, with four requests (utils.py:1338), and
-  olmo_core_finetune takes the team "ai2-llm" (olmo_core_finetune.py:321).
-- `--hf_repo_id OWNER/NAME` becomes OWNER/OWNER/NAME, which fails at the end of the run (finetune.py:437).
+- finetune's `--with_tracking` fails at its first log without `--report_to` (finetune.py:471) and
+  with anything but wandb (finetune.py:469); dpo_tune_cache takes only wandb
+  (dpo_tune_cache.py:124).
+- Without an entity every rank of an open-instruct trainer logs in, with four requests
+  (utils.py:1338), and olmo_core_finetune takes the team "ai2-llm" (olmo_core_finetune.py:321).
+- `--hf_repo_id OWNER/NAME` becomes OWNER/OWNER/NAME, which fails at the end of the run
+  (finetune.py:437).
 """
 
 from __future__ import annotations
@@ -28,16 +31,21 @@ from launch.resources import requirement
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
-TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")  # that `tracking_environment` sets
+# that `tracking_environment` sets
+TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")
 
 
 def add_tracking_flags(
-    flags: Mapping[str, Flag], config: RootConfig, origins: Origins, environ: Mapping[str, str], run: str
+    flags: Mapping[str, Flag],
+    config: RootConfig,
+    origins: Origins,
+    environ: Mapping[str, str],
+    run: str,
 ) -> dict[str, Flag]:
     """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `tracked_name`.
 
-    Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name,
-    owned_flag.
+    Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported,
+    bad_hub_name, owned_flag.
     """
     if config.cache_only:  # it trains nothing
         return dict(flags)
@@ -49,15 +57,24 @@ def add_tracking_flags(
     if problems:
         raise UserError(problems)
     launcher = Provenance(Origin.launcher, None)
-    own = {name: Flag(value, launcher) for name, value in added.items() if origins.overridden(f"flags.{name}") is None}
+    own = {
+        name: Flag(value, launcher)
+        for name, value in added.items()
+        if origins.overridden(f"flags.{name}") is None
+    }
     return {**flags, **own}
 
 
 def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
-    """Return the variables that a tracked run sets; wandb keeps its files in `folder`, the run's."""
+    """Return the variables that a tracked run sets; wandb keeps its files in `folder`, the
+    run's.
+    """
     if config.tracking not in _WANDB or config.cache_only:
         return {}
-    variables = {"WANDB_MODE": "online" if config.tracking == Tracking.wandb else "offline", "WANDB_DIR": str(folder)}
+    variables = {
+        "WANDB_MODE": "online" if config.tracking == Tracking.wandb else "offline",
+        "WANDB_DIR": str(folder),
+    }
     if config.trainer.family == Family.trl:  # Transformers reads these; open-instruct has flags
         variables["WANDB_PROJECT"] = config.tracking_project
         if config.tracking_entity:
@@ -69,9 +86,15 @@ def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
     """Return the warning push_takes_checkpoints where it applies."""
     trainer = config.trainer
     if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
-        what = "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
+        what = (
+            "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
+        )
         message = f"{trainer.name} pushes {what}"
-        return (Problem("push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"),)
+        return (
+            Problem(
+                "push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"
+            ),
+        )
     return ()
 
 
@@ -84,7 +107,14 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
     if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
         install = f"$ {sys.executable} -m pip install {requirement('tensorboard')}"
         cure = Cure("{1}, or set {0}", "tracking=none", install)
-        return [Problem("no_tensorboard", "tensorboard is not installed for launch's own Python", "tracking", cure)]
+        return [
+            Problem(
+                "no_tensorboard",
+                "tensorboard is not installed for launch's own Python",
+                "tracking",
+                cure,
+            )
+        ]
     if tracking not in _WANDB:
         return []
     if "wandb" not in trainer.tracking:
@@ -93,12 +123,25 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
         return [Problem("tracking_unsupported", message, "tracking", cure)]
     if tracking == Tracking.wandb_offline and trainer.launcher == Launcher.torchrun:
         # WandBCallback.check_if_canceled (olmo_core/train/callbacks/wandb.py:171)
-        message = f"{trainer.name} does not support wandb_offline: OLMo-core queries wandb's server during the run"
+        message = (
+            f"{trainer.name} does not support wandb_offline: OLMo-core queries wandb's "
+            "server during the run"
+        )
         cure = Cure("set {0} or wandb", "tracking=tensorboard", "tracking=wandb")
         return [Problem("tracking_unsupported", message, "tracking", cure)]
-    if tracking == Tracking.wandb and trainer.family == Family.open_instruct and not _entity(config, environ):
-        message = "without an entity every rank of open-instruct logs in to wandb and picks a team (utils.py:1338)"
-        cure = Cure("set {0}, your wandb user or team, or export WANDB_ENTITY", "tracking_entity=NAME")
+    if (
+        tracking == Tracking.wandb
+        and trainer.family == Family.open_instruct
+        and not _entity(config, environ)
+    ):
+        message = (
+            "without an entity every rank of open-instruct logs in to wandb and picks a "
+            "team "
+            "(utils.py:1338)"
+        )
+        cure = Cure(
+            "set {0}, your wandb user or team, or export WANDB_ENTITY", "tracking_entity=NAME"
+        )
         return [Problem("no_tracking_entity", message, "tracking", cure)]
     return []
 
@@ -113,7 +156,14 @@ def _push_problems(config: RootConfig) -> list[Problem]:
         return [Problem("push_unsupported", message, "hub.push", cure)]
     if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
         cure = Cure("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
-        return [Problem("bad_hub_name", f"hub.push={name} is not a repository name on the hub", "hub.push", cure)]
+        return [
+            Problem(
+                "bad_hub_name",
+                f"hub.push={name} is not a repository name on the hub",
+                "hub.push",
+                cure,
+            )
+        ]
     return []
 
 
@@ -141,13 +191,19 @@ def _push_flags(config: RootConfig) -> dict[str, Any]:
     return {name: values.get(str(value), value) for name, value in config.trainer.push.items()}
 
 
-def _conflicting_flags(flags: Mapping[str, Flag], trainer: TrainerConfig, added: Mapping[str, Any]) -> list[Problem]:
-    """Find the user's own flags that contradict `tracking` and `hub.push`, such as `flags.report_to=wandb` alone.
+def _conflicting_flags(
+    flags: Mapping[str, Flag], trainer: TrainerConfig, added: Mapping[str, Any]
+) -> list[Problem]:
+    """Find the user's own flags that contradict `tracking` and `hub.push`, such as
+    `flags.report_to=wandb` alone.
 
     Names, of a project or a revision, are the user's to set.
     """
-    owners = dict.fromkeys(("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none")
-    pushing = ("hf_repo_id", "hf_entity", "hub_model_id") if "push_to_hub" in added else ()  # idle without a push
+    owners = dict.fromkeys(
+        ("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none"
+    )
+    # idle without a push
+    pushing = ("hf_repo_id", "hf_entity", "hub_model_id") if "push_to_hub" in added else ()
     owners |= dict.fromkeys(("push_to_hub", *pushing), "hub.push=OWNER/NAME")
     problems = []
     for name, instead in owners.items():
@@ -156,5 +212,7 @@ def _conflicting_flags(flags: Mapping[str, Flag], trainer: TrainerConfig, added:
             continue
         if flag.value not in (added.get(name, trainer.flags.get(name)), False, "none", ["none"]):
             where = flag.provenance.where or f"flags.{name}"
-            problems.append(Problem("owned_flag", f"launch computes --{name}", where, f"set {instead}"))
+            problems.append(
+                Problem("owned_flag", f"launch computes --{name}", where, f"set {instead}")
+            )
     return problems

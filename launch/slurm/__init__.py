@@ -1,1 +1,3 @@
-"""Runs of one or several nodes as Slurm jobs: the batch script, submitting it, and what the nodes do in it."""
+"""Runs of one or several nodes as Slurm jobs: the batch script, submitting it, and what the nodes
+do in it.
+"""

@@ -17,15 +17,18 @@ _POLL = 0.2  # seconds
 class Allocation:
     """A job's nodes, and this one's place among them."""
 
-    # 12, or 12_3 for a task of an array. Only this is passed to Slurm's commands: the `number` of one of an array's
-    # tasks is the number of the array itself, by which Slurm means all of them
+    # 12, or 12_3 for a task of an array. Only this is passed to Slurm's commands: the `number` of
+    # one of an array's tasks is the number of the array itself, by which Slurm means all of them
     job_id: str
     number: int
     restarts: int  # how often Slurm requeued the job
     node_rank: int
     hosts: tuple[str, ...]  # in Slurm's order
-    mailbox: Path | None = None  # the file in which the batch script finds the order to requeue or cancel the job
-    started: str = ""  # unix seconds of this start of the job, the same on all nodes; "" if the batch script sets none
+    mailbox: Path | None = (
+        None  # the file in which the batch script finds the order to requeue or cancel the job
+    )
+    # unix seconds of this start of the job, the same on all nodes; "" if the batch script sets none
+    started: str = ""
 
     @property
     def host(self) -> str:
@@ -35,11 +38,15 @@ class Allocation:
 def read_allocation(environ: Mapping[str, str]) -> Allocation:
     """Read the variables of srun, and LAUNCH_HOSTS.
 
-    The batch script sets LAUNCH_HOSTS from `scontrol show hostnames`, once a job: a container may lack scontrol.
+    The batch script sets LAUNCH_HOSTS from `scontrol show hostnames`, once a job: a container may
+    lack scontrol.
 
     Raises UserError: no_allocation.
     """
-    hosts, started = tuple(environ.get("LAUNCH_HOSTS", "").split()), environ.get("LAUNCH_STARTED", "")
+    hosts, started = (
+        tuple(environ.get("LAUNCH_HOSTS", "").split()),
+        environ.get("LAUNCH_STARTED", ""),
+    )
     try:
         allocation = Allocation(
             job_id=_job_id(environ),
@@ -63,14 +70,20 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:
-    """Check that this node sees the job folder in which the batch script created the mailbox on the first node.
+    """Check that this node sees the job folder in which the batch script created the mailbox on the
+    first node.
 
     Raises UserError: not_shared.
     """
     path = allocation.mailbox
     if path is not None and not wait_until(path.exists, seconds, _POLL):
-        message = f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
-        cure = "set runs to a folder on a file system that all nodes share, and in a container mount it"
+        message = (
+            f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
+        )
+        cure = (
+            "set runs to a folder on a file system that all nodes share, and in a container "
+            "mount it"
+        )
         raise refusal("not_shared", message, "runs", cure)
 
 
@@ -81,11 +94,11 @@ def _find_mailbox(environ: Mapping[str, str]) -> Path | None:
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    """The id that Slurm's commands use: from LAUNCH_TASK, or, in an array with a script of another origin, from Slurm's
-    own variables.
+    """The id that Slurm's commands use: from LAUNCH_TASK, or, in an array with a script of another
+    origin, from Slurm's own variables.
 
-    A job that is submitted from within an array's task inherits that task's variables, so LAUNCH_TASK counts only if it
-    names this job's number.
+    A job that is submitted from within an array's task inherits that task's variables, so
+    LAUNCH_TASK counts only if it names this job's number.
     """
     own = environ["SLURM_JOB_ID"]
     number, _, task = environ.get("LAUNCH_TASK", "").partition(" ")

@@ -1,4 +1,6 @@
-"""Finds values of `cluster=` that Slurm would refuse or misread; the container of a job: image, mounts, folders."""
+"""Finds values of `cluster=` that Slurm would refuse or misread; the container of a job: image,
+mounts, folders.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
 
 # enroot (pyxis): [USER@][REGISTRY#]IMAGE[:TAG], or the path of a squashfs file
-_REGISTRY_FIRST = re.compile(r"(?:docker://)?(?P<registry>[\w-]+(?:\.[\w-]+)+(?::\d+)?)[/#](?P<image>[^/].*)")
-_URI = re.compile(r"[a-z][a-z-]*://")  # apptainer: docker://, oras://, library://, docker-archive:// ...
+_REGISTRY_FIRST = re.compile(
+    r"(?:docker://)?(?P<registry>[\w-]+(?:\.[\w-]+)+(?::\d+)?)[/#](?P<image>[^/].*)"
+)
+# apptainer: docker://, oras://, library://, docker-archive:// ...
+_URI = re.compile(r"[a-z][a-z-]*://")
 
 
 def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
@@ -35,18 +40,30 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
                 "bad_cluster_value",
                 message,
                 "image",
-                Cure("set {0} or apptainer", *(f"cluster.container={name}" for name in ("pyxis", "apptainer"))),
+                Cure(
+                    "set {0} or apptainer",
+                    *(f"cluster.container={name}" for name in ("pyxis", "apptainer")),
+                ),
             )
         return
     if not cluster.image:
-        yield Problem("bad_cluster_value", f"cluster.container={cluster.container} needs cluster.image", "container")
+        yield Problem(
+            "bad_cluster_value",
+            f"cluster.container={cluster.container} needs cluster.image",
+            "container",
+        )
     else:
         yield from _image_problems(cluster.container, cluster.image)
     for mount in list_mounts(cluster):
         source, *rest = mount.split(":")
         if not source.startswith("/") or len(rest) > 2 or (rest and not rest[0].startswith("/")):
             message = f"{mount!r} in cluster.mounts is not a mount"
-            yield Problem("bad_cluster_value", message, "mounts", "set /SOURCE, /SOURCE:/TARGET or /SOURCE:/TARGET:ro")
+            yield Problem(
+                "bad_cluster_value",
+                message,
+                "mounts",
+                "set /SOURCE, /SOURCE:/TARGET or /SOURCE:/TARGET:ro",
+            )
 
 
 def _image_problems(container: Container, image: str) -> Iterator[Problem]:
@@ -56,17 +73,25 @@ def _image_problems(container: Container, image: str) -> Iterator[Problem]:
     if container == Container.pyxis and (_URI.match(image) or (named and "#" not in image)):
         fitting = f"{named['registry']}#{named['image']}" if named else _URI.sub("", image)
         message = f"cluster.image={image} is not a name that enroot takes"
-        yield Problem("bad_cluster_value", message, "image", f"set {fitting}, or the path of a .sqsh file")
+        yield Problem(
+            "bad_cluster_value", message, "image", f"set {fitting}, or the path of a .sqsh file"
+        )
     if container == Container.apptainer and not _URI.match(image) and (named or ":" in image):
         fitting = f"{named['registry']}/{named['image']}" if named else image
         message = f"cluster.image={image} is not a name that apptainer takes"
-        yield Problem("bad_cluster_value", message, "image", f"set docker://{fitting}, or the path of a .sif file")
+        yield Problem(
+            "bad_cluster_value",
+            message,
+            "image",
+            f"set docker://{fitting}, or the path of a .sif file",
+        )
 
 
 def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Path]:
     """The folders besides those of the run that a node's task reads, by the key that sets each.
 
-    With `cluster.python` the image has an interpreter of its own, in which this project is installed.
+    With `cluster.python` the image has an interpreter of its own, in which this project is
+    installed.
     """
     folders: dict[str, Path] = {}
     if plan.config.cluster.python is None:
@@ -82,18 +107,26 @@ def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Pa
     return folders
 
 
-def unmounted_folders(cluster: ClusterConfig, folders: dict[str, Path], environ: Mapping[str, str]) -> list[Problem]:
-    """Find the folders, by the key that sets them, that are missing or empty in the tasks' container.
+def unmounted_folders(
+    cluster: ClusterConfig, folders: dict[str, Path], environ: Mapping[str, str]
+) -> list[Problem]:
+    """Find the folders, by the key that sets them, that are missing or empty in the tasks'
+    container.
 
-    A folder must have the same path inside and outside. `environ` has the user's home, which apptainer mounts.
+    A folder must have the same path inside and outside. `environ` has the user's home, which
+    apptainer mounts.
     """
     if cluster.container == Container.none:
         return []
     visible = [
-        target for source, target in map(_split_mount, list_mounts(cluster)) if source.resolve() == target.resolve()
+        target
+        for source, target in map(_split_mount, list_mounts(cluster))
+        if source.resolve() == target.resolve()
     ]
     if cluster.container == Container.apptainer:
-        visible += [Path(path) for path in (environ.get("HOME"), "/tmp", "/var/tmp") if path] + [Path.cwd()]
+        visible += [Path(path) for path in (environ.get("HOME"), "/tmp", "/var/tmp") if path] + [
+            Path.cwd()
+        ]
     missing: dict[str, Path] = {}
     for key, folder in sorted(folders.items(), key=lambda item: len(item[1].parts)):
         path = Path(os.path.normpath(folder.absolute()))
@@ -125,13 +158,32 @@ def _split_mount(mount: str) -> tuple[Path, Path]:
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SINGLE_WORDS = (
-    *("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface"),
+    *(
+        "partition",
+        "account",
+        "qos",
+        "constraint",
+        "exclude",
+        "reservation",
+        "gpu_type",
+        "interface",
+    ),
     "tokenize_partition",
 )
 _MIN_WORK = 60.0  # seconds that a job needs at least before Slurm's warning ends it
 _WARN_AT_LEAST = 30  # seconds; sbatch(1), --signal
 _EXPORT = "export it before you submit: the job inherits your environment"
-_LAUNCH_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
+_LAUNCH_OPTIONS = (
+    "--nodes",
+    "-N",
+    "--ntasks-per-node",
+    "--job-name",
+    "-J",
+    "--output",
+    "-o",
+    "--array",
+    "-a",
+)
 
 
 def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
@@ -142,7 +194,9 @@ def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
         *container_problems(cluster),
         *_secret_problems(cluster),
     ]
-    return [replace(problem, where=origins.of(f"cluster.{problem.where}").where) for problem in problems]
+    return [
+        replace(problem, where=origins.of(f"cluster.{problem.where}").where) for problem in problems
+    ]
 
 
 def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
@@ -150,33 +204,54 @@ def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     for key in _SINGLE_WORDS:
         value = getattr(cluster, key)
         if value is not None and (not value or re.search(r"\s", value)):
-            yield Problem("bad_cluster_value", f"cluster.{key}={value!r} must be a single word", key)
-    is_replaced = any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options)  # by sbatch
+            yield Problem(
+                "bad_cluster_value", f"cluster.{key}={value!r} must be a single word", key
+            )
+    # by sbatch
+    is_replaced = any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options)
     for key in ("time", "tokenize_time"):
         value = getattr(cluster, key)
-        limit = parse_duration(value or "")  # not a bare number: YAML reads 4:00:00 without quotes as 14400 minutes
+        # not a bare number: YAML reads 4:00:00 without quotes as 14400 minutes
+        limit = parse_duration(value or "")
         if value is not None and limit is None:
             cure = f'set HH:MM:SS, D-HH or D-HH:MM:SS, quoted in YAML: {key}: "24:00:00"'
             yield Problem("bad_time_limit", f"cluster.{key}={value} is not a time limit", key, cure)
         elif limit is None or not cluster.warn_before or is_replaced:
             continue
         elif limit - cluster.warn_before < _MIN_WORK:
-            message = f"cluster.warn_before={cluster.warn_before} ends a job of {value} within its first minute"
+            message = (
+                f"cluster.warn_before={cluster.warn_before} ends a job of {value} within "
+                "its "
+                "first minute"
+            )
             most = int(limit - _MIN_WORK)
-            less = f"cluster.warn_before={most} or less" if most >= _WARN_AT_LEAST else "cluster.warn_before=0"
+            less = (
+                f"cluster.warn_before={most} or less"
+                if most >= _WARN_AT_LEAST
+                else "cluster.warn_before=0"
+            )
             yield Problem("warn_before_time", message, key, f"set {less}, or a longer {key}")
     if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
         message = f"cluster.memory={cluster.memory} is not a size"
-        yield Problem("bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory")
+        yield Problem(
+            "bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory"
+        )
 
 
 def _list_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     for option in cluster.options:
         name = option.split("=")[0]
         if not option.startswith("-") or "\n" in option:
-            yield Problem("bad_cluster_value", f"{option!r} is not an option of sbatch", "options", "set --NAME=VALUE")
+            yield Problem(
+                "bad_cluster_value",
+                f"{option!r} is not an option of sbatch",
+                "options",
+                "set --NAME=VALUE",
+            )
         elif name in _LAUNCH_OPTIONS:
-            yield Problem("bad_cluster_value", f"{name} is set by launch itself", "options", "remove it")
+            yield Problem(
+                "bad_cluster_value", f"{name} is set by launch itself", "options", "remove it"
+            )
     for name, value in cluster.env.items():
         if not _NAME.fullmatch(name) or "\n" in value:
             yield Problem("bad_cluster_value", f"{name!r} is not a variable", "env")
@@ -191,7 +266,11 @@ def _secret_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     for key, value in vars(cluster).items():
         texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
         if any(redactor.redact_text(text) != text for text in texts):
-            message = f"cluster.{key} contains what looks like a secret, which must not be written into a job folder"
+            message = (
+                f"cluster.{key} contains what looks like a secret, which must not be "
+                "written "
+                "into a job folder"
+            )
             yield Problem("secret_in_job", message, key, _EXPORT)
 
 

@@ -1,4 +1,6 @@
-"""Drafts a `cluster/NAME.yaml` from what Slurm reports: the keys that differ from the defaults, each with a reason."""
+"""Drafts a `cluster/NAME.yaml` from what Slurm reports: the keys that differ from the defaults,
+each with a reason.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,15 @@ class ClusterFacts:
 
 
 def choose_partition(partitions: Sequence[Partition], accounts: Sequence[str] = ()) -> Partition:
-    """Choose the most likely partition for training: open to the user's accounts, with GPUs, up, the default one, with
-    the most nodes."""
+    """Choose the most likely partition for training: open to the user's accounts, with GPUs, up,
+    the default one, with the most nodes.
+    """
 
     def rank(partition: Partition) -> tuple[bool, bool, bool, bool, int]:
         nodes = sum(group.count for group in partition.nodes)
-        is_open = any(map(partition.admits_account, accounts)) if accounts else not partition.accounts
+        is_open = (
+            any(map(partition.admits_account, accounts)) if accounts else not partition.accounts
+        )
         has_gpus, is_up = bool(_largest_group(partition).gpus), partition.state == "up"
         return (is_open, has_gpus, is_up, partition.is_default, nodes)
 
@@ -40,33 +45,58 @@ def draft_config(partition: Partition, partitions: Sequence[Partition], facts: C
     """Draft the YAML; every guessed line names the fact that it is based on."""
     group = _largest_group(partition)
     others = sorted(other.name for other in partitions if other.name != partition.name)
-    gpus = ", ".join(f"{number} GPUs{f' of type {kind}' if kind else ''}" for kind, number in group.gpus) or "no GPUs"
-    size = f"{sum(each.count for each in partition.nodes)} nodes, {group.cpus} CPUs and {gpus} a node"
+    gpus = (
+        ", ".join(
+            f"{number} GPUs{f' of type {kind}' if kind else ''}" for kind, number in group.gpus
+        )
+        or "no GPUs"
+    )
+    size = (
+        f"{sum(each.count for each in partition.nodes)} nodes, {group.cpus} CPUs and {gpus} a node"
+    )
     also = f" # there are also {', '.join(others)}" if others else ""
     shared, mounted = ", ".join(facts.shared), "mounted here from a network"
     lines = [
-        "# Drafted from what Slurm reports; the documentation's page on clusters explains every key.",
+        (
+            "# Drafted from what Slurm reports; the documentation's page on clusters explains "
+            "every "
+            "key."
+        ),
         f"# {partition.name}: {size}",
         f"partition: {partition.name}{also}",
-        *_account_lines([account for account in facts.accounts if partition.admits_account(account)], partition),
+        *_account_lines(
+            [account for account in facts.accounts if partition.admits_account(account)], partition
+        ),
         *_time_lines(partition),
         *_size_lines(group, facts.settings),
         *_gpu_lines(group, facts.settings),
         *_comment_line("interface", facts.interfaces, "of this machine"),
         *_comment_line("container", facts.containers, "and set image: too"),
-        f"shared: [{shared}] # {mounted}; on the nodes too?" if shared else f"# shared: [] # nothing is {mounted}",
+        f"shared: [{shared}] # {mounted}; on the nodes too?"
+        if shared
+        else f"# shared: [] # nothing is {mounted}",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _largest_group(partition: Partition) -> NodeGroup:
     """The partition's nodes with the most GPUs, and of those the largest group."""
-    return max(partition.nodes, key=lambda group: (group.count_gpus(), group.count), default=NodeGroup(0, 0, ()))
+    return max(
+        partition.nodes,
+        key=lambda group: (group.count_gpus(), group.count),
+        default=NodeGroup(0, 0, ()),
+    )
 
 
 def _account_lines(accounts: Sequence[str], partition: Partition) -> list[str]:
     if not accounts and partition.accounts:
-        return [f"# account: null # this partition admits {', '.join(partition.accounts)} only, none of them yours"]
+        return [
+            (
+                f"# account: null # this partition admits {', '.join(partition.accounts)} only, "
+                "none "
+                "of them yours"
+            )
+        ]
     if not accounts:
         return ["# account: null # sacctmgr lists none"]
     others = ", ".join(accounts[1:])
@@ -81,8 +111,18 @@ def _time_lines(partition: Partition) -> list[str]:
     if math.isinf(partition.limit):
         default = partition.default_limit
         if default is not None and not math.isinf(default):
-            return [f'time: "24:00:00" # no limit here, but without this line a job gets {format_duration(default)}']
-        return ['# time: "24:00:00" # this partition has no limit; a job with a time limit is scheduled sooner']
+            return [
+                (
+                    'time: "24:00:00" # no limit here, but without this line a job gets '
+                    f"{format_duration(default)}"
+                )
+            ]
+        return [
+            (
+                '# time: "24:00:00" # this partition has no limit; a job with a time limit is '
+                "scheduled sooner"
+            )
+        ]
     hours = partition.limit / 3600
     at_most = f"at most {hours:g} hours here"
     if partition.limit > _WEEK:
@@ -92,7 +132,11 @@ def _time_lines(partition: Partition) -> list[str]:
 
 def _size_lines(group: NodeGroup, settings: dict[str, str]) -> list[str]:
     gpus = group.count_gpus()
-    lines = [f"cpus_per_rank: {max(1, group.cpus // gpus)} # {group.cpus} CPUs over {gpus} GPUs"] if gpus else []
+    lines = (
+        [f"cpus_per_rank: {max(1, group.cpus // gpus)} # {group.cpus} CPUs over {gpus} GPUs"]
+        if gpus
+        else []
+    )
     for name in ("DefMemPerNode", "DefMemPerCPU"):
         value = settings.get(name, "UNLIMITED")
         if value.isdigit() and int(value):

@@ -1,6 +1,8 @@
-"""The jobs of a run: the folder of what was submitted, which of them Slurm still knows, the status of run and job.
+"""The jobs of a run: the folder of what was submitted, which of them Slurm still knows, the status
+of run and job.
 
-The status is that of the run's own record and Slurm's queue together: a run may also be pending or requeued.
+The status is that of the run's own record and Slurm's queue together: a run may also be pending or
+requeued.
 """
 
 from __future__ import annotations
@@ -19,17 +21,26 @@ from typing import Any
 
 from launch.errors import UserError
 from launch.execution.record.reader import RunRecord, RunStatus
-from launch.files import append_json, first_written, read_json_lines, read_json_object, write_file, write_json
+from launch.files import (
+    append_json,
+    first_written,
+    read_json_lines,
+    read_json_object,
+    write_file,
+    write_json,
+)
 from launch.planning.find_runs import find_runs, run_name
 from launch.planning.plan import Plan
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
-# of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate a run's model
+# of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate
+# a run's model
 TOKENIZE_SUFFIX = ".tokenize"
 EVALUATE_SUFFIX = ".evaluate"
-# the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does not set LAUNCH_STARTED
+# the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does not set
+# LAUNCH_STARTED
 _ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.\d+(?:-\d+)?")
 _IDENTITY = "job.json"
 _IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
@@ -37,7 +48,9 @@ _IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
 
 @dataclass(frozen=True)
 class JobFolder:
-    """`<runs>/.jobs/<stage>/<name>`, separate from the run's own folder, which the run itself creates."""
+    """`<runs>/.jobs/<stage>/<name>`, separate from the run's own folder, which the run itself
+    creates.
+    """
 
     path: Path
     file: str = "job.sbatch"  # the batch script's name
@@ -61,7 +74,9 @@ class JobFolder:
         return self.path / self.file
 
     def log_pattern(self, job: str = "%j") -> str:
-        """The log's path in Slurm's notation, where % begins a pattern: `%j` is the job, `%A_%a` an array's task."""
+        """The log's path in Slurm's notation, where % begins a pattern: `%j` is the job, `%A_%a` an
+        array's task.
+        """
         return f"{str(self.path).replace('%', '%%')}/job-{job}.log"
 
     def log(self, job_id: str) -> Path:
@@ -70,15 +85,18 @@ class JobFolder:
     def attempt(self, job_id: str, restarts: int, started: str) -> Path:
         """The folder that the nodes of one start of a job share.
 
-        `started` is the start's time, the same on all nodes: a job of another or a rebuilt cluster may have the same
-        id, and its files must not be read.
+        `started` is the start's time, the same on all nodes: a job of another or a rebuilt cluster
+        may have the same id, and its files must not be read.
         """
         return self.path / (f"{job_id}.{restarts}-{started}" if started else f"{job_id}.{restarts}")
 
     def attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of that restart of the jobs with that id, the newest last."""
         name = f"{job_id}.{restarts}"
-        return sorted([*self.path.glob(name), *self.path.glob(f"{name}-*")], key=lambda path: (len(path.name), path))
+        return sorted(
+            [*self.path.glob(name), *self.path.glob(f"{name}-*")],
+            key=lambda path: (len(path.name), path),
+        )
 
     def earlier_attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of a job's starts before that restart."""
@@ -90,7 +108,9 @@ class JobFolder:
 
     def record_submission(self, job_id: str, array_script: Path | None = None) -> None:
         """Append a job to jobs.jsonl; `array_script`: of the array that the job is a task of."""
-        line = versioned({"job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        line = versioned(
+            {"job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        )
         if array_script is not None:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)
@@ -112,11 +132,13 @@ def find_job_ids(folder: JobFolder) -> list[str]:
 def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     """Find this run's jobs in Slurm's queue, the live ones last.
 
-    They have its script, are the array task that it was submitted as, or started in this folder from another script.
-    The id alone does not identify a job: other clusters, and a rebuilt one, also count from 1.
+    They have its script, are the array task that it was submitted as, or started in this folder
+    from another script. The id alone does not identify a job: other clusters, and a rebuilt one,
+    also count from 1.
     """
     script = _real_path(str(folder.script))
-    tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}  # of arrays, with their script
+    # of arrays, with their script
+    tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}
     identities = [read_json_object(path / _IDENTITY) for path, _ in _find_attempts(folder.path)]
     jobs = [
         job
@@ -131,39 +153,57 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
 def write_job_identity(attempt: Path, job_id: str) -> None:
     """Write what Slurm reports of an attempt's job into the attempt's folder, for `find_jobs`.
 
-    Where Slurm's commands are missing, as in a container, or do not respond, only the script identifies the job.
+    Where Slurm's commands are missing, as in a container, or do not respond, only the script
+    identifies the job.
     """
     with contextlib.suppress(UserError):
         for job in list_user_jobs():
             if job.job_id == job_id:
-                write_json(attempt / _IDENTITY, versioned({name: getattr(job, name) for name in _IDENTITY_FIELDS}))
+                write_json(
+                    attempt / _IDENTITY,
+                    versioned({name: getattr(job, name) for name in _IDENTITY_FIELDS}),
+                )
 
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
-    """Whether the script that Slurm keeps of the job uses this folder: what the folder itself records may be copied
-    from another run's, or made up. Raises UserError: no_slurm, slurm_unresponsive."""
+    """Whether the script that Slurm keeps of the job uses this folder: what the folder itself
+    records may be copied from another run's, or made up. Raises UserError: no_slurm,
+    slurm_unresponsive.
+    """
     script = query_slurm(["scontrol", "write", "batch_script", job.job_id, "-"])
     shown = query_slurm(["scontrol", "show", "job", job.job_id])
     start = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
     runs, run = JobFolder(folder.path.absolute()).place
     for line in script.output.splitlines():
-        with contextlib.suppress(ValueError, OSError):  # a quoted text of several lines; no such folder
-            for word in shlex.split(line):  # `mkdir -p FOLDER`, or FOLDER/job.sbatch in the script of an array
-                place = JobFolder(Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))).place
-                if place[1] == run and Path(place[0]).samefile(runs):  # which may have several names
+        # a quoted text of several lines; no such folder
+        with contextlib.suppress(ValueError, OSError):
+            # `mkdir -p FOLDER`, or FOLDER/job.sbatch in the script of an array
+            for word in shlex.split(line):
+                place = JobFolder(
+                    Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))
+                ).place
+                # which may have several names
+                if place[1] == run and Path(place[0]).samefile(runs):
                     return True
     return False
 
 
 def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
-    """Whether a job is the identified one, or that one requeued, which renews its submission time."""
+    """Whether a job is the identified one, or that one requeued, which renews its submission
+    time.
+    """
     if any(identity.get(name) != getattr(job, name) for name in ("job_id", "cluster", "command")):
         return False
-    return bool(identity.get("submitted") == job.submitted or job.restarts > identity.get("restarts", job.restarts))
+    return bool(
+        identity.get("submitted") == job.submitted
+        or job.restarts > identity.get("restarts", job.restarts)
+    )
 
 
 def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
-    """Find this folder's jobs that run, wait or will be restarted. Raises UserError: no_slurm, slurm_unresponsive."""
+    """Find this folder's jobs that run, wait or will be restarted. Raises UserError: no_slurm,
+    slurm_unresponsive.
+    """
     jobs = find_jobs(folder, list_user_jobs(patient=True))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
 
@@ -175,7 +215,9 @@ def _real_path(path: str) -> str:
 
 
 def _find_attempts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    return [(path, match) for path in folder.glob("*.*") if (match := _ATTEMPT.fullmatch(path.name))]
+    return [
+        (path, match) for path in folder.glob("*.*") if (match := _ATTEMPT.fullmatch(path.name))
+    ]
 
 
 def _id_numbers(job_id: str) -> list[int]:
@@ -185,7 +227,8 @@ def _id_numbers(job_id: str) -> list[int]:
 _CLOCK_SKEW = 5.0  # seconds by which the clocks of two machines may differ
 _TAIL = 1 << 14  # bytes at the end of a log that are searched for its last message
 _PROBLEM = re.compile(r"launch: .*\[\w+\]")  # as `__main__` prints it
-_SLURM_LINE = re.compile(r"(srun|slurmstepd(-\S+)?|slurmd\[.*\]): (?!.*\bexecve\(\))")  # execve: the program is missing
+# execve: the program is missing
+_SLURM_LINE = re.compile(r"(srun|slurmstepd(-\S+)?|slurmd\[.*\]): (?!.*\bexecve\(\))")
 
 
 @dataclass(frozen=True)
@@ -193,8 +236,8 @@ class JobStatus:
     """The status of a run and its job."""
 
     run: RunStatus
-    # the run's, or pending, requeued, starting (the job runs, its launcher not yet), ended (the job, before the run
-    # began) or submitted (Slurm was not queried)
+    # the run's, or pending, requeued, starting (the job runs, its launcher not yet), ended (the
+    # job, before the run began) or submitted (Slurm was not queried)
     state: str
     since: float  # unix seconds
     job_id: str | None = None  # of the last recorded job
@@ -202,14 +245,21 @@ class JobStatus:
     cause: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        fields = {**self.run.as_json(), "state": self.state, "since": round(self.since, 3), "job_id": self.job_id}
+        fields = {
+            **self.run.as_json(),
+            "state": self.state,
+            "since": round(self.since, 3),
+            "job_id": self.job_id,
+        }
         if self.cause:
             fields["cause"] = self.cause
         return {**fields, "job": self.job}
 
 
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
-    """Find the job folders below `runs`, by run folder, including those that were written but not submitted."""
+    """Find the job folders below `runs`, by run folder, including those that were written but not
+    submitted.
+    """
     root = runs / ".jobs"
     # not rglob: it would read the folder of every attempt
     scripts = sorted(chain(root.glob("*/*/job.sbatch"), root.glob("*/*/*/job.sbatch")))
@@ -229,9 +279,13 @@ def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
 
 
 def list_job_statuses(runs: Path, queue: Sequence[QueuedJob] | None) -> list[JobStatus]:
-    """List the runs below `runs`, also those only submitted; `queue` is None without a response from Slurm."""
+    """List the runs below `runs`, also those only submitted; `queue` is None without a response
+    from Slurm.
+    """
     folders = find_job_folders(runs).items()  # also those that dry_run=true wrote
-    submitted = {run for run, folder in folders if find_job_ids(folder) or find_jobs(folder, queue or ())}
+    submitted = {
+        run for run, folder in folders if find_job_ids(folder) or find_jobs(folder, queue or ())
+    }
     return [_read_any_status(run, runs, queue) for run in sorted({*find_runs(runs), *submitted})]
 
 
@@ -254,7 +308,11 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
     ids, jobs = find_job_ids(folder), find_jobs(folder, queue or ())
     job = jobs[-1] if jobs else None
     job_id = job.job_id if job else ids[-1] if ids else None
-    state = run_status.state if job_id is None else _combined_state(run_status, job, queried=queue is not None)
+    state = (
+        run_status.state
+        if job_id is None
+        else _combined_state(run_status, job, queried=queue is not None)
+    )
     since = run_status.since
     if run_status.state == "absent":
         since = first_written(folder.path, ("jobs.jsonl", "job.sbatch", ".")) or time.time()
@@ -269,7 +327,9 @@ def _describe_unstarted(job: QueuedJob | None) -> str | None:
     """Why a job without a log ended; None if Slurm no longer knows it or it had started."""
     if job is None or job.state != "CANCELLED" or job.used:
         return None
-    return "cancelled before it started" + (": a job that it waited for failed" if "Depend" in job.reason else "")
+    return "cancelled before it started" + (
+        ": a job that it waited for failed" if "Depend" in job.reason else ""
+    )
 
 
 def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str:
@@ -281,15 +341,18 @@ def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str
         return "requeued" if job.is_requeued else "pending"
     if run.name.endswith((TOKENIZE_SUFFIX, EVALUATE_SUFFIX)):
         return "running"
-    ended = run.state in ("done", "failed", "stopped") and run.since > time.time() - job.used - _CLOCK_SKEW
+    ended = (
+        run.state in ("done", "failed", "stopped")
+        and run.since > time.time() - job.used - _CLOCK_SKEW
+    )
     return run.state if ended else "starting"
 
 
 def last_message(log: Path) -> str | None:
     """The line of a job's log that explains its end, None if the log is empty or missing.
 
-    That is the last problem that launch reported, else the last line not from Slurm, which reports later that it ended
-    the tasks, else the last line.
+    That is the last problem that launch reported, else the last line not from Slurm, which reports
+    later that it ended the tasks, else the last line.
     """
     try:
         with log.open("rb") as file:

@@ -1,7 +1,9 @@
-"""The partitions of a cluster and the accounts of this user, and whether they allow what a job requests.
+"""The partitions of a cluster and the accounts of this user, and whether they allow what a job
+requests.
 
-sbatch accepts a job for a partition that is down, with a time limit that no partition allows, or, on some clusters, for
-an account that does not exist, and lets it wait for ever. Others it refuses with a message that lists no alternatives.
+sbatch accepts a job for a partition that is down, with a time limit that no partition allows, or,
+on some clusters, for an account that does not exist, and lets it wait for ever. Others it refuses
+with a message that lists no alternatives.
 """
 
 from __future__ import annotations
@@ -59,16 +61,22 @@ class Partition:
 
 
 def list_partitions() -> list[Partition] | None:
-    """List the partitions that this user can see; None if sinfo is not installed or does not respond."""
+    """List the partitions that this user can see; None if sinfo is not installed or does not
+    respond.
+    """
     output = try_command(["sinfo", "--all", "--noheader", "--exact", "--format=%P|%a|%l|%D|%c|%G"])
     if output is None:
         return None
-    return parse_partitions(output, try_command(["scontrol", "--oneliner", "show", "partition"]) or "")
+    return parse_partitions(
+        output, try_command(["scontrol", "--oneliner", "show", "partition"]) or ""
+    )
 
 
 def parse_partitions(output: str, shown: str = "") -> list[Partition]:
-    """Parse sinfo's lines: name with a star for the default, state, limit, nodes, CPUs and gres; and what only
-    `scontrol --oneliner show partition` prints: who may use a partition, and a job's limits."""
+    """Parse sinfo's lines: name with a star for the default, state, limit, nodes, CPUs and gres;
+    and what only `scontrol --oneliner show partition` prints: who may use a partition, and a job's
+    limits.
+    """
     lines = [dict(_SETTING.findall(line)) for line in shown.splitlines()]
     settings = {line.get("PartitionName"): line for line in lines}
     by_name: dict[str, Partition] = {}
@@ -79,7 +87,9 @@ def parse_partitions(output: str, shown: str = "") -> list[Partition]:
         starred, state, limit, count, cpus, gres = (part.strip() for part in parts)
         name, seconds = starred.removesuffix("*"), parse_duration(limit)
         group = NodeGroup(
-            _number(count), _number(cpus), tuple((kind, int(number)) for kind, number in _GPU.findall(gres))
+            _number(count),
+            _number(cpus),
+            tuple((kind, int(number)) for kind, number in _GPU.findall(gres)),
         )
         known = by_name.get(name) or Partition(
             name,
@@ -108,7 +118,9 @@ def _parse_limits(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def list_accounts() -> list[tuple[str, list[str]]]:
-    """List this user's accounts with the QOS of each; empty if accounting is off or the query is not allowed."""
+    """List this user's accounts with the QOS of each; empty if accounting is off or the query is
+    not allowed.
+    """
     user = this_process().user
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={user}"]
     output = try_command([*argv, "format=Account,QOS"])
@@ -133,7 +145,10 @@ def limit_problems(jobs: Sequence[PlannedJob]) -> list[Problem]:
     problems = [
         problem
         for job in jobs
-        for problem in (*partition_problems(job.script, partitions, accounts), *_account_problems(job.script, accounts))
+        for problem in (
+            *partition_problems(job.script, partitions, accounts),
+            *_account_problems(job.script, accounts),
+        )
     ]
     allowed = {id for job in jobs for id in job.plan.config.allow}
     return [problem for problem in dict.fromkeys(problems) if problem.id not in allowed]
@@ -142,16 +157,24 @@ def limit_problems(jobs: Sequence[PlannedJob]) -> list[Problem]:
 def partition_problems(
     script: BatchScript, partitions: Sequence[Partition], accounts: Accounts = list
 ) -> Iterator[Problem]:
-    """Check that the partition of a job exists, is up, admits the user, allows the time limit and has the
-    nodes."""
+    """Check that the partition of a job exists, is up, admits the user, allows the time limit and
+    has the nodes.
+    """
     cluster = script.cluster
-    if "SBATCH_PARTITION" in os.environ or any(option.startswith(("--partition", "-p")) for option in cluster.options):
+    if "SBATCH_PARTITION" in os.environ or any(
+        option.startswith(("--partition", "-p")) for option in cluster.options
+    ):
         return  # for sbatch these take precedence over cluster.partition
     if cluster.partition is None:
         chosen = [partition for partition in partitions if partition.is_default]
         if not chosen:
             cure = f"set cluster.partition to one of {_names(partitions)}"
-            yield Problem("unknown_partition", "this cluster has no default partition", "cluster.partition", cure)
+            yield Problem(
+                "unknown_partition",
+                "this cluster has no default partition",
+                "cluster.partition",
+                cure,
+            )
     else:
         by_name = {partition.name: partition for partition in partitions}
         names = cluster.partition.split(",")
@@ -160,26 +183,47 @@ def partition_problems(
                 yield unknown_partition(name, partitions, "cluster.partition")
         chosen = [by_name[name] for name in names if name in by_name]
     if chosen:  # of several partitions one has to fit
-        problems = [list(_one_partition_problems(script, partition, accounts)) for partition in chosen]
+        problems = [
+            list(_one_partition_problems(script, partition, accounts)) for partition in chosen
+        ]
         if all(problems):
             yield from problems[0]
 
 
-def _one_partition_problems(script: BatchScript, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
+def _one_partition_problems(
+    script: BatchScript, partition: Partition, accounts: Accounts
+) -> Iterator[Problem]:
     cluster, name = script.cluster, partition.name
     if partition.state != "up":
         message = f"partition {name} is {partition.state}: its jobs do not start"
-        yield Problem("partition_down", message, "cluster.partition", "wait until it is up, or set another one")
+        yield Problem(
+            "partition_down",
+            message,
+            "cluster.partition",
+            "wait until it is up, or set another one",
+        )
     limit = parse_duration(cluster.time) if cluster.time else None
     if limit is not None and limit > partition.limit:
-        message = f"{cluster.time} is more than partition {name} allows, {format_duration(partition.limit)}"
-        yield Problem("time_beyond_partition", message, "cluster.time", "set a shorter time, or another partition")
+        message = (
+            f"{cluster.time} is more than partition {name} allows, "
+            f"{format_duration(partition.limit)}"
+        )
+        yield Problem(
+            "time_beyond_partition",
+            message,
+            "cluster.time",
+            "set a shorter time, or another partition",
+        )
     yield from _admission_problems(script, partition, accounts)
     yield from _node_problems(script, partition)
 
 
-def _admission_problems(script: BatchScript, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
-    """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not, and it waits."""
+def _admission_problems(
+    script: BatchScript, partition: Partition, accounts: Accounts
+) -> Iterator[Problem]:
+    """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not,
+    and it waits.
+    """
     cluster, name = script.cluster, partition.name
     set_elsewhere = ("--account", "-A", "--qos", "-q")
     if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"} or any(
@@ -188,11 +232,20 @@ def _admission_problems(script: BatchScript, partition: Partition, accounts: Acc
         return
     if partition.accounts or partition.denied_accounts:
         own = [cluster.account] if cluster.account else [account for account, _ in accounts()]
-        if not any(partition.admits_account(account) for account in own) and (own or partition.accounts):
+        if not any(partition.admits_account(account) for account in own) and (
+            own or partition.accounts
+        ):
             yours = f"not {', '.join(own)}" if own else "and this job has none"
-            admitted = ", ".join(partition.accounts) or f"all but {', '.join(partition.denied_accounts)}"
+            admitted = (
+                ", ".join(partition.accounts) or f"all but {', '.join(partition.denied_accounts)}"
+            )
             message = f"partition {name} admits the accounts {admitted}, {yours}"
-            yield Problem("account_not_admitted", message, "cluster.account", "set another account or partition")
+            yield Problem(
+                "account_not_admitted",
+                message,
+                "cluster.account",
+                "set another account or partition",
+            )
     if cluster.qos and partition.qos and cluster.qos not in partition.qos:
         message = f"partition {name} admits the QOS {', '.join(partition.qos)}, not {cluster.qos}"
         yield Problem("qos_not_admitted", message, "cluster.qos", "set another QOS or partition")
@@ -207,34 +260,61 @@ def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Proble
     gpu_types = sorted({known for group in partition.nodes for known, _ in group.gpus if known})
     if gpus and gpu_type and gpu_type not in gpu_types:
         message = f"partition {name} has no GPUs of type '{gpu_type}'"
-        has = f"it has {', '.join(gpu_types)}" if gpu_types else "remove cluster.gpu_type: its GPUs have no type"
-        yield Problem("unknown_gpu_type", message, "cluster.gpu_type", _suggest(gpu_type, gpu_types, has))
+        has = (
+            f"it has {', '.join(gpu_types)}"
+            if gpu_types
+            else "remove cluster.gpu_type: its GPUs have no type"
+        )
+        yield Problem(
+            "unknown_gpu_type", message, "cluster.gpu_type", _suggest(gpu_type, gpu_types, has)
+        )
         return
-    with_gpus = [group for group in partition.nodes if group.count_gpus(gpu_type if gpus else None) >= gpus]
+    with_gpus = [
+        group for group in partition.nodes if group.count_gpus(gpu_type if gpus else None) >= gpus
+    ]
     if not with_gpus:
         most = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
         message = f"no node of partition {name} has {gpus} GPUs, at most {most}"
         yield Problem(
-            "too_many_gpus", message, "gpus", Cure("set {0}", f"gpus={most}") if most else "set another partition"
+            "too_many_gpus",
+            message,
+            "gpus",
+            Cure("set {0}", f"gpus={most}") if most else "set another partition",
         )
         return
     fitting = [group for group in with_gpus if group.cpus >= cpus]
     if not fitting:
-        most, ranks = max(group.cpus for group in with_gpus), f"{width.local} rank{'s' * (width.local > 1)}"
+        most, ranks = (
+            max(group.cpus for group in with_gpus),
+            f"{width.local} rank{'s' * (width.local > 1)}",
+        )
         message = f"no node of partition {name} has {cpus} CPUs for {ranks}, at most {most}"
         cure = Cure("set {0}", f"cluster.cpus_per_rank={max(1, most // width.local)}")
         yield Problem("too_many_cpus", message, "cluster.cpus_per_rank", cure)
         return
     if partition.max_nodes is not None and partition.max_nodes < width.nodes:
-        message = f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs {width.nodes}"
-        yield Problem("too_many_nodes", message, "nodes", Cure("set {0} or less", f"nodes={partition.max_nodes}"))
+        message = (
+            f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs "
+            f"{width.nodes}"
+        )
+        yield Problem(
+            "too_many_nodes",
+            message,
+            "nodes",
+            Cure("set {0} or less", f"nodes={partition.max_nodes}"),
+        )
         return
     count = sum(group.count for group in fitting)
     if count < width.nodes:
         with_gpus_text = f" with {gpus} GPUs" if gpus else ""
-        message = f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
+        message = (
+            f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
+        )
         yield Problem(
-            "too_many_nodes", message, "nodes", Cure("set {0} or less, or another partition", f"nodes={count}")
+            "too_many_nodes",
+            message,
+            "nodes",
+            Cure("set {0} or less, or another partition", f"nodes={count}"),
         )
 
 
@@ -253,15 +333,24 @@ def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Probl
         yield Problem("unknown_account", message, "cluster.account", cure)
         return
     qos_names = sorted(
-        {qos for account, of_account in rows if cluster.account in (None, account) for qos in of_account}
+        {
+            qos
+            for account, of_account in rows
+            if cluster.account in (None, account)
+            for qos in of_account
+        }
     )
     if cluster.qos is not None and qos_names and cluster.qos not in qos_names:
         cure = _suggest(cluster.qos, qos_names, f"it has {', '.join(qos_names)}")
-        yield Problem("unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure)
+        yield Problem(
+            "unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure
+        )
 
 
 def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Problem:
-    cure = _suggest(name, [partition.name for partition in partitions], f"it has {_names(partitions)}")
+    cure = _suggest(
+        name, [partition.name for partition in partitions], f"it has {_names(partitions)}"
+    )
     return Problem("unknown_partition", f"this cluster has no partition '{name}'", where, cure)
 
 

@@ -1,12 +1,14 @@
 """Heartbeats between the per-node supervisors of a job, through a folder that all of them share.
 
-Slurm notices a dead node only after minutes, and a rank whose peer is gone waits in a collective even longer. Node 0
-watches every node and every node watches node 0. A logged step proves that every rank is alive; without one, a node is
-lost when its heartbeat, the modification time of its file, has not changed for a while, and the others then end. The
-content of the files is all else that the supervisors tell each other: how far node 0 is, why a node failed, and, when
-the run stalls, where the ranks of each node are.
+Slurm notices a dead node only after minutes, and a rank whose peer is gone waits in a collective
+even longer. Node 0 watches every node and every node watches node 0. A logged step proves that
+every rank is alive; without one, a node is lost when its heartbeat, the modification time of its
+file, has not changed for a while, and the others then end. The content of the files is all else
+that the supervisors tell each other: how far node 0 is, why a node failed, and, when the run
+stalls, where the ranks of each node are.
 
-The more nodes, the rarer and the more scattered are the accesses: all nodes together cause fewer than 200 a second.
+The more nodes, the rarer and the more scattered are the accesses: all nodes together cause fewer
+than 200 a second.
 """
 
 from __future__ import annotations
@@ -30,15 +32,26 @@ from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
-_ROUNDS_PER_SECOND = 30  # of all nodes together, in each of which a node writes its file and reads one
+_ROUNDS_PER_SECOND = (
+    30  # of all nodes together, in each of which a node writes its file and reads one
+)
 _MISSED = 2.5  # intervals between heartbeats after which a silent node counts as lost
-_FIRST_HEARTBEAT = 300.0  # seconds until a node's first heartbeat: on many nodes loading Python takes a while
-_ABSENT = 5.0  # seconds to wait for a node without any heartbeat once this one was ended from outside
+_FIRST_HEARTBEAT = (
+    300.0  # seconds until a node's first heartbeat: on many nodes loading Python takes a while
+)
+_ABSENT = (
+    5.0  # seconds to wait for a node without any heartbeat once this one was ended from outside
+)
 _MAX_WAIT = 300.0  # seconds that a node whose ranks failed waits for node 0
-_TERMINATED_WAIT = 20.0  # the same once Slurm has sent SIGTERM: it kills this node half a minute later
+_TERMINATED_WAIT = (
+    20.0  # the same once Slurm has sent SIGTERM: it kills this node half a minute later
+)
 _SHOWN_AFTER = 3.0  # seconds until what another node wrote is visible on a shared file system
-_STACKS_WAIT = 15.0  # seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
-_END = 40.0  # seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15
+_STACKS_WAIT = (
+    15.0  # seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
+)
+# seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15
+_END = 40.0
 
 
 @dataclass(frozen=True)
@@ -65,8 +78,8 @@ class Heartbeat:
     """The content of a node's file."""
 
     state: str  # of the node's ranks: `alive`, `failed` or `done`; or `over`
-    # of node 0: `planned`; `started` once its start record is written; `stalled` or, if only some steps were requested,
-    # `complete`, just before it ends its ranks
+    # of node 0: `planned`; `started` once its start record is written; `stalled` or, if only some
+    # steps were requested, `complete`, just before it ends its ranks
     progress: str = ""
     failure: NodeFailure | None = None
     stacks: Stacks | None = None  # of the node's ranks, once node 0 is `stalled`
@@ -89,10 +102,11 @@ def heartbeat_interval(nodes: int, least: float = _INTERVAL) -> float:
 class Peers:
     """Writes this node's heartbeat and watches the others.
 
-    `limit` is in seconds of silence, 0 tolerates any silence; on many nodes it is at least 2.5 intervals. `on_lost`
-    is called once, from the watching thread. `was_terminated` returns whether this node was ended from outside; Slurm
-    also does that when the task of another node ends by itself. `is_reachable` returns whether a process of node 0
-    still listens: its supervisor may be stopped while its ranks train.
+    `limit` is in seconds of silence, 0 tolerates any silence; on many nodes it is at least 2.5
+    intervals. `on_lost` is called once, from the watching thread. `was_terminated` returns whether
+    this node was ended from outside; Slurm also does that when the task of another node ends by
+    itself. `is_reachable` returns whether a process of node 0 still listens: its supervisor may be
+    stopped while its ranks train.
     """
 
     def __init__(
@@ -107,14 +121,22 @@ class Peers:
         is_reachable: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # the node that failed first, or, as soon as there is one, the silent node: when a machine dies, the ranks of
-        # the other nodes fail at once, and its silence shows only later
+        # the node that failed first, or, as soon as there is one, the silent node: when a machine
+        # dies, the ranks of the other nodes fail at once, and its silence shows only later
         self.lost: LostNode | None = None
-        self._folder, self._rank, self._hosts, self._on_lost, self._clock = folder, node_rank, hosts, on_lost, clock
+        self._folder, self._rank, self._hosts, self._on_lost, self._clock = (
+            folder,
+            node_rank,
+            hosts,
+            on_lost,
+            clock,
+        )
         self._nodes = len(hosts)
         self._limit = max(limit, _MISSED * heartbeat_interval(self._nodes)) if limit else 0.0
         self._was_terminated, self._is_reachable = was_terminated, is_reachable
-        self._watched = [rank for rank in range(self._nodes) if rank != node_rank] if node_rank == 0 else [0]
+        self._watched = (
+            [rank for rank in range(self._nodes) if rank != node_rank] if node_rank == 0 else [0]
+        )
         self._live = set(self._watched)
         self._seen: dict[int, _Seen] = {}
         self._own, self._written = Heartbeat("alive"), Heartbeat("")
@@ -146,12 +168,21 @@ class Peers:
         self._wake.set()
 
     def wait_while(self, *progress: str) -> None:
-        """Wait while the progress of node 0 is one of `progress`, unless it is not going to change."""
-        while self.lost is None and not self._is_over and not self._was_terminated() and self.progress in progress:
+        """Wait while the progress of node 0 is one of `progress`, unless it is not going to
+        change.
+        """
+        while (
+            self.lost is None
+            and not self._is_over
+            and not self._was_terminated()
+            and self.progress in progress
+        ):
             time.sleep(_SHORT_INTERVAL / 2)
 
     def has_completed(self) -> bool:
-        """Whether node 0 has reported that the requested steps are logged, before this node's ranks failed."""
+        """Whether node 0 has reported that the requested steps are logged, before this node's ranks
+        failed.
+        """
         seconds = _SHOWN_AFTER + heartbeat_interval(self._nodes)
         return wait_until(lambda: self.progress == "complete", seconds)
 
@@ -160,17 +191,27 @@ class Peers:
         self._report(stacks=stacks)
 
     def collect_stacks(self) -> Stacks:
-        """Wait for the stacks of the other nodes; the summary has a line for each node that sends none in time."""
+        """Wait for the stacks of the other nodes; the summary has a line for each node that sends
+        none in time.
+        """
         seconds = _STACKS_WAIT + 2 * heartbeat_interval(self._nodes)
         wait_until(lambda: self._sent_stacks().keys() >= set(self._live), seconds)
         stacks = self._sent_stacks()
-        silent = (f"node {self._hosts[rank]} sent no stacks in time" for rank in self._watched if rank not in stacks)
+        silent = (
+            f"node {self._hosts[rank]} sent no stacks in time"
+            for rank in self._watched
+            if rank not in stacks
+        )
         sent = [stacks[rank] for rank in sorted(stacks)]
         summary = chain.from_iterable(each.summary for each in sent)
         return Stacks(tuple(chain.from_iterable(each.files for each in sent)), (*summary, *silent))
 
     def _sent_stacks(self) -> dict[int, Stacks]:
-        return {rank: heartbeat.stacks for rank, heartbeat in self._heartbeats.items() if heartbeat.stacks}
+        return {
+            rank: heartbeat.stacks
+            for rank, heartbeat in self._heartbeats.items()
+            if heartbeat.stacks
+        }
 
     def note_step(self) -> None:
         """Note that a step was logged, which takes every rank."""
@@ -179,7 +220,8 @@ class Peers:
     def settle(self, failure: NodeFailure | None) -> None:
         """Report that this node's ranks are done (None), or why they failed.
 
-        Returns when the watched nodes have reported too or fell silent: only then is it known which one is at fault.
+        Returns when the watched nodes have reported too or fell silent: only then is it known which
+        one is at fault.
         """
         rounds = self._rounds
         self.report_end(failure)
@@ -188,12 +230,17 @@ class Peers:
         def is_settled() -> bool:
             if self._rounds >= rounds + 2 and not self._pending():
                 return True
-            return self._terminated_at is not None and self._clock() - self._terminated_at > _TERMINATED_WAIT
+            return (
+                self._terminated_at is not None
+                and self._clock() - self._terminated_at > _TERMINATED_WAIT
+            )
 
         wait_until(is_settled, patience)
 
     def report_end(self, failure: NodeFailure | None) -> None:
-        """Report that this node's ranks are done (None), or why they failed; the first report counts."""
+        """Report that this node's ranks are done (None), or why they failed; the first report
+        counts.
+        """
         if self._own.state == "alive":
             self._report(state="done" if failure is None else "failed", failure=failure)
 
@@ -202,7 +249,9 @@ class Peers:
         return [rank for rank in self._watched if rank not in self._heartbeats]
 
     def _pending(self) -> set[int]:
-        """The nodes whose end is worth waiting for: Slurm kills what still runs half a minute after its signal."""
+        """The nodes whose end is worth waiting for: Slurm kills what still runs half a minute after
+        its signal.
+        """
         if self._terminated_at is None and self._was_terminated():
             self._terminated_at = self._clock()
         if self._terminated_at is None or self._clock() - self._terminated_at < _ABSENT:
@@ -212,8 +261,8 @@ class Peers:
     def finish(self) -> None:
         """Write the last heartbeat, after `settle`.
 
-        Node 0 leaves last: srun kills every task as soon as one has failed, and node 0 has a record to write and may
-        have to requeue the job.
+        Node 0 leaves last: srun kills every task as soon as one has failed, and node 0 has a record
+        to write and may have to requeue the job.
         """
         if self._rank:
             began = self._clock()
@@ -255,7 +304,8 @@ class Peers:
         }
 
     def check(self, turn: int = 0, turns: int = 1) -> LostNode | None:
-        """Write this node's heartbeat if it is the first of `turns`, and look at the watched nodes of this `turn`.
+        """Write this node's heartbeat if it is the first of `turns`, and look at the watched nodes
+        of this `turn`.
 
         Returns one that failed or fell silent, None if there is none.
         """
@@ -289,9 +339,14 @@ class Peers:
 
     def _look_at(self, rank: int, now: float) -> _Seen:
         seen = self._seen.setdefault(rank, _Seen(None, 0, now))
-        if seen.heartbeat and seen.heartbeat.state in (("done", "over") if rank == 0 else ("done", "failed")):
+        if seen.heartbeat and seen.heartbeat.state in (
+            ("done", "over") if rank == 0 else ("done", "failed")
+        ):
             return seen  # it changes no more
-        with contextlib.suppress(OSError, ValueError, TypeError), self._path(rank).open(encoding="utf-8") as file:
+        with (
+            contextlib.suppress(OSError, ValueError, TypeError),
+            self._path(rank).open(encoding="utf-8") as file,
+        ):
             changed, heartbeat = os.fstat(file.fileno()).st_mtime_ns, decode(Heartbeat, file.read())
             if (heartbeat, changed) != (seen.heartbeat, seen.time):
                 self._seen[rank] = seen = _Seen(heartbeat, changed, now)
@@ -299,7 +354,11 @@ class Peers:
 
     def first_delay(self) -> float:
         """Seconds until the first round; on many nodes they must not write all at once."""
-        return random.uniform(0, heartbeat_interval(self._nodes)) if self._nodes > _ROUNDS_PER_SECOND else 0.0
+        return (
+            random.uniform(0, heartbeat_interval(self._nodes))
+            if self._nodes > _ROUNDS_PER_SECOND
+            else 0.0
+        )
 
     def wake_delay(self) -> float:
         """Seconds until the next round once this node has something to report."""
@@ -309,14 +368,16 @@ class Peers:
         """Write and look once; return the seconds until the next round."""
         now = self._clock()
         if self._limit and now - self._last_round > self._limit / 2:
-            # this machine was suspended, or the file system hung for everybody: the silence proves nothing
+            # this machine was suspended, or the file system hung for everybody: the silence proves
+            # nothing
             for seen in self._seen.values():
                 seen.changed_at = now
         self._last_round = now
         is_awaited = self._rank > 0 and self.progress in ("", "planned")
         is_hurried = self._own.state != "alive" or is_awaited
         interval = heartbeat_interval(self._nodes, _SHORT_INTERVAL if is_hurried else _INTERVAL)
-        turns = max(1, round(interval)) if self._rank == 0 else 1  # node 0 reads the files a few at a time
+        # node 0 reads the files a few at a time
+        turns = max(1, round(interval)) if self._rank == 0 else 1
         with contextlib.suppress(OSError):
             self._take(self.check(self._turn % turns, turns))
         self._turn = (self._turn + 1) % turns

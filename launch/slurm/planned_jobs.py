@@ -1,4 +1,6 @@
-"""Jobs to submit: of a run, of the tokenisation ahead of it, of a width of a rollout; and their job folders."""
+"""Jobs to submit: of a run, of the tokenisation ahead of it, of a width of a rollout; and their job
+folders.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
 from launch.resources import USER_DIR_VARIABLE
-from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
+from launch.slurm.cluster import (
+    cluster_problems,
+    folders_in_container,
+    unmounted_folders,
+    unshared_folders,
+)
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
 
@@ -47,7 +54,9 @@ class PlannedJob:
 
     @property
     def is_singleton(self) -> bool:
-        """Whether no other job of the same name may run at the same time: two of them would tokenise the same data."""
+        """Whether no other job of the same name may run at the same time: two of them would
+        tokenise the same data.
+        """
         return self.plan.config.cache_only
 
     @property
@@ -57,14 +66,20 @@ class PlannedJob:
 
 
 def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: Any) -> PlannedJob:
-    """Plan a job from the overrides of `launch node` on each of its nodes, or from another verb's arguments; `script`:
-    what its batch script has otherwise than that of the plan's run."""
-    exports = {name: str(Path(os.environ[name]).absolute()) for name in _EXPORTED_FOLDERS if os.environ.get(name)}
+    """Plan a job from the overrides of `launch node` on each of its nodes, or from another verb's
+    arguments; `script`: what its batch script has otherwise than that of the plan's run.
+    """
+    exports = {
+        name: str(Path(os.environ[name]).absolute())
+        for name in _EXPORTED_FOLDERS
+        if os.environ.get(name)
+    }
     width, nodes = plan.parallel.width, plan.parallel.width.nodes
     ranks = f"{width.local} {'GPUs' if width.device == Device.cuda else 'CPU processes'}"
     of_run = BatchScript(
         name=re.sub(r"[^\w.-]", "_", f"{plan.stage}-{plan.name}"),
-        title=f"{plan.stage} with {plan.trainer}: {nodes} node{'s' * (nodes > 1)} of {ranks}, global {plan.batch}",
+        title=f"{plan.stage} with {plan.trainer}: {nodes} node{'s' * (nodes > 1)} of {ranks}, "
+        f"global {plan.batch}",
         width=width,
         cluster=plan.config.cluster,
         overrides=tuple(overrides),
@@ -94,7 +109,9 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
     """
     plan, cluster = job.plan, job.plan.config.cluster
     other_partition = cluster.tokenize_partition not in (None, cluster.partition)
-    per_node = None if cluster.cpus_per_rank is None else cluster.cpus_per_rank * plan.parallel.width.local
+    per_node = (
+        None if cluster.cpus_per_rank is None else cluster.cpus_per_rank * plan.parallel.width.local
+    )
     tokenize_cluster = replace(
         cluster,
         partition=cluster.tokenize_partition or cluster.partition,
@@ -113,7 +130,9 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
 
 
 def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
-    """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without GPUs."""
+    """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without
+    GPUs.
+    """
     plan, tasks = job.plan, job.plan.config.stage.tasks
     run = f"{plan.stage}/{plan.name}"
     return plan_job(
@@ -139,25 +158,44 @@ def node_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def job_problems(job: PlannedJob) -> list[Problem]:
-    """Find what keeps a job from being submitted to its cluster. Raises UserError: untried_trainer."""
+    """Find what keeps a job from being submitted to its cluster. Raises UserError:
+    untried_trainer.
+    """
     plan = job.plan
     refuse_untried(plan.config)
     cluster = plan.config.cluster
     folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
     problems = [*cluster_problems(cluster, plan.origins), *unshared_folders(cluster, folders)]
-    unmounted = unmounted_folders(cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ)
+    unmounted = unmounted_folders(
+        cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ
+    )
     problems += [problem for problem in unmounted if problem.id not in plan.config.allow]
     problems += _unquotable(plan, [str(plan.runs), *job.script.overrides])
     return problems
 
 
 def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
-    """Find what would break out of its line of the batch script: neither #SBATCH lines nor comments have an escape."""
+    """Find what would break out of its line of the batch script: neither #SBATCH lines nor comments
+    have an escape.
+    """
     if any(not text.isprintable() for text in texts):
-        return [Problem("unquotable", "a line break or control character cannot be in a batch script", "command line")]
+        return [
+            Problem(
+                "unquotable",
+                "a line break or control character cannot be in a batch script",
+                "command line",
+            )
+        ]
     if '"' in str(plan.runs):
         where = plan.origins.of("runs").where
-        return [Problem("unquotable", f"runs={plan.runs}: an #SBATCH line cannot hold a quote", where, "rename it")]
+        return [
+            Problem(
+                "unquotable",
+                f"runs={plan.runs}: an #SBATCH line cannot hold a quote",
+                where,
+                "rename it",
+            )
+        ]
     return []
 
 

@@ -1,4 +1,6 @@
-"""Jobs as Slurm reports them: the user's in squeue, and one in full by `scontrol show job`, with why it can't start."""
+"""Jobs as Slurm reports them: the user's in squeue, and one in full by `scontrol show job`, with
+why it can't start.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,30 @@ from launch.external import wait_until
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
 
 _FIELDS = (
-    *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),
+    *(
+        "JobArrayID",
+        "State",
+        "Reason",
+        "TimeLeft",
+        "TimeUsed",
+        "RestartCnt",
+        "NumNodes",
+        "NodeList",
+        "EndTime",
+    ),
     *("SubmitTime", "Cluster", "Command"),
 )
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-_STARTED = ("RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
+_STARTED = (
+    "RUNNING",
+    "CONFIGURING",
+    "COMPLETING",
+    "STAGE_OUT",
+    "SIGNALING",
+    "STOPPED",
+    "SUSPENDED",
+    "RESIZING",
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +104,11 @@ def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
     argv = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
-    environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # unix seconds, whatever format the user has set
-    result = query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
+    # unix seconds, whatever format the user has set
+    environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+    result = (
+        query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
+    )
     if result.status != 0:
         raise refusal("slurm_unresponsive", f"squeue failed: {result.message}")
     return list(_parse(result.output))
@@ -92,10 +116,25 @@ def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
 
 def _parse(output: str) -> Iterator[QueuedJob]:
     for line in output.splitlines():
-        parts = [part.strip() for part in line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)]
+        parts = [
+            part.strip() for part in line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)
+        ]
         if len(parts) != len(_FIELDS):
             continue
-        job_id, state, reason, left, used, restarts, nodes, hosts, end, submitted, cluster, command = parts
+        (
+            job_id,
+            state,
+            reason,
+            left,
+            used,
+            restarts,
+            nodes,
+            hosts,
+            end,
+            submitted,
+            cluster,
+            command,
+        ) = parts
         if state == "COMPLETING" and not end[:1].isdigit():  # without an end time it was requeued
             state = "REQUEUED"
         seconds = parse_duration(left)
@@ -115,19 +154,23 @@ def _parse(output: str) -> Iterator[QueuedJob]:
 
 
 _FIELD = re.compile(r"(\w+)=(\S*)")
-# reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job itself has to change
+# reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job
+# itself has to change
 _PERMANENT = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit|Inactive)|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)|BadConstraints"
     r"|DependencyNeverSatisfied|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDurationPerJob)\w*|JobHeldAdmin"
     # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
     r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
-_CONSIDERED, _PAUSE = 2.1, 0.7  # seconds within which the scheduler usually considers a job; between two looks at it
+# seconds within which the scheduler usually considers a job; between two looks at it
+_CONSIDERED, _PAUSE = (2.1, 0.7)
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as `scontrol show job` prints it; node lists are in Slurm's notation, "" if there is none."""
+    """A job as `scontrol show job` prints it; node lists are in Slurm's notation, "" if there is
+    none.
+    """
 
     number: int  # each task of an array has one of its own
     state: str
@@ -171,7 +214,8 @@ def parse_job_record(output: str) -> JobRecord:
 
 
 def look_at_jobs(job_ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Read the records of jobs that were just submitted, by id; a job about which Slurm reports nothing is left out.
+    """Read the records of jobs that were just submitted, by id; a job about which Slurm reports
+    nothing is left out.
 
     A job without a reason yet gets two seconds.
     """

@@ -1,12 +1,12 @@
 """Requeues or cancels this job, once an attempt, and without a node that was lost.
 
-The batch script does it, which has Slurm's commands even if the tasks run in a container. Only if its node, the first
-one, was lost does another node's task do it itself.
+The batch script does it, which has Slurm's commands even if the tasks run in a container. Only if
+its node, the first one, was lost does another node's task do it itself.
 
-Slurm (22.05) accepts an exclusion of nodes only for waiting jobs, so the job is requeued first. It cannot start in
-between: it is completing until every node of it has ended or counts as down. If no other node fits, that shows only
-later, when no process is left to undo the exclusion and the job is held for good (BadConstraints); so `sbatch
---test-only` checks that first.
+Slurm (22.05) accepts an exclusion of nodes only for waiting jobs, so the job is requeued first. It
+cannot start in between: it is completing until every node of it has ended or counts as down. If no
+other node fits, that shows only later, when no process is left to undo the exclusion and the job is
+held for good (BadConstraints); so `sbatch --test-only` checks that first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _DECISION, _FORMER_DECISION = "requeue.json", "asked.json"
 
 
 def claim_decision(attempt: Path) -> bool:
-    """Claim the decision about this attempt's requeue; whether this node is the first of the survivors to do so."""
+    """Claim the decision about this attempt's requeue; whether this node is the first of the
+    survivors to do so.
+    """
     try:
         with (attempt / _DECISION).open("x", encoding="utf-8"):
             return True
@@ -36,7 +38,9 @@ def claim_decision(attempt: Path) -> bool:
         return False
 
 
-def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is_retry: bool = False) -> None:
+def write_decision(
+    attempt: Path, messages: Sequence[str], *, requeued: bool, is_retry: bool = False
+) -> None:
     """Record how an attempt ended; the job's log is lost to the other nodes when the first node is.
 
     `is_retry`: after a fault of the hardware.
@@ -48,7 +52,8 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
     content = _read_decision(attempt)
-    messages: list[str] = content.get("messages", content.get("said", []))  # `said` in 0.1's first job folders
+    # `said` in 0.1's first job folders
+    messages: list[str] = content.get("messages", content.get("said", []))
     return messages
 
 
@@ -57,12 +62,16 @@ def _read_decision(attempt: Path) -> dict[str, Any]:
 
 
 def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool = False) -> int:
-    """Count the earlier starts of this job that launch requeued; preemption and `scontrol requeue` do not count.
+    """Count the earlier starts of this job that launch requeued; preemption and `scontrol requeue`
+    do not count.
 
     `retries`: those after a fault of the hardware, else the others.
     """
     decisions = map(_read_decision, folder.earlier_attempts(allocation.job_id, allocation.restarts))
-    return sum(bool(decision.get("requeued")) and bool(decision.get("retry")) == retries for decision in decisions)
+    return sum(
+        bool(decision.get("requeued")) and bool(decision.get("retry")) == retries
+        for decision in decisions
+    )
 
 
 def instruct_batch_script(
@@ -72,15 +81,20 @@ def instruct_batch_script(
 
     If no other node fits, `requeue` waits for that host to come back, and `retry` lets the job end.
     """
-    if not mailbox.parent.is_dir():  # writing would make it, on a disk that the batch script does not see
+    # writing would make it, on a disk that the batch script does not see
+    if not mailbox.parent.is_dir():
         raise FileNotFoundError(mailbox.parent)
     write_file(mailbox, f"{action} {lost_host or ''}\n")
 
 
-def requeue(allocation: Allocation, script: Path, lost_host: str | None = None) -> tuple[bool, list[str]]:
-    """Requeue the job, without the host `lost_host`; whether Slurm accepted, and the messages about it.
+def requeue(
+    allocation: Allocation, script: Path, lost_host: str | None = None
+) -> tuple[bool, list[str]]:
+    """Requeue the job, without the host `lost_host`; whether Slurm accepted, and the messages about
+    it.
 
-    `script` is the job's, with its #SBATCH options. From then on Slurm ends the processes of this job, this one too.
+    `script` is the job's, with its #SBATCH options. From then on Slurm ends the processes of this
+    job, this one too.
     """
     # Slurm sends SIGTERM to every process of the step, including the commands that follow
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -88,7 +102,9 @@ def requeue(allocation: Allocation, script: Path, lost_host: str | None = None) 
     try:
         record = _read_record(allocation)
         if record is None or not is_this_attempt(record, allocation):
-            return False, [f"{job} has ended or was restarted elsewhere, so this attempt does not requeue it"]
+            return False, [
+                f"{job} has ended or was restarted elsewhere, so this attempt does not requeue it"
+            ]
         if not record.may_requeue:
             return False, [f"{job} was submitted with --no-requeue"]
         obstacle = _exclusion_obstacle(allocation, record, script, lost_host) if lost_host else None
@@ -97,7 +113,9 @@ def requeue(allocation: Allocation, script: Path, lost_host: str | None = None) 
             return False, [f"Slurm does not requeue {job}: {result.message}"]
         messages = []
         if obstacle:
-            messages.append(f"{obstacle}, so {lost_host} is not excluded: the job waits until that node is back")
+            messages.append(
+                f"{obstacle}, so {lost_host} is not excluded: the job waits until that node is back"
+            )
         elif lost_host:
             messages.append(_exclude(allocation, record, lost_host))
         return True, messages
@@ -120,7 +138,11 @@ def is_this_attempt(record: JobRecord, allocation: Allocation) -> bool:
 
     A node that comes back after Slurm restarted the job elsewhere must not end that attempt.
     """
-    return (record.number, record.state, record.restarts) == (allocation.number, "RUNNING", allocation.restarts)
+    return (record.number, record.state, record.restarts) == (
+        allocation.number,
+        "RUNNING",
+        allocation.restarts,
+    )
 
 
 def _read_record(allocation: Allocation) -> JobRecord | None:
@@ -128,7 +150,9 @@ def _read_record(allocation: Allocation) -> JobRecord | None:
     return None if result.status else parse_job_record(result.output)
 
 
-def _exclusion_obstacle(allocation: Allocation, record: JobRecord, script: Path, lost_host: str) -> str | None:
+def _exclusion_obstacle(
+    allocation: Allocation, record: JobRecord, script: Path, lost_host: str
+) -> str | None:
     """Why the job cannot run without a node, None if it can."""
     if record.requested_nodes:
         return "the job requests its nodes by name"
@@ -145,7 +169,9 @@ def _exclude(allocation: Allocation, record: JobRecord, lost_host: str) -> str:
     result = query_slurm(["scontrol", "update", f"JobId={allocation.job_id}", excluded])
     if result.status:
         return f"{lost_host} could not be excluded: {result.message}"
-    return f"it starts without {lost_host}, once Slurm itself counts that node as down (SlurmdTimeout)"
+    return (
+        f"it starts without {lost_host}, once Slurm itself counts that node as down (SlurmdTimeout)"
+    )
 
 
 def _excluded(record: JobRecord, lost_host: str) -> str:

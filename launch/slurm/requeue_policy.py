@@ -18,28 +18,35 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure
 
 _POLL = 0.5  # seconds
-GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/known.yaml)
+# ids of causes (execution/diagnosis/known.yaml)
+GPU_FAULT, NETWORK_FAULT = ("gpu_fault", "nccl_remote")
 _RESTARTED = "restarted"
-_ENDED = ("interrupted by ", "node ")  # begins the cause of ranks that were ended because of another node
+# begins the cause of ranks that were ended because of another node
+_ENDED = ("interrupted by ", "node ")
 
 
 def last_checkpoint(plan: Plan) -> Checkpoint | None:
     """The newest complete checkpoint, from which a run that ends now would resume.
 
-    No trainer writes one on demand at a step that all its ranks agree on (transformers' enable_jit_checkpoint lets each
-    rank choose its own step).
+    No trainer writes one on demand at a step that all its ranks agree on (transformers'
+    enable_jit_checkpoint lets each rank choose its own step).
     """
     return next(reversed(build_watch_config(plan).complete_checkpoints()), None)
 
 
 def requeue_obstacle(
-    plan: Plan, requeues: int, *, lost: LostNode | None, before: Checkpoint | None, now: Checkpoint | None
+    plan: Plan,
+    requeues: int,
+    *,
+    lost: LostNode | None,
+    before: Checkpoint | None,
+    now: Checkpoint | None,
 ) -> str | None:
     """Why a job that ran out of time, or `lost` a node, is not requeued; None if it is.
 
     `requeues`: how often launch has requeued it.
-    `before` and `now` are the last checkpoints at the attempt's start and end: without a newer one the time limit would
-    end every attempt at the same step.
+    `before` and `now` are the last checkpoints at the attempt's start and end: without a newer one
+    the time limit would end every attempt at the same step.
     """
     limit = plan.config.cluster.requeues
     if requeues >= limit:
@@ -51,10 +58,15 @@ def requeue_obstacle(
         return None if lost.met_others else alone
     if now is None:
         steps = plan.config.recipe.checkpoint_steps
-        setting = f"recipe.checkpoint_steps={steps}" if steps else "recipe.checkpoint_steps is not set"
+        setting = (
+            f"recipe.checkpoint_steps={steps}" if steps else "recipe.checkpoint_steps is not set"
+        )
         return f"there is no complete checkpoint ({setting})"
     if before is not None and (before.unit, before.number) == (now.unit, now.number):
-        return f"it wrote no checkpoint after {now.path.name}, from which it started, within its time limit"
+        return (
+            f"it wrote no checkpoint after {now.path.name}, from which it started, within its "
+            "time limit"
+        )
     return None
 
 
@@ -64,28 +76,35 @@ def retry_obstacle(plan: Plan, retries: int) -> str | None:
     if not cluster.requeues:
         return "cluster.requeues=0"
     if retries >= cluster.retries:
-        return f"it was started again {retries} times after such faults, and cluster.retries={cluster.retries}"
+        return (
+            f"it was started again {retries} times after such faults, and "
+            f"cluster.retries={cluster.retries}"
+        )
     if not plan.config.trainer.resumable:
         return f"runs of {plan.trainer} cannot be resumed"
     return None
 
 
 def find_hardware_fault(failures: Mapping[int, NodeFailure]) -> int | None:
-    """The node rank to avoid after a fault of the hardware, -1 if it is unknown which; None if there was no such fault.
+    """The node rank to avoid after a fault of the hardware, -1 if it is unknown which; None if
+    there was no such fault.
 
-    `failures`: what each node reported, by its rank. A broken link is the hardware's only if no node reports an error
-    of the run itself, which breaks the links of all others.
+    `failures`: what each node reported, by its rank. A broken link is the hardware's only if no
+    node reports an error of the run itself, which breaks the links of all others.
     """
     for rank, failure in sorted(failures.items()):
         if failure.cause_id == GPU_FAULT:
             return rank
-    causes = {failure.cause_id for failure in failures.values() if not failure.cause.startswith(_ENDED)}
+    causes = {
+        failure.cause_id for failure in failures.values() if not failure.cause.startswith(_ENDED)
+    }
     return -1 if causes == {NETWORK_FAULT} else None
 
 
 def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
-    """The plan with which a requeued job's first node starts: it resumes the attempt before, or starts over if that
-    left nothing to resume, since nobody is there to decide."""
+    """The plan with which a requeued job's first node starts: it resumes the attempt before, or
+    starts over if that left nothing to resume, since nobody is there to decide.
+    """
     wait_for_lock(plan.folder, notify)
     try:
         decide_start(plan)
@@ -99,10 +118,11 @@ def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
 
 @dataclass(frozen=True)
 class RestartMark:
-    """A file in the folder of a start of this job which records that it has archived the older run, as restart=true
-    requests.
+    """A file in the folder of a start of this job which records that it has archived the older run,
+    as restart=true requests.
 
-    Every start of the job has the same overrides; once the mark is set, what is in the run folder is the job's own.
+    Every start of the job has the same overrides; once the mark is set, what is in the run folder
+    is the job's own.
     """
 
     plan: Plan
@@ -117,7 +137,9 @@ class RestartMark:
     @property
     def is_due(self) -> bool:
         """Whether an older run is still to be archived."""
-        return self.plan.config.restart and not any((start / _RESTARTED).exists() for start in self._starts)
+        return self.plan.config.restart and not any(
+            (start / _RESTARTED).exists() for start in self._starts
+        )
 
     def set(self) -> None:
         """Record that the older run is archived."""
@@ -133,15 +155,22 @@ class RestartMark:
 
 
 def wait_for_lock(
-    folder: Path, notify: Callable[[str], None], patience: float = STALE + 15.0, reason: str | None = None
+    folder: Path,
+    notify: Callable[[str], None],
+    patience: float = STALE + 15.0,
+    reason: str | None = None,
 ) -> None:
-    """Wait up to `patience` seconds until the run folder is not locked; `reason` explains another holder.
+    """Wait up to `patience` seconds until the run folder is not locked; `reason` explains another
+    holder.
 
-    Slurm restarts a job when none of its processes is left. A lock that still exists belongs to a process on another
-    machine that could not release it, and becomes stale.
+    Slurm restarts a job when none of its processes is left. A lock that still exists belongs to a
+    process on another machine that could not release it, and becomes stale.
     """
     path = lock_path(folder)
     if holder := find_holder(path):
-        usual = f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat"
+        usual = (
+            f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last "
+            "heartbeat"
+        )
         notify(f"{reason}: waiting at most {patience:.0f} s for {holder[0]}" if reason else usual)
     wait_until(lambda: not find_holder(path), patience, _POLL)

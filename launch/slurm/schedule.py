@@ -1,4 +1,6 @@
-"""Turns planned jobs into submissions: a chain, or independent jobs, of which those of one shape become an array."""
+"""Turns planned jobs into submissions: a chain, or independent jobs, of which those of one shape
+become an array.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,20 @@ from launch.config.schema import Device
 from launch.errors import refusal
 from launch.execution.caches import find_tokenized_data, supports_cache_pass
 from launch.slurm.jobs import JobFolder
-from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_tokenize_job, write_job_folder
+from launch.slurm.planned_jobs import (
+    PlannedJob,
+    plan_evaluation_job,
+    plan_tokenize_job,
+    write_job_folder,
+)
 from launch.slurm.script import render_array_sbatch
 from launch.terminal import notify
 
 
 class TokenizeFirst(StrEnum):
-    """Whether a job of its own tokenises a run's data first. `auto`: if GPUs, or other runs, would wait for it."""
+    """Whether a job of its own tokenises a run's data first. `auto`: if GPUs, or other runs, would
+    wait for it.
+    """
 
     auto = "auto"
     always = "true"
@@ -39,7 +48,9 @@ class SubmissionStep:
             return self.jobs[0].folder
         folders = [str(job.folder.path) for job in self.jobs]
         name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
-        return replace(JobFolder.of(Path(self.jobs[0].folder.place[0]), "arrays", name), file="array.sbatch")
+        return replace(
+            JobFolder.of(Path(self.jobs[0].folder.place[0]), "arrays", name), file="array.sbatch"
+        )
 
     @property
     def is_array(self) -> bool:
@@ -47,7 +58,9 @@ class SubmissionStep:
 
     @property
     def is_taskwise(self) -> bool:
-        """Whether each task of an array waits only for the task of the same number in the array before."""
+        """Whether each task of an array waits only for the task of the same number in the array
+        before.
+        """
         return self.is_array and not self.jobs[0].trains
 
     def job_ids(self, submitted_id: str) -> list[str]:
@@ -87,8 +100,15 @@ def drop_duplicates(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
         if same_identity and first.plan.resolved == job.plan.resolved:
             notify(f"{job.name} is requested twice and submitted once")
             continue
-        message = f"two jobs would have the name {job.name}: {_describe(first, job)}, and {_describe(job, first)}"
-        cure = "a run has one job: remove one of them" if same_identity else "remove name=, or set one for each"
+        message = (
+            f"two jobs would have the name {job.name}: {_describe(first, job)}, and "
+            f"{_describe(job, first)}"
+        )
+        cure = (
+            "a run has one job: remove one of them"
+            if same_identity
+            else "remove name=, or set one for each"
+        )
         raise refusal("name_taken", message, "name", cure)
     return list(kept.values())
 
@@ -111,46 +131,69 @@ def as_chain(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[
 
 
 def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[SubmissionStep]:
-    """Group jobs that request the same of Slurm into arrays, without order among them; several are explained.
+    """Group jobs that request the same of Slurm into arrays, without order among them; several are
+    explained.
 
     Data that several runs share is tokenised once, before them.
     """
     steps: list[SubmissionStep] = []
     tokenizing_steps: dict[Path, int] = {}  # data key -> step
-    keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]  # the same for the same tokens
+    # the same for the same tokens
+    keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]
     groups: dict[str, list[int]] = {}
     for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
-        if key not in tokenizing_steps and needs_tokenize_job(job, tokenize_first, shared=keys.count(key) > 1):
+        if key not in tokenizing_steps and needs_tokenize_job(
+            job, tokenize_first, shared=keys.count(key) > 1
+        ):
             tokenizing_steps[key] = len(steps)
             steps.append(SubmissionStep((plan_tokenize_job(job),)))
         requested = f"{job.script.width} {job.script.cluster}"  # of Slurm, with all settings
         groups.setdefault(requested, []).append(index)
     if len(groups) > 1:
-        shapes = ", ".join(f"{jobs[members[0]].script.width}: {len(members)}" for members in groups.values())
+        shapes = ", ".join(
+            f"{jobs[members[0]].script.width}: {len(members)}" for members in groups.values()
+        )
         notify(f"the runs have {len(groups)} different shapes, and an array has one: {shapes}")
     for members in groups.values():
-        after = sorted({tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps})
+        after = sorted(
+            {tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps}
+        )
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
     return steps
 
 
-def add_evaluations(steps: Sequence[SubmissionStep], finished: Sequence[PlannedJob]) -> list[SubmissionStep]:
-    """Append the evaluations of the runs with evaluate=true, each after its run; those of finished runs wait for none.
+def add_evaluations(
+    steps: Sequence[SubmissionStep], finished: Sequence[PlannedJob]
+) -> list[SubmissionStep]:
+    """Append the evaluations of the runs with evaluate=true, each after its run; those of finished
+    runs wait for none.
 
     No run waits for an evaluation, so that a failed one stops nothing.
     """
-    evaluations = [SubmissionStep((plan_evaluation_job(job),)) for job in finished if job.plan.config.evaluate]
+    evaluations = [
+        SubmissionStep((plan_evaluation_job(job),)) for job in finished if job.plan.config.evaluate
+    ]
     for index, step in enumerate(steps):
-        jobs = tuple(plan_evaluation_job(job) for job in step.jobs if job.trains and job.plan.config.evaluate)
+        jobs = tuple(
+            plan_evaluation_job(job) for job in step.jobs if job.trains and job.plan.config.evaluate
+        )
         if len(jobs) == len(step.jobs):
             evaluations.append(SubmissionStep(jobs, (index,)))
     return [*steps, *evaluations]
 
 
-def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared: bool = False) -> bool:
-    """Whether a job of its own is to tokenise a run's data, which is not tokenised yet; `shared`: with other runs."""
+def needs_tokenize_job(
+    job: PlannedJob, tokenize_first: TokenizeFirst, *, shared: bool = False
+) -> bool:
+    """Whether a job of its own is to tokenise a run's data, which is not tokenised yet; `shared`:
+    with other runs.
+    """
     plan, always = job.plan, tokenize_first == TokenizeFirst.always
-    if job.is_singleton or tokenize_first == TokenizeFirst.never or not (always or supports_cache_pass(plan)):
+    if (
+        job.is_singleton
+        or tokenize_first == TokenizeFirst.never
+        or not (always or supports_cache_pass(plan))
+    ):
         return False
     on_gpus = plan.parallel.width.device == Device.cuda
     wanted = always or on_gpus or plan.config.trainer.tokenized_first or shared

@@ -42,8 +42,10 @@ class BatchScript:
 
 
 def _render(template: Path, **values: object) -> str:
-    """Render a script. Raises UserError: secret_in_job, for what the checks of its parts (`cluster_problems`, and the
-    configuration's own) do not see, such as the path of an interpreter."""
+    """Render a script. Raises UserError: secret_in_job, for what the checks of its parts
+    (`cluster_problems`, and the configuration's own) do not see, such as the path of an
+    interpreter.
+    """
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
@@ -51,14 +53,18 @@ def _render(template: Path, **values: object) -> str:
     )
     text = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
     if process_redactor().redact_text(text) != text:
-        message = "the batch script would contain what looks like a secret, which must not be written into a job folder"
+        message = (
+            "the batch script would contain what looks like a secret, which must not be "
+            "written into a job folder"
+        )
         cure = "export it before you submit: the job inherits your environment"
         raise refusal("secret_in_job", message, None, cure)
     return text
 
 
 def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
-    """Render the script of an array that runs one of `scripts` in each task, all with the options of `script`.
+    """Render the script of an array that runs one of `scripts` in each task, all with the options
+    of `script`.
 
     Raises UserError: secret_in_job.
     """
@@ -78,7 +84,11 @@ def render_sbatch(script: BatchScript) -> str:
     setup = _setup_lines(script)
     return _render(
         _TEMPLATE,
-        has_literals=any(sign in text for text in (*setup, *script.overrides, script.cwd, *command) for sign in "$`"),
+        has_literals=any(
+            sign in text
+            for text in (*setup, *script.overrides, script.cwd, *command)
+            for sign in "$`"
+        ),
         title=script.title,
         options=_options(script),
         setup=setup,
@@ -124,28 +134,36 @@ def _setup_lines(script: BatchScript) -> list[str]:
     lines += script.cluster.setup
     variables = _variables(script)
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    if script.cluster.container == Container.apptainer:  # else the image's own variables take precedence
-        lines += [f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in variables.items()]
+    # else the image's own variables take precedence
+    if script.cluster.container == Container.apptainer:
+        lines += [
+            f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in variables.items()
+        ]
     return lines
 
 
 def _variables(script: BatchScript) -> dict[str, str]:
     variables = dict(script.exports)
     if script.cluster.interface:
-        variables |= {"NCCL_SOCKET_IFNAME": script.cluster.interface, "GLOO_SOCKET_IFNAME": script.cluster.interface}
+        variables |= {
+            "NCCL_SOCKET_IFNAME": script.cluster.interface,
+            "GLOO_SOCKET_IFNAME": script.cluster.interface,
+        }
     return variables | script.cluster.env
 
 
 def _srun_options(script: BatchScript) -> list[str]:
     """The options of srun, quoted for the shell.
 
-    `--mpi=none`: nothing here uses MPI, and a cluster's default plugin may not work. `--export=ALL`: what the script
-    exports reaches the nodes even if the job was submitted with --export=NONE, which srun inherits. `--wait=120`: the
-    nodes end together, so a node that lags far behind hangs. Since 22.05 srun does not inherit --cpus-per-task.
+    `--mpi=none`: nothing here uses MPI, and a cluster's default plugin may not work.
+    `--export=ALL`: what the script exports reaches the nodes even if the job was submitted with
+    --export=NONE, which srun inherits. `--wait=120`: the nodes end together, so a node that lags
+    far behind hangs. Since 22.05 srun does not inherit --cpus-per-task.
     """
     options = ["--mpi=none", "--export=ALL", "--kill-on-bad-exit=1", "--wait=120"]
     if script.cluster.cpus_per_rank is not None:
-        # the job's own value, also if it was set on sbatch's command line, and nothing if it was not set
+        # the job's own value, also if it was set on sbatch's command line, and nothing if it was
+        # not set
         options.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')
     if script.cluster.container == Container.pyxis:
         options.append(shlex.quote(f"--container-image={script.cluster.image}"))

@@ -1,8 +1,10 @@
-"""The signals of a node's task: Slurm's warning that the time limit is near, and the request to end.
+"""The signals of a node's task: Slurm's warning that the time limit is near, and the request to
+end.
 
-Slurm signals every process of a step, including the ranks, and USR2 would kill them. Therefore this process blocks USR2
-before it starts anything, its children inherit the mask, and a thread receives the signal. This process ends its ranks
-with SIGINT, which Slurm does not send, so a run that ended by SIGTERM was ended from outside.
+Slurm signals every process of a step, including the ranks, and USR2 would kill them. Therefore this
+process blocks USR2 before it starts anything, its children inherit the mask, and a thread receives
+the signal. This process ends its ranks with SIGINT, which Slurm does not send, so a run that ended
+by SIGTERM was ended from outside.
 """
 
 from __future__ import annotations
@@ -16,8 +18,12 @@ from types import FrameType
 
 from launch.errors import EXIT_INTERRUPTED
 
-SIGTERM_CAUSE = "interrupted by SIGTERM"  # the cause of an outcome whose ranks were ended from outside
-SIGINT_CAUSE = "interrupted by SIGINT"  # the cause of an outcome whose ranks this process ended itself
+SIGTERM_CAUSE = (
+    "interrupted by SIGTERM"  # the cause of an outcome whose ranks were ended from outside
+)
+SIGINT_CAUSE = (
+    "interrupted by SIGINT"  # the cause of an outcome whose ranks this process ended itself
+)
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -29,7 +35,8 @@ class NodeSignals:
 
     def __init__(self, on_warning: Callable[[], None]) -> None:
         self.time_limit_near = False  # whether Slurm has warned
-        # returns the seconds from Slurm's warning until the ranks are to end, None if another node decides
+        # returns the seconds from Slurm's warning until the ranks are to end, None if another node
+        # decides
         self.choose_delay: Callable[[], float | None] = lambda: 0.0
         self._on_warning = on_warning
         self._ready = self._started = self._over = self._end_requested = self._terminated = False
@@ -37,14 +44,17 @@ class NodeSignals:
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals until the process ends; call it in the main thread, before other threads exist."""
+        """Handle signals until the process ends; call it in the main thread, before other threads
+        exist.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         threading.Thread(target=self._await_warning, name="time limit", daemon=True).start()
         previous = [(number, signal.signal(number, self._request_end)) for number in _END_SIGNALS]
         self._wakeup_fd, writing = os.pipe()
         for end in (self._wakeup_fd, writing):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # receives every signal, whichever handler runs
+        # receives every signal, whichever handler runs
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         try:
             yield
         finally:
@@ -62,14 +72,18 @@ class NodeSignals:
 
     @property
     def terminated(self) -> bool:
-        """Whether SIGTERM has arrived, from outside; ranks that it reached first look as if they had failed."""
+        """Whether SIGTERM has arrived, from outside; ranks that it reached first look as if they
+        had failed.
+        """
         with contextlib.suppress(BlockingIOError):
             self._terminated |= signal.SIGTERM in os.read(self._wakeup_fd, 4096)
         return self._terminated
 
     @contextlib.contextmanager
     def while_ranks_run(self) -> Iterator[None]:
-        """Leave the signals to the supervisor inside; afterwards the record is written and they have no effect."""
+        """Leave the signals to the supervisor inside; afterwards the record is written and they
+        have no effect.
+        """
         self._started = True
         try:
             if self._end_requested:
@@ -79,7 +93,9 @@ class NodeSignals:
             self._over = True
 
     def end(self, after: float = 0.0) -> None:
-        """End the ranks, or this process while it has none, unless they end within `after` seconds. Thread-safe."""
+        """End the ranks, or this process while it has none, unless they end within `after` seconds.
+        Thread-safe.
+        """
         if after:
             timer = threading.Timer(after, self.end)
             timer.daemon = True
@@ -98,5 +114,7 @@ class NodeSignals:
     def _request_end(self, number: int, frame: FrameType | None) -> None:
         self._end_requested = True
         if self._ready and not self._started:
-            self._started = True  # a second signal must not interrupt the clean-up that the first one started
+            self._started = (
+                True  # a second signal must not interrupt the clean-up that the first one started
+            )
             raise SystemExit(EXIT_INTERRUPTED)

@@ -1,4 +1,5 @@
-"""Runs Slurm's commands, with a time limit, retries and Slurm's own message on failure; reads and writes its durations.
+"""Runs Slurm's commands, with a time limit, retries and Slurm's own message on failure; reads and
+writes its durations.
 
 Durations are MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS or UNLIMITED.
 """
@@ -22,7 +23,9 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds; infinity for no limit; None for text that is not a duration (N/A, NOT_SET, INVALID)."""
+    """Seconds; infinity for no limit; None for text that is not a duration (N/A, NOT_SET,
+    INVALID).
+    """
     text = text.strip()
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return math.inf
@@ -50,10 +53,13 @@ _TRANSIENT = re.compile(
     r"|resource temporarily unavailable|slurm temporarily unable|controller is unavailable|munge",
     re.IGNORECASE,
 )
-# variables with defaults for options of the commands that query and cancel: a user's filter must not apply to ours
+# variables with defaults for options of the commands that query and cancel: a user's filter must
+# not apply to ours
 _FILTERS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
 # what they print where no cluster is configured; a retry does not help
-_UNCONFIGURED = re.compile(r"could not establish a configuration source|dns srv lookup failed", re.IGNORECASE)
+_UNCONFIGURED = re.compile(
+    r"could not establish a configuration source|dns srv lookup failed", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,18 @@ class SlurmResult:
         """Slurm's message, on one line."""
         if self.status is None:
             return "no response"
-        lines = [re.sub(r"^\w+: (error: )?", "", line).strip() for line in (self.error or self.output).splitlines()]
+        lines = [
+            re.sub(r"^\w+: (error: )?", "", line).strip()
+            for line in (self.error or self.output).splitlines()
+        ]
         return "; ".join(line for line in lines if line)[:500] or f"exit status {self.status}"
 
 
-def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> SlurmResult:
-    """Run one of Slurm's commands, with this process's variables or with `environ`, but without default options.
+def run_once(
+    argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None
+) -> SlurmResult:
+    """Run one of Slurm's commands, with this process's variables or with `environ`, but without
+    default options.
 
     The user's defaults for sbatch (SBATCH_) stay. Raises UserError: no_slurm (it is not installed).
     """
@@ -95,7 +107,10 @@ def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str
         done = run_command(argv, timeout=timeout, env=env, own_session=True)
     except FileNotFoundError:
         message = f"{argv[0]} is not installed on this machine"
-        cure = "submit from a login node of the cluster; dry_run=true, for a rollout submit=all too, only writes files"
+        cure = (
+            "submit from a login node of the cluster; dry_run=true, for a rollout submit=all "
+            "too, only writes files"
+        )
         raise refusal("no_slurm", message, None, cure) from None
     except subprocess.TimeoutExpired:
         return SlurmResult(None, "", "")
@@ -112,14 +127,19 @@ def try_command(argv: Sequence[str]) -> str | None:
 
 
 def report_retry(command: str, result: SlurmResult) -> None:
-    """Print that one of Slurm's commands got no response and is repeated: that can take more than a minute."""
+    """Print that one of Slurm's commands got no response and is repeated: that can take more than a
+    minute.
+    """
     notify(f"Slurm does not respond to {command} ({result.message}); trying again")
 
 
-def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> SlurmResult:
+def query_slurm(
+    argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None
+) -> SlurmResult:
     """Run a command that may safely be repeated, and retry it while Slurm is busy.
 
-    Raises UserError: no_slurm; slurm_unresponsive (Slurm never responds, or no cluster is configured).
+    Raises UserError: no_slurm; slurm_unresponsive (Slurm never responds, or no cluster is
+    configured).
     """
     result = run_once(argv, timeout, environ)
     for pause in _PAUSES:
@@ -130,6 +150,8 @@ def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[
         result = run_once(argv, timeout, environ)
     if result.is_unreachable:
         message = f"Slurm does not respond to {argv[0]}: {result.message}"
-        cure = "try again later" if result.is_transient else "run this on a login node of the cluster"
+        cure = (
+            "try again later" if result.is_transient else "run this on a login node of the cluster"
+        )
         raise refusal("slurm_unresponsive", message, None, cure)
     return result

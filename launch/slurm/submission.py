@@ -1,4 +1,6 @@
-"""Checks, writes and submits the steps of a command, each script once, all or none, and reports what was submitted."""
+"""Checks, writes and submits the steps of a command, each script once, all or none, and reports
+what was submitted.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,26 @@ from launch.terminal import notify
 from launch.worker.json_codec import versioned
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
-# what `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are drained or down
+# what `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are
+# drained or down
 _NO_NODES_NOW = "Requested node configuration is not available"
 _SETTLE = 3.0  # seconds until a job shows up whose sbatch got no response
-# the variables that identify the cluster and the user to Slurm's commands; other SLURM_ ones are of an enclosing job
+# the variables that identify the cluster and the user to Slurm's commands; other SLURM_ ones are of
+# an enclosing job
 _CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-_JOB_VARIABLES = (
-    "LAUNCH_PLAN",
-    "LAUNCH_HOSTS",
-    "LAUNCH_STARTED",
-    "LAUNCH_MAILBOX",
-    "LAUNCH_TASK",
-)  # exported by our batch scripts
+# exported by our batch scripts
+_JOB_VARIABLES = ("LAUNCH_PLAN", "LAUNCH_HOSTS", "LAUNCH_STARTED", "LAUNCH_MAILBOX", "LAUNCH_TASK")
 
 
 def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
-    """Check all steps, write their job folders and submit them; return the job ids, none with `dry_run`.
+    """Check all steps, write their job folders and submit them; return the job ids, none with
+    `dry_run`.
 
-    The job folders are locked meanwhile, so that no file that a job reads is written, and nothing is submitted twice.
+    The job folders are locked meanwhile, so that no file that a job reads is written, and nothing
+    is submitted twice.
 
-    Raises UserError if a step cannot be submitted, and then none is: already_submitted, run_is_locked, not_writable,
-    and those of the checks, `check_script` and `submit_all`.
+    Raises UserError if a step cannot be submitted, and then none is: already_submitted,
+    run_is_locked, not_writable, and those of the checks, `check_script` and `submit_all`.
     """
     jobs = [job for step in steps for job in step.jobs]
     if not dry_run:
@@ -71,22 +72,28 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
-    """Return what would stop the job on its nodes, and print warnings; an interpreter of their own, cluster.python, is
-    asked there."""
+    """Return what would stop the job on its nodes, and print warnings; an interpreter of their own,
+    cluster.python, is asked there.
+    """
     config = job.plan.config
     left_out = interpreter_has_packages if config.cluster.python and not config.python else None
-    findings = inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule is not left_out])
+    findings = inspect(
+        job.plan, [rule for rule in RULES if rule.on_login_node and rule is not left_out]
+    )
     for warning in warnings(findings):
         notify(f"warning: {warning}")
     hint = "if the nodes have an interpreter of their own, set cluster.python=PATH"
     return [
-        replace(problem, cure=f"{problem.cure}; {hint}") if problem.id == interpreter_has_packages.id else problem
+        replace(problem, cure=f"{problem.cure}; {hint}")
+        if problem.id == interpreter_has_packages.id
+        else problem
         for problem in stopping_problems(findings)
     ]
 
 
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job inherits from the submitting shell, without those of a job around that shell.
+    """The variables that a job inherits from the submitting shell, without those of a job around
+    that shell.
 
     The user's defaults for sbatch (SBATCH_) stay.
     """
@@ -100,20 +107,29 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def check_script(folder: JobFolder, *, allowed: bool) -> None:
     """Check with `sbatch --test-only` that Slurm accepts the script.
 
-    A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning. Raises UserError:
-    sbatch_refused, no_slurm, slurm_unresponsive.
+    A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning.
+    Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
     """
-    result = query_slurm(["sbatch", "--test-only", str(folder.script)], environ=job_environment(os.environ))
+    result = query_slurm(
+        ["sbatch", "--test-only", str(folder.script)], environ=job_environment(os.environ)
+    )
     if result.status and _NO_NODES_NOW in result.message:
-        notify(f"warning: no nodes fit the job now; drained or down ones may have to return: {result.message}")
+        notify(
+            "warning: no nodes fit the job now; drained or down ones may have to return: "
+            f"{result.message}"
+        )
     elif result.status and allowed:
-        notify(f"warning: `sbatch --test-only` refuses the job, ignored by allow: {result.message} [sbatch_refused]")
+        notify(
+            f"warning: `sbatch --test-only` refuses the job, ignored by allow: {result.message} "
+            "[sbatch_refused]"
+        )
     elif result.status:
         raise UserError(_refused(result, folder.script))
 
 
 def submit_all(steps: Sequence[SubmissionStep], settle: float = _SETTLE) -> list[str]:
-    """Submit the scripts of locked folders in turn and return their job ids; if one fails, cancel those before it.
+    """Submit the scripts of locked folders in turn and return their job ids; if one fails, cancel
+    those before it.
 
     Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
     """
@@ -144,18 +160,28 @@ def _deferred_interrupt() -> Iterator[None]:
 
 
 def _being_submitted(holder: Holder, age: float) -> Problem:
-    return Problem("already_submitted", f"another `submit` of this run is in progress: {holder}", None, "wait for it")
+    return Problem(
+        "already_submitted",
+        f"another `submit` of this run is in progress: {holder}",
+        None,
+        "wait for it",
+    )
 
 
 def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
     """Refuse jobs whose runs are running or have a live job.
 
-    Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_unresponsive unless it is a dry run.
+    Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_unresponsive unless it is a
+    dry run.
     """
     slurm_responds = True
     for folder, run in dict.fromkeys((job.folder, job.run) for job in planned):
         try:
-            jobs = find_live_jobs(folder) if slurm_responds and (folder.script.exists() or not dry_run) else []
+            jobs = (
+                find_live_jobs(folder)
+                if slurm_responds and (folder.script.exists() or not dry_run)
+                else []
+            )
         except UserError:
             if not dry_run:
                 raise
@@ -167,11 +193,16 @@ def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
             raise refusal("already_submitted", message, None, cure)
         job_ids = find_job_ids(folder)
         if not slurm_responds and job_ids:
-            notify(f"without a response from Slurm it is unknown whether job {job_ids[-1]} still needs {folder.path}")
+            notify(
+                f"without a response from Slurm it is unknown whether job {job_ids[-1]} still "
+                f"needs {folder.path}"
+            )
         holder = find_holder(lock_path(run))
         if holder:
             message = f"another launcher holds {run}: {holder[0]}"
-            raise refusal("run_is_locked", message, None, "wait for it, stop it, or set another name=")
+            raise refusal(
+                "run_is_locked", message, None, "wait for it, stop it, or set another name="
+            )
 
 
 def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
@@ -181,7 +212,11 @@ def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
     if step.jobs[0].is_singleton:
         dependencies.append("singleton")
     # without the second option a job that depends on a failed one waits for ever
-    options = [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"] if dependencies else []
+    options = (
+        [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"]
+        if dependencies
+        else []
+    )
     return ["sbatch", "--parsable", *options, str(step.folder.script)]
 
 
@@ -193,7 +228,8 @@ def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
         if not result.is_transient:
             raise UserError(_refused(result, step.folder.script))
         report_retry("sbatch", result)
-        time.sleep(settle)  # Slurm may have accepted it all the same, and nothing is submitted twice
+        # Slurm may have accepted it all the same, and nothing is submitted twice
+        time.sleep(settle)
         jobs = find_live_jobs(step.folder)
         if jobs:
             return jobs[0].job_id.partition("_")[0]
@@ -205,7 +241,9 @@ def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
 
 
 def _record(step: SubmissionStep, job_id: str) -> None:
-    """Append the job to jobs.jsonl of every run, and of an array; link the log of a task from its run's job folder."""
+    """Append the job to jobs.jsonl of every run, and of an array; link the log of a task from its
+    run's job folder.
+    """
     step.folder.record_submission(job_id)
     for job, task in zip(step.jobs, step.job_ids(job_id), strict=True) if step.is_array else ():
         job.folder.record_submission(task, step.folder.script)
@@ -266,11 +304,18 @@ def report_lines(
         if job_id is None:
             if job is step.jobs[0]:
                 waited = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
-                yield f"{', '.join(each.name for each in step.jobs)}: {' '.join(_sbatch(step, waited))}"
+                yield (
+                    f"{', '.join(each.name for each in step.jobs)}: "
+                    f"{' '.join(_sbatch(step, waited))}"
+                )
             continue
         yield f"{job.name}: job {job_id}{', after job ' + ', '.join(after) if after else ''}"
         if record is not None and record.can_never_start:
-            yield f"  it can never start: Slurm's reason is {record.reason}. Stop it and submit it with other limits"
+            yield (
+                f"  it can never start: Slurm's reason is {record.reason}. Stop it and submit "
+                "it "
+                "with other limits"
+            )
         if record is not None and job.trains:
             yield f"  limits:    {_describe_limits(job, record)}"
             yield f"  at worst:  {describe_worst_loss(job)}"
@@ -281,7 +326,9 @@ def report_lines(
 def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
     nodes, cluster = job.script.width.nodes, job.script.cluster
     time = "no time limit" if record.time_limit == "UNLIMITED" else record.time_limit
-    requeues = f"requeued at most {cluster.requeues} times" if cluster.requeues else "never requeued"
+    requeues = (
+        f"requeued at most {cluster.requeues} times" if cluster.requeues else "never requeued"
+    )
     return f"{time} on {nodes} node{'s' * (nodes > 1)} of partition {record.partition}, {requeues}"
 
 
@@ -289,18 +336,32 @@ def describe_worst_loss(job: PlannedJob) -> str:
     """What the loss of a node, or the time limit, costs at most."""
     plan = job.plan
     if not plan.config.trainer.resumable:
-        return f"all of the run is lost with a node or at the time limit: {plan.trainer} cannot resume"
+        return (
+            f"all of the run is lost with a node or at the time limit: {plan.trainer} cannot resume"
+        )
     interval, max_steps = checkpoint_interval(plan), plan.config.recipe.max_steps
     if not interval or (max_steps is not None and max_steps <= interval):
-        setting = f"its {max_steps} steps end before the first checkpoint" if interval else "it writes no checkpoints"
-        return f"all of the run is repeated after the loss of a node: {setting}; set recipe.checkpoint_steps"
-    return f"{interval} steps are repeated after the loss of a node or the time limit (a checkpoint every {interval})"
+        setting = (
+            f"its {max_steps} steps end before the first checkpoint"
+            if interval
+            else "it writes no checkpoints"
+        )
+        return (
+            f"all of the run is repeated after the loss of a node: {setting}; set "
+            "recipe.checkpoint_steps"
+        )
+    return (
+        f"{interval} steps are repeated after the loss of a node or the time limit (a "
+        f"checkpoint every {interval})"
+    )
 
 
 def _jobs(
     steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
 ) -> Iterator[tuple[SubmissionStep, PlannedJob, str | None, list[str], JobRecord | None]]:
-    """Yield each job with its id, those that it waits for, and its record: of an array the first task's."""
+    """Yield each job with its id, those that it waits for, and its record: of an array the first
+    task's.
+    """
     for index, step in enumerate(steps):
         after = [ids[earlier] for earlier in step.after] if ids else []
         job_ids = step.job_ids(ids[index]) if ids else [None] * len(step.jobs)

@@ -1,1 +1,3 @@
-"""Several short runs that answer one question: `bench`, `rollout` and `tune`, and what they share."""
+"""Several short runs that answer one question: `bench`, `rollout` and `tune`, and what they
+share.
+"""

@@ -1,4 +1,6 @@
-"""The peak rate of a plan's card: measured by a matrix product in the trainer's interpreter, and by its data sheet."""
+"""The peak rate of a plan's card: measured by a matrix product in the trainer's interpreter, and by
+its data sheet.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class CardRate:
     name: str
     device: Device
     precision: Precision
-    measured_tflops: float | None = None  # 1e12 operations per second of one card, on CPU of the whole machine
+    measured_tflops: float | None = (
+        None  # 1e12 operations per second of one card, on CPU of the whole machine
+    )
     matrix: int | None = None  # rows and columns of the multiplied matrices
     torch: str | None = None  # version
     message: str | None = None  # why it could not be measured
@@ -49,10 +53,15 @@ class CardRate:
             measured = f"not measured ({self.message})"
         else:
             whole, size = " of the whole machine" if self.device == Device.cpu else "", self.matrix
-            measured = f"{self.measured_tflops:.3g} TFLOP/s{whole} measured ({size} x {size} x {size})"
+            measured = (
+                f"{self.measured_tflops:.3g} TFLOP/s{whole} measured ({size} x {size} x {size})"
+            )
         datasheet = "no data sheet known"
         if self.datasheet_tflops is not None and self.card is not None:
-            datasheet = f"{self.datasheet_tflops:.3g} by the data sheet ({self.card.name}, {self.card.source})"
+            datasheet = (
+                f"{self.datasheet_tflops:.3g} by the data sheet ({self.card.name}, "
+                f"{self.card.source})"
+            )
         return f"{self.name}, {self.precision.value}: {measured}; {datasheet}"
 
     def as_json(self) -> dict[str, Any]:
@@ -68,17 +77,33 @@ def card_name(plan: Plan) -> str:
 
 
 def measure_card_rate(plan: Plan, name: str) -> CardRate:
-    """Measure the card `name` that `plan` runs on, in the plan's precision. Takes a second, plus importing torch."""
+    """Measure the card `name` that `plan` runs on, in the plan's precision. Takes a second, plus
+    importing torch.
+    """
     device, precision = plan.parallel.width.device, plan.parallel.precision
     argv = [plan.command[0], str(_SCRIPT), device.value, precision.value, str(_SECONDS)]
     try:
-        process = run_command(argv, env=run_environment(plan, Host(plan.machine.environ)), timeout=_TIMEOUT, check=True)
+        process = run_command(
+            argv,
+            env=run_environment(plan, Host(plan.machine.environ)),
+            timeout=_TIMEOUT,
+            check=True,
+        )
         result = json.loads(process.stdout.strip().splitlines()[-1])
-        return CardRate(name, device, precision, result["flops"] / 1e12, result["size"], result["torch"])
+        return CardRate(
+            name, device, precision, result["flops"] / 1e12, result["size"], result["torch"]
+        )
     except subprocess.CalledProcessError as error:
         output = error.stderr.strip().splitlines()
         message = output[-1] if output else f"exit status {error.returncode}"
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (
+        OSError,
+        subprocess.SubprocessError,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+    ) as error:
         message = str(error) or type(error).__name__
     return CardRate(name, device, precision, message=message)
 

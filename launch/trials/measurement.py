@@ -1,4 +1,6 @@
-"""What a short run measured, read back from its folder: speed, figures, and the operations that its MFU counts."""
+"""What a short run measured, read back from its folder: speed, figures, and the operations that its
+MFU counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 
-TIME_USED = "time_used"  # cause_id of a run that was ended because its seconds were used up (execution.engine)
+# cause_id of a run that was ended because its seconds were used up (execution.engine)
+TIME_USED = "time_used"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ class Measurement:
     plan: Plan
     requested_steps: int
     outcome: Outcome
-    steps: tuple[Mapping[str, Any], ...] = ()  # the objects of metrics.jsonl, up to the last requested step
+    steps: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # the objects of metrics.jsonl, up to the last requested step
     evidence: tuple[Mapping[str, Any], ...] = ()  # the items of evidence.json
     inspected_ranks: frozenset[int] = frozenset()  # that inspected their model at the first step
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each
@@ -43,7 +48,9 @@ class Measurement:
 
     @property
     def expected_steps(self) -> int:
-        """The steps that this run had to do: the requested ones, or all of a training that has fewer."""
+        """The steps that this run had to do: the requested ones, or all of a training that has
+        fewer.
+        """
         return min(self.requested_steps, self.total_steps or self.requested_steps)
 
     @property
@@ -58,7 +65,11 @@ class Measurement:
     @property
     def finished(self) -> bool:
         """Whether the run succeeded and logged its last step."""
-        return self.outcome.exit_code == 0 and len(self.steps) > 0 and self.last_step >= self.expected_steps
+        return (
+            self.outcome.exit_code == 0
+            and len(self.steps) > 0
+            and self.last_step >= self.expected_steps
+        )
 
     @property
     def last_step(self) -> int:
@@ -66,7 +77,9 @@ class Measurement:
         return int(self.steps[-1]["step"]) if self.steps else 0
 
     def values(self, name: str) -> list[float]:
-        """The numbers under `name`, step by step, NaN and infinities included; steps without one are left out."""
+        """The numbers under `name`, step by step, NaN and infinities included; steps without one
+        are left out.
+        """
         return [value for _, value in self.series(name)]
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -76,7 +89,9 @@ class Measurement:
 
 
 def number(step: Mapping[str, Any], name: str) -> float | None:
-    """A number of one step; NaN and infinities are `null` in the file, with their text in `<name>_text`."""
+    """A number of one step; NaN and infinities are `null` in the file, with their text in
+    `<name>_text`.
+    """
     value = step.get(name)
     if value is None and f"{name}_text" in step:
         with contextlib.suppress(ValueError):
@@ -94,7 +109,12 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
     if run.outcome is None:
         return None
     nodes = [run, *map(RunRecord, plan.folder.glob("nodes/*"))]
-    ranks = {event.get("rank") for node in nodes for event in node.events("evidence") if event.get("what") == "dtype"}
+    ranks = {
+        event.get("rank")
+        for node in nodes
+        for event in node.events("evidence")
+        if event.get("what") == "dtype"
+    }
     card = card_memory(plan.config.cluster, plan.machine.environ)
     return Measurement(
         plan=plan,
@@ -110,9 +130,13 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
 
 
 def archive_earlier_try(plan: Plan) -> None:
-    """Rename the folder of an earlier try of the same plan, if there is one, so that the folder is free."""
+    """Rename the folder of an earlier try of the same plan, if there is one, so that the folder is
+    free.
+    """
     if folder_status(plan.folder) != "absent":
-        plan.folder.rename(plan.folder.with_name(f"{plan.folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+        plan.folder.rename(
+            plan.folder.with_name(f"{plan.folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+        )
 
 
 def _phase_seconds(run: RunRecord) -> dict[str, float]:
@@ -125,8 +149,9 @@ def _phase_seconds(run: RunRecord) -> dict[str, float]:
 
 
 def step_rates(measured: Measurement, skip: int = 0) -> tuple[str, list[float]]:
-    """The unit of the rates, tokens without padding or samples, and the rate of each timed step after the first
-    `skip`."""
+    """The unit of the rates, tokens without padding or samples, and the rate of each timed step
+    after the first `skip`.
+    """
     timed, size = timed_steps(measured, skip), measured.plan.batch.global_
     if all(tokens is not None for _, tokens in timed):
         return "tokens", [(tokens or 0.0) / seconds for seconds, tokens in timed]
@@ -151,9 +176,12 @@ def padding_share(measured: Measurement) -> float | None:
     return 1 - sum(tokens for tokens, _ in counted) / total if total else None
 
 
-def timed_steps(measured: Measurement, skip: int = 0, name: str = "tokens") -> list[tuple[float, float | None]]:
-    """(seconds, tokens, or what else `name` counts) of each step that has a time, without the first `skip`, or fewer if
-    there are no others."""
+def timed_steps(
+    measured: Measurement, skip: int = 0, name: str = "tokens"
+) -> list[tuple[float, float | None]]:
+    """(seconds, tokens, or what else `name` counts) of each step that has a time, without the first
+    `skip`, or fewer if there are no others.
+    """
     steps = ((number(step, "seconds"), number(step, name)) for step in measured.steps)
     timed = [(seconds, tokens) for seconds, tokens in steps if seconds is not None and seconds > 0]
     return timed[min(skip, max(0, len(timed) - 1)) :]
@@ -191,10 +219,11 @@ class Figures:
 def compute_figures(
     measured: Measurement, warmup: int, rate: CardRate | None = None, *, typical: bool = False
 ) -> Figures | None:
-    """The figures of a run after its first `warmup` steps, or fewer if there are no others; None when its steps have no
-    times.
+    """The figures of a run after its first `warmup` steps, or fewer if there are no others; None
+    when its steps have no times.
 
-    The speed is the mean, or where `typical` the medians over the steps: early steps still allocate memory and compile.
+    The speed is the mean, or where `typical` the medians over the steps: early steps still allocate
+    memory and compile.
     """
     seconds = [seconds for seconds, _ in timed_steps(measured, warmup)]
     if not seconds:
@@ -203,15 +232,25 @@ def compute_figures(
     if typical:
         per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
     else:
-        per_second, step_seconds = statistics.fmean(rates, weights=seconds), statistics.fmean(seconds)
+        per_second, step_seconds = (
+            statistics.fmean(rates, weights=seconds),
+            statistics.fmean(seconds),
+        )
     noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
     if len(logs) >= _LEAST_STEPS:
         noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
-    plan, losses, tokens = measured.plan, tuple(measured.values("loss")), tuple(measured.values("tokens"))
-    padded = [count for _, count in timed_steps(measured, warmup, "tokens_padded") if count is not None]
+    plan, losses, tokens = (
+        measured.plan,
+        tuple(measured.values("loss")),
+        tuple(measured.values("tokens")),
+    )
+    padded = [
+        count for _, count in timed_steps(measured, warmup, "tokens_padded") if count is not None
+    ]
     per_token = count_operations(plan, tokens).per_token if unit == "tokens" else None
     flops = None if per_token is None else per_second * per_token
-    cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
+    # ranks on CPU share the machine
+    cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1
     return Figures(
         per_second=per_second,
         unit=unit,
@@ -233,8 +272,12 @@ def compute_figures(
     )
 
 
-def measurement_json(measured: Measurement | None, figures: Figures | None) -> dict[str, Any] | None:
-    """What a run measured, as its record has it; None before it ran. A run that failed has some of it."""
+def measurement_json(
+    measured: Measurement | None, figures: Figures | None
+) -> dict[str, Any] | None:
+    """What a run measured, as its record has it; None before it ran. A run that failed has some of
+    it.
+    """
     if measured is None:
         return None
     losses = measured.values("loss")
@@ -266,14 +309,20 @@ class Operations:
     """Floating-point operations per token without padding."""
 
     per_token: float | None  # None when the model's shape is unknown
-    document_tokens: float | None  # mean tokens of a document, which attention spans; None when attention is left out
+    # mean tokens of a document, which attention spans; None when attention is left out
+    document_tokens: float | None
     reference_in_step: bool  # the reference model's forward pass in each step is counted too
     left_out: tuple[str, ...]
 
     def __str__(self) -> str:
         if self.per_token is None:
             return f"MFU is unknown: {'; '.join(self.left_out)}"
-        parts = [f"MFU counts {self.per_token / 1e9:.4g} GFLOP per token without padding, without recomputation"]
+        parts = [
+            (
+                f"MFU counts {self.per_token / 1e9:.4g} GFLOP per token without padding, without "
+                "recomputation"
+            )
+        ]
         if self.document_tokens is not None:
             parts.append(f"attention over documents of {self.document_tokens:.0f} tokens, the mean")
         if self.reference_in_step:
@@ -284,20 +333,28 @@ class Operations:
 def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
     """Count a plan's operations; `tokens`: without padding, of each step."""
     shape, frozen = plan.shape, plan.trains_adapter
-    # open-instruct's trainers, and others with this flag, compute the reference's log-probs before the training
+    # open-instruct's trainers, and others with this flag, compute the reference's log-probs before
+    # the training
     reference = has_reference(plan) and not values_of(plan.flags).get("precompute_ref_log_probs")
     document = _mean_document_tokens(plan, tokens)
     if shape is None:
         return Operations(None, document, reference, ("the model's shape is unknown",))
-    left_out = [] if document is not None else ["attention, because the length of the documents is unknown"]
+    left_out = (
+        []
+        if document is not None
+        else ["attention, because the length of the documents is unknown"]
+    )
     left_out += ["the adapters"] if frozen else []
-    headless = plan.config.stage.kind == Kind.rm  # one number per sequence instead of the output matrix
+    # one number per sequence instead of the output matrix
+    headless = plan.config.stage.kind == Kind.rm
     per_token = token_flops(shape, document, frozen=frozen, reference=reference, headless=headless)
     return Operations(per_token, document, reference, tuple(left_out))
 
 
 def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
-    """The mean tokens of a document; None where packing fills a token budget, so that documents are not counted."""
+    """The mean tokens of a document; None where packing fills a token budget, so that documents are
+    not counted.
+    """
     if not tokens or plan.config.recipe.packing == Packing.bins:
         return None
     documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)

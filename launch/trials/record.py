@@ -21,7 +21,9 @@ from launch.worker.json_codec import versioned
 
 
 class State(StrEnum):
-    """The state of one run, and of a trial as a whole, which has the first of these that one of its runs has."""
+    """The state of one run, and of a trial as a whole, which has the first of these that one of its
+    runs has.
+    """
 
     interrupted = "interrupted"
     failed = "failed"  # or could not be started, or a gate stopped it
@@ -75,7 +77,9 @@ R = TypeVar("R", bound=TrialRun)
 
 
 def seconds_left(runs: Iterable[TrialRun], minutes: float | None) -> float | None:
-    """What is left of a trial's time after these runs; None without a limit, which the first run never has."""
+    """What is left of a trial's time after these runs; None without a limit, which the first run
+    never has.
+    """
     used = [run.seconds for run in runs if run.seconds is not None]
     return None if minutes is None or not used else 60 * minutes - sum(used)
 
@@ -87,10 +91,14 @@ def utc_now() -> str:
 
 @dataclass
 class TrialRecord(ABC, Generic[R]):
-    """What a trial plans, measures and records, and how its runs are judged; its text and Markdown beside it."""
+    """What a trial plans, measures and records, and how its runs are judged; its text and Markdown
+    beside it.
+    """
 
     verb: ClassVar[str]
-    typical: ClassVar[bool] = False  # whether a run's speed is the median over its steps, not their mean
+    typical: ClassVar[bool] = (
+        False  # whether a run's speed is the median over its steps, not their mean
+    )
     folder: Path  # <runs>/<stage>/<verb>-<id>
     plan: Plan  # of the first setting
     steps: int  # optimizer steps of each run
@@ -125,7 +133,9 @@ class TrialRecord(ABC, Generic[R]):
         """Change the state of a run that has ended, where the verb has rules of its own."""
 
     def update(self, run: R) -> Sequence[str]:
-        """Compute what follows from a run that has changed; return the lines below the row of one that has ended."""
+        """Compute what follows from a run that has changed; return the lines below the row of one
+        that has ended.
+        """
         return ()
 
     def is_inspected(self, run: R) -> bool:
@@ -194,7 +204,8 @@ class TrialRecord(ABC, Generic[R]):
 def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[str, Any] | None:
     """Return what an earlier call recorded in the folder; None if there was none.
 
-    Raises UserError (other_trial) when that cannot be read, or is about another `subject`: keys and their values.
+    Raises UserError (other_trial) when that cannot be read, or is about another `subject`: keys and
+    their values.
     """
     path = folder / f"{verb}.json"
     try:
@@ -203,7 +214,10 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message, cure = f"{path} cannot be read: {type(error).__name__}", "choose another name=, or move the folder"
+        message, cure = (
+            f"{path} cannot be read: {type(error).__name__}",
+            "choose another name=, or move the folder",
+        )
         raise refusal("other_trial", message, "name", cure) from None
     if differing:
         key = differing[0]

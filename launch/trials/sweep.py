@@ -1,4 +1,6 @@
-"""A sweep: whole runs of every combination of a line's values, one after another, in one report with their curves."""
+"""A sweep: whole runs of every combination of a line's values, one after another, in one report
+with their curves.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class SweepRun(TrialRun):
             **super().as_json(),
             "overrides": list(self.overrides),
             "validation_loss": validation.eval_loss if validation else None,
-            "best_validation_loss": validation.best.eval_loss if validation and validation.best else None,
+            "best_validation_loss": validation.best.eval_loss
+            if validation and validation.best
+            else None,
         }
 
 
@@ -49,7 +53,8 @@ class SweepRecord(TrialRecord[SweepRun]):
     verb = "sweep"
 
     def judge(self, run: SweepRun) -> None:
-        if run.measured is not None and run.measured.outcome.exit_code == EXIT_DONE:  # it may have stopped early
+        # it may have stopped early
+        if run.measured is not None and run.measured.outcome.exit_code == EXIT_DONE:
             run.state, run.message, run.reused = State.done, None, run.was_done
             run.seconds = run.measured.outcome.seconds
 
@@ -61,11 +66,16 @@ class SweepRecord(TrialRecord[SweepRun]):
         if len(done) > 1 and None not in losses.values():
             best = min(losses, key=lambda label: float(losses[label]))
             lines.append(f"the lowest validation loss is that of {best}: {losses[best]:.4f}")
-        lines += [f"{run.label} {run.state.value}: {run.message}" for run in self.runs if run.message]
+        lines += [
+            f"{run.label} {run.state.value}: {run.message}" for run in self.runs if run.message
+        ]
         if len(done) > 1:
             first, *others = [run.plan.folder for run in done]
             names = " ".join(f"{folder.parent.name}/{folder.name}" for folder in others)
-            lines.append(f"`{command_for('compare', first)} {names}` compares their settings, losses and speeds")
+            lines.append(
+                f"`{command_for('compare', first)} {names}` compares their settings, losses and "
+                "speeds"
+            )
         return lines
 
     @property
@@ -75,26 +85,35 @@ class SweepRecord(TrialRecord[SweepRun]):
     def contents(self) -> dict[str, Any]:
         return {
             "options": {},
-            "keys": list(dict.fromkeys(override_key(text) for run in self.runs for text in run.overrides)),
+            "keys": list(
+                dict.fromkeys(override_key(text) for run in self.runs for text in run.overrides)
+            ),
         }
 
 
 def run_sweep(
     configurations: Sequence[Composed], display: Display, run_one: Callable[[Composed], int]
 ) -> tuple[SweepRecord, int]:
-    """Run every configuration to its end, one after another; `run_one` runs one as the verb `run` does.
+    """Run every configuration to its end, one after another; `run_one` runs one as the verb `run`
+    does.
 
-    All are planned and checked before the first starts. A run that fails ends no other; an interrupt ends the sweep.
-    Returns the record and the exit code: 0 all are done, 130 interrupted, else that of the first run that failed.
+    All are planned and checked before the first starts. A run that fails ends no other; an
+    interrupt ends the sweep.
+    Returns the record and the exit code: 0 all are done, 130 interrupted, else that of the first
+    run that failed.
     Raises UserError when one of them cannot work.
     """
     record = plan_sweep(configurations)
     with run_lock(record.folder, display.say):
         say_plan(display, record, [f"  {len(record.runs)} runs"])
-        refuse_failing_preflight((run.plan for run in record.runs if not run.was_done), asks_parser=True)
+        refuse_failing_preflight(
+            (run.plan for run in record.runs if not run.was_done), asks_parser=True
+        )
 
         def start(run: SweepRun, seconds: float | None) -> None:
-            display.say(f"run {record.runs.index(run) + 1} of {len(record.runs)}: {' '.join(run.overrides)}")
+            display.say(
+                f"run {record.runs.index(run) + 1} of {len(record.runs)}: {' '.join(run.overrides)}"
+            )
             run_one(run.composed)
 
         runner = Runner(record, display, start, reuse=False, raises=False)
@@ -107,7 +126,9 @@ def run_sweep(
 
 
 def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
-    """Plan every run. Raises UserError with the problems of all of them, each once; and: sweep_folder."""
+    """Plan every run. Raises UserError with the problems of all of them, each once; and:
+    sweep_folder.
+    """
     notes, names = list[str](), [composed.config.name for composed in configurations]
 
     def plan(composed: Composed) -> Plan:
@@ -115,18 +136,28 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
         name = composed.config.name
         if name and names.count(name) > 1:
             message = f"name={name} would give several runs of the sweep one folder"
-            raise refusal("sweep_folder", message, "name", "leave it out: each run's name has its identity")
+            raise refusal(
+                "sweep_folder", message, "name", "leave it out: each run's name has its identity"
+            )
         return place_run(build_plan(composed, this_machine(composed)), notes.append)
 
     lines = [composed.origins.overrides for composed in configurations]
-    differing = [[text for text in line if not all(text in other for other in lines)] for line in lines]
+    differing = [
+        [text for text in line if not all(text in other for other in lines)] for line in lines
+    ]
     runs: dict[str, SweepRun] = {}
-    for composed, planned, own in zip(configurations, map_all(configurations, plan), differing, strict=True):
-        label = " ".join(f"{override_key(text).rpartition('.')[2]}={text.partition('=')[2]}" for text in own)
+    for composed, planned, own in zip(
+        configurations, map_all(configurations, plan), differing, strict=True
+    ):
+        label = " ".join(
+            f"{override_key(text).rpartition('.')[2]}={text.partition('=')[2]}" for text in own
+        )
         if planned.identity in runs:
             notes.append(f"{label} is the same run as {runs[planned.identity].label}")
             continue
-        run = SweepRun(label, planned, composed=composed, overrides=own, was_done=is_finished(planned))
+        run = SweepRun(
+            label, planned, composed=composed, overrides=own, was_done=is_finished(planned)
+        )
         runs[planned.identity] = run
     first = next(iter(runs.values())).plan
     name = compute_identity({run.label: run.plan.identity for run in runs.values()}, {}, {})

@@ -16,7 +16,13 @@ from launch.execution.record.reader import RunRecord, mapping, objects
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
-from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, compute_figures, read_measurement
+from launch.trials.measurement import (
+    TIME_USED,
+    Measurement,
+    archive_earlier_try,
+    compute_figures,
+    read_measurement,
+)
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
 from launch.trials.view import COLUMNS, read_trial, run_row, write_trial_report
 from launch.worker.json_codec import to_json
@@ -26,11 +32,14 @@ _UNSUPPORTED = ("detach", "cache_only", "nodes")
 
 
 def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) -> None:
-    """Refuse what a trial does not support. `reason`: why it does not support a sweep; `cures`: of keys. Raises
-    UserError: VERB_alone."""
+    """Refuse what a trial does not support. `reason`: why it does not support a sweep; `cures`: of
+    keys. Raises UserError: VERB_alone.
+    """
     id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
     problems = [
-        Problem(id_, f"{verb} does not support {key}=", f"override {key}", cures.get(key, "remove it"))
+        Problem(
+            id_, f"{verb} does not support {key}=", f"override {key}", cures.get(key, "remove it")
+        )
         for key in _UNSUPPORTED
         if key in keys
     ]
@@ -42,7 +51,9 @@ def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) 
 
 
 def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> CommandLine:
-    """Replace short options such as steps= by keys of the verb's node. Raises UserError: duplicate_override."""
+    """Replace short options such as steps= by keys of the verb's node. Raises UserError:
+    duplicate_override.
+    """
     options, rest = line.pop_overrides(names)
     return rest.with_overrides(*(f"{verb}.{name}={value}" for name, value in options.items()))
 
@@ -64,8 +75,9 @@ def plan_probe(line: CommandLine) -> Plan:
 def refuse_failing_preflight(
     plans: Iterable[Plan], *, asks_parser: bool = False, ends_after: int | None = None
 ) -> None:
-    """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
-    `asks_parser` and `ends_after`: see preflight. Raises UserError."""
+    """Check this machine for every plan before any runs, so that a later one's mistake does not
+    show after the first; `asks_parser` and `ends_after`: see preflight. Raises UserError.
+    """
     found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
     if problems := [problem for problems in found for problem in problems]:
         raise UserError(problems)
@@ -73,23 +85,28 @@ def refuse_failing_preflight(
 
 @dataclass
 class Runner(Generic[R]):
-    """Takes the runs of a trial, one after another: from an earlier call, or by running them now; and judges them."""
+    """Takes the runs of a trial, one after another: from an earlier call, or by running them now;
+    and judges them.
+    """
 
     record: TrialRecord[R]
     display: Display
     start: Callable[[R, float | None], object] | None = None  # in place of `measure`
-    prepare: Callable[[R], None] = lambda run: None  # before it is looked for; UserError: it cannot start
+    # before it is looked for; UserError: it cannot start
+    prepare: Callable[[R], None] = lambda run: None
     reuse: bool = True
     same_machine: bool = True  # an earlier measurement has to be of today's packages and card
     raises: bool = True  # when the first run cannot be started
     run_ranks: RankRunner | None = None  # see run_steps
     clock: Callable[[], float] = time.monotonic
-    _earlier: dict[str, Measurement | None] = field(default_factory=dict)  # by label, once it was looked for
+    # by label, once it was looked for
+    _earlier: dict[str, Measurement | None] = field(default_factory=dict)
 
     def take(self, run: R, seconds: float | None = None) -> None:
         """Take one run, which ends after `seconds` at the latest.
 
-        Raises UserError when it cannot be started and none before it has measured anything; else it has failed.
+        Raises UserError when it cannot be started and none before it has measured anything; else it
+        has failed.
         """
         is_first, began = not any(other.measured for other in self.record.runs), self.clock()
         run.state, run.message, run.cause_id = State.running, None, None
@@ -103,7 +120,10 @@ class Runner(Generic[R]):
                 run.measured = read_measurement(run.plan, run.steps or self.record.steps)
         except UserError as error:
             run.state, run.cause_id = State.failed, REFUSED
-            run.message, run.seconds = "; ".join(str(problem) for problem in error.problems), self.clock() - began
+            run.message, run.seconds = (
+                "; ".join(str(problem) for problem in error.problems),
+                self.clock() - began,
+            )
             self.show(run)
             if is_first and self.raises:
                 raise
@@ -118,7 +138,9 @@ class Runner(Generic[R]):
         self.show(run)
 
     def find_earlier(self, run: R) -> Measurement | None:
-        """What an earlier call measured of a run, with the same packages on the same card, if that counts."""
+        """What an earlier call measured of a run, with the same packages on the same card, if that
+        counts.
+        """
         if not self.reuse:
             return None
         if run.label not in self._earlier:
@@ -132,18 +154,28 @@ class Runner(Generic[R]):
         return self._earlier[run.label]
 
     def measure(self, run: R, seconds: float | None = None) -> None:
-        """Run until the steps of a run are logged, or for `seconds`; an earlier try is archived. Raises UserError when
-        it cannot be started."""
+        """Run until the steps of a run are logged, or for `seconds`; an earlier try is archived.
+        Raises UserError when it cannot be started.
+        """
         record, plan, steps = self.record, run.plan, run.steps or self.record.steps
         self.display.say(f"{run.label}: {steps} steps; {plan.batch}; {plan.folder}")
         archive_earlier_try(plan)
         if record.started:  # the run before may still hold its cards for a moment
             wait_for_gpus(plan, self.display.say)
         inspected = record.is_inspected(run)
-        run_steps(plan, self.display, steps, inspected=inspected, seconds=seconds, run_ranks=self.run_ranks)
+        run_steps(
+            plan,
+            self.display,
+            steps,
+            inspected=inspected,
+            seconds=seconds,
+            run_ranks=self.run_ranks,
+        )
 
     def show(self, run: R) -> None:
-        """Record a run that has changed; show one that has ended, and why it did not measure everything."""
+        """Record a run that has changed; show one that has ended, and why it did not measure
+        everything.
+        """
         record, lines = self.record, self.record.update(run)
         record.write()
         if run.state != State.running:
@@ -165,13 +197,18 @@ def _set_state(run: TrialRun, measured: Measurement) -> None:
 
 
 def describe_changes(plan: Plan) -> str | None:
-    """What differs between the packages and the card of the run in the plan's folder and today's, so that it is not
-    reused; None if nothing does, or they are unknown."""
+    """What differs between the packages and the card of the run in the plan's folder and today's,
+    so that it is not reused; None if nothing does, or they are unknown.
+    """
     recorded = RunRecord(plan.folder).versions
     packages, changes = mapping(recorded.get("packages")), []
     if packages:
         pairs = {name: (packages.get(name), plan.machine.versions.get(name)) for name in PACKAGES}
-        changes = [f"{name} was {before}, is {now}" for name, (before, now) in pairs.items() if before != now]
+        changes = [
+            f"{name} was {before}, is {now}"
+            for name, (before, now) in pairs.items()
+            if before != now
+        ]
     cards, card = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))], plan.machine.card
     if cards and card and card not in cards:
         changes.append(f"card was {cards[0]}, is {card}")
@@ -184,7 +221,9 @@ def say_lines(display: Display, lines: Iterable[object]) -> None:
         display.say(str(line))
 
 
-def say_plan(display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Problem] = ()) -> None:
+def say_plan(
+    display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Problem] = ()
+) -> None:
     """Show what is planned: its stage, the lines, the notes and the plans' warnings, each once."""
     plan = record.plan
     warnings = [*notes, *(warning for run in record.runs for warning in run.plan.warnings)]

@@ -1,4 +1,6 @@
-"""Reads records of version 1, which bench, rollout and tune wrote in three shapes, as records of version 2."""
+"""Reads records of version 1, which bench, rollout and tune wrote in three shapes, as records of
+version 2.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ _OPTIONS = (
 
 
 def upgrade(verb: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record, whatever it holds, with the keys of version 2 that a page, `compare` and a later call read."""
+    """Return a record, whatever it holds, with the keys of version 2 that a page, `compare` and a
+    later call read.
+    """
     if record.get("schema_version") == 2:
         return {**record, "verb": verb}
     new = mapping(_rename(dict(record)))
@@ -60,7 +64,11 @@ def upgrade(verb: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rename(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_RENAMED.get(key, key): _rename(item) for key, item in value.items() if key != "schema_version"}
+        return {
+            _RENAMED.get(key, key): _rename(item)
+            for key, item in value.items()
+            if key != "schema_version"
+        }
     return [_rename(item) for item in value] if isinstance(value, list) else value
 
 
@@ -70,7 +78,9 @@ def _upgrade_bench(new: dict[str, Any]) -> None:
     new["trainer"] = sides["a"].get("trainer")
     for run in objects(new.get("runs")):
         run.update(sides.get(str(run.get("side")), {}))
-    new["summary"] = texts(mapping(new.get("verdict")).get("message")) or ["no pair of runs is complete"]
+    new["summary"] = texts(mapping(new.get("verdict")).get("message")) or [
+        "no pair of runs is complete"
+    ]
     new["summary"] += [str(new["message"])] if new.get("message") else []
     new["notes"] = [str(note.get("message")) for note in objects(new.get("notes"))]
 
@@ -82,7 +92,11 @@ def _upgrade_rollout(new: dict[str, Any]) -> None:
     for run in runs:
         run["label"] = run.get("width")
         summary += [f"{run['label']}: {run['message']}"] if run.get("message") else []
-        failed = [gate for gate in objects(run.get("gates")) if gate.get("verdict") == "fail" and not gate["allowed"]]
+        failed = [
+            gate
+            for gate in objects(run.get("gates"))
+            if gate.get("verdict") == "fail" and not gate["allowed"]
+        ]
         summary += [f"{run['label']}: {gate.get('message')} [{gate.get('id')}]" for gate in failed]
     new["summary"] = summary
     new["notes"] = [str(difference.get("what")) for difference in objects(new.get("differences"))]
@@ -91,7 +105,10 @@ def _upgrade_rollout(new: dict[str, Any]) -> None:
 def _upgrade_tune(new: dict[str, Any]) -> None:
     for run in objects(new.get("runs")):
         verdict, losses = str(run.get("verdict")), run.get("losses")
-        run["state"], run["cause_id"] = verdict, verdict if _STATES.get(verdict) == "failed" else None
+        run["state"], run["cause_id"] = (
+            verdict,
+            verdict if _STATES.get(verdict) == "failed" else None,
+        )
         if isinstance(losses, list) and losses:
             run |= {"first_loss": losses[0], "loss": losses[-1]}
         run["measured"] = dict(run)
@@ -103,6 +120,8 @@ def _upgrade_tune(new: dict[str, Any]) -> None:
         summary.append(f"the search ended: {str(new['stop']).replace('_', ' ')}")
     median = number(mapping(new.get("loss_change")).get("median"))
     if median is not None:
-        summary.append(f"its loss differs from the recipe's own by a median of {100 * median:.2g} %")
+        summary.append(
+            f"its loss differs from the recipe's own by a median of {100 * median:.2g} %"
+        )
     new["summary"] = summary
     new["notes"] = [f"left out: {reason}" for reason in texts(new.get("left_out"))]

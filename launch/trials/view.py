@@ -1,4 +1,6 @@
-"""Shows the record of a trial: one row for each run, whatever the verb, and the parts that each verb adds."""
+"""Shows the record of a trial: one row for each run, whatever the verb, and the parts that each
+verb adds.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def _text(head: str, key: str, width: int = 0) -> Column[Row]:
 def _shape(run: Row) -> str:
     """Mode, per-device batch x accumulation."""
     batch = mapping(run.get("batch"))
-    return f"{run.get('parallel', '-')} {batch.get('per_device', '-')}x{batch.get('accumulation', '-')}"
+    return (
+        f"{run.get('parallel', '-')} "
+        f"{batch.get('per_device', '-')}x{batch.get('accumulation', '-')}"
+    )
 
 
 def _throughput(run: Row) -> str:
@@ -60,7 +65,9 @@ def _state(run: Row) -> str:
     warned = sum(gate.get("verdict") == "warn" for gate in gates)
     allowed = sum(gate.get("allowed") is True for gate in gates)
     marks = [str(run["cause_id"])] if run.get("cause_id") not in (None, "failed") else []
-    marks += [f"{count} {word}" for count, word in ((warned, "warned"), (allowed, "allowed")) if count]
+    marks += [
+        f"{count} {word}" for count, word in ((warned, "warned"), (allowed, "allowed")) if count
+    ]
     marks += ["reused"] if run.get("reused") else []
     return str(run.get("state")) + (f" ({', '.join(marks)})" if marks else "")
 
@@ -72,7 +79,11 @@ def _projection(run: Row) -> str:
     if hours is None:
         return "-"
     parts = [f"{format_duration(hours * 3600)} h" if hours >= 1 else f"{hours * 60:.1f} min"]
-    parts += [show(projection["gpu_hours"], "GPU-hours")] if projection.get("gpu_hours") is not None else []
+    parts += (
+        [show(projection["gpu_hours"], "GPU-hours")]
+        if projection.get("gpu_hours") is not None
+        else []
+    )
     parts += [f"costs {show(projection['cost'], '')}"] if projection.get("cost") is not None else []
     return ", ".join(parts) + ("" if projection.get("basis") == "measured" else " (projected)")
 
@@ -131,10 +142,13 @@ PREDICTIONS: Sequence[Column[Row]] = (
 DIFFERENCES: Sequence[Column[Row]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
 GATES: Sequence[Column[Row]] = (
     _text("gate", "id", 21),
-    Column("verdict", lambda gate: "allowed" if gate.get("allowed") else str(gate.get("verdict")), 7),
+    Column(
+        "verdict", lambda gate: "allowed" if gate.get("allowed") else str(gate.get("verdict")), 7
+    ),
     _text("what it measured", "message"),
 )
-# what a bench compares: the key of what a run measured -> title, unit, factor from the recorded value to the unit
+# what a bench compares: the key of what a run measured -> title, unit, factor from the recorded
+# value to the unit
 COMPARED: Mapping[str, tuple[str, str, float]] = {
     "per_second": ("throughput without padding", "{unit}/s", 1.0),
     "padded_per_second": ("throughput with padding", "tokens/s", 1.0),
@@ -177,7 +191,9 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     document.notes = texts(record.get("notes"))
     facts = {name: record.get(name) for name in _FACTS} | mapping(record.get("options"))
     document.figures = [
-        Figure(name.replace("_", " "), str(value)) for name, value in facts.items() if value is not None
+        Figure(name.replace("_", " "), str(value))
+        for name, value in facts.items()
+        if value is not None
     ]
     rows = [{**run_row(run), "label": _mark(record, run)} for run in objects(record.get("runs"))]
     document.add_table(Table.of("Runs", COLUMNS[verb], rows))
@@ -191,17 +207,23 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
 
 
 def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """The settings, the spread of their runs, the ratio of each pair, A beside B, and how the two plans differ."""
+    """The settings, the spread of their runs, the ratio of each pair, A beside B, and how the two
+    plans differ.
+    """
     for setting in objects(record.get("settings")):
         overrides = " ".join(texts(setting.get("overrides"))) or "no overrides"
         document.figures.append(Figure(f"setting {setting.get('label')}", overrides))
     done = [row for row in rows if row.get("state") == "done"]
     unit = _unit(done)
     sides = [[row for row in done if row["label"].startswith(label)] for label in "AB"]
-    rates = [Spread(label, _values(side, "per_second")) for label, side in zip("AB", sides, strict=True)]
+    rates = [
+        Spread(label, _values(side, "per_second")) for label, side in zip("AB", sides, strict=True)
+    ]
     document.add_plot("Throughput: a dot for each run", f"{unit}/s", rates)
     ratio = mapping(mapping(record.get("verdict")).get("speed_ratio"))
-    spread = Spread("B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high")))
+    spread = Spread(
+        "B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high"))
+    )
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
     table = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
     for name, (title, form, scale) in COMPARED.items():
@@ -230,14 +252,21 @@ def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[R
 def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
     """The steps' times, as measured and as predicted."""
     document.add_plot("Time of a step, probed", "s", _spreads(rows, "step_seconds"))
-    predictions = [{**estimate, "label": _mark(record, estimate)} for estimate in objects(record.get("predictions"))]
+    predictions = [
+        {**estimate, "label": _mark(record, estimate)}
+        for estimate in objects(record.get("predictions"))
+    ]
     spreads = _spreads(predictions[:_SHOWN], "step_seconds")
-    document.add_plot("Time of a step, predicted and corrected by the probes, with its range", "s", spreads)
+    document.add_plot(
+        "Time of a step, predicted and corrected by the probes, with its range", "s", spreads
+    )
     document.add_table(Table.of("Predictions, corrected by the probes", PREDICTIONS, predictions))
 
 
 def _mark(record: Mapping[str, Any], setting: Row) -> str:
-    """Return a setting's name, and in a search whether it is the chosen one, the recipe's own or full fine-tuning."""
+    """Return a setting's name, and in a search whether it is the chosen one, the recipe's own or
+    full fine-tuning.
+    """
     label = str(setting.get("label"))
     named = (("chosen", "best"), ("the recipe's own", "base"), ("full fine-tuning", "full"))
     marks = [mark for mark, key in named if record.get(key) == label]

@@ -16,6 +16,7 @@ Import each name from its module; the package itself imports nothing, for a plan
     render_flag(field, value)        # the exact argv tokens
     find_contradictions(schema, values)   # what `__post_init__` raises for these values, with upstream's file:line
 
-The folders: `capture/` asks a live parser, `rules/` checks command lines and values against a schema, `pin/` holds the
-pinned commit (lock, rename ledger, bump), `libraries/` the configuration keys of DeepSpeed and accelerate.
+The folders: `capture/` asks a live parser, `rules/` checks command lines and values against a
+schema, `pin/` holds the pinned commit (lock, rename ledger, bump), `libraries/` the configuration
+keys of DeepSpeed and accelerate.
 """

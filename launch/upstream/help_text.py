@@ -1,6 +1,8 @@
-"""Reads the help texts of a trainer's flags from the source of their dataclasses. Nothing is imported or started.
+"""Reads the help texts of a trainer's flags from the source of their dataclasses. Nothing is
+imported or started.
 
-The lock has no text, only a digest of each. A text that does not fit it is not the flag's: the help is unknown then.
+The lock has no text, only a digest of each. A text that does not fit it is not the flag's: the help
+is unknown then.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from launch.files import read_file
 from launch.upstream.capture.program import clean_help, digest_help
 from launch.upstream.schema import Field
 
-# {(class, field): the texts that its source states}; a text instead of the map is why the file can't be read
+# {(class, field): the texts that its source states}; a text instead of the map is why the file
+# can't be read
 _Stated = Mapping[tuple[str, str], Sequence[str]]
 
 
@@ -28,7 +31,9 @@ class HelpTexts:
 
 
 def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
-    """Read the help of `fields`; each one's file is taken from the first of `folders` that has it."""
+    """Read the help of `fields`; each one's file is taken from the first of `folders` that has
+    it.
+    """
     texts, unread = dict[str, str](), dict[str, str]()
     files: dict[str, _Stated | str] = {}
     for field in fields:
@@ -70,14 +75,18 @@ def _read_stated(file: str, folders: Sequence[Path]) -> _Stated | str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each annotated field, and the texts that may be its help, the more likely first.
+    """Yield the name of each annotated field, and the texts that may be its help, the more likely
+    first.
 
-    They are the `help` of its default (of `field(metadata={"help": ...})`, or of a function's argument), and the text
-    that stands behind the field.
+    They are the `help` of its default (of `field(metadata={"help": ...})`, or of a function's
+    argument), and the text that stands behind the field.
     """
     for statement, following in pairwise([*node.body, ast.Pass()]):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            values = [*_help_values(statement), *([following.value] if isinstance(following, ast.Expr) else [])]
+            values = [
+                *_help_values(statement),
+                *([following.value] if isinstance(following, ast.Expr) else []),
+            ]
             texts = [text for value in values if (text := _literal_text(value))]
             yield statement.target.id, [clean_help(text) for text in texts]
 
@@ -93,7 +102,9 @@ def _help_values(statement: ast.AnnAssign) -> Iterator[ast.expr]:
 
 
 def _literal_text(node: ast.expr) -> str | None:
-    """Return the text of a literal, of a sum of them, or of an f-string without a value; None for anything else."""
+    """Return the text of a literal, of a sum of them, or of an f-string without a value; None for
+    anything else.
+    """
     parts: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [node.left, node.right]

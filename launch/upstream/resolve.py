@@ -1,6 +1,8 @@
-"""Chooses a trainer's schema for this machine: the lock's where its content is here, else that of the live parser.
+"""Chooses a trainer's schema for this machine: the lock's where its content is here, else that of
+the live parser.
 
-The live parser is only asked where the user named the checkout or interpreter, or starts the trainer anyway.
+The live parser is only asked where the user named the checkout or interpreter, or starts the
+trainer anyway.
 """
 
 from __future__ import annotations
@@ -28,25 +30,42 @@ class ResolvedSchema:
 
     schema: Schema
     live: bool  # it describes the source on this machine; False: only the lock's
-    difference: str | None = None  # what differs from the lock here, where the lock's schema is used all the same
+    difference: str | None = (
+        None  # what differs from the lock here, where the lock's schema is used all the same
+    )
     failure: str | None = None  # why the parser here can't be asked; None: it has not been asked
 
     def advice(self, cure: str) -> str:
-        """Return `cure`, how to ask the parser; where it can't be asked, why, and which flags are unverified."""
+        """Return `cure`, how to ask the parser; where it can't be asked, why, and which flags are
+        unverified.
+        """
         if self.failure is None:
             return cure
         gone = [f"--{name}" for name in sorted(self.schema.moved)]
-        named = [*gone[:_MAX_NAMED], *([f"{len(gone) - _MAX_NAMED} more"] if len(gone) > _MAX_NAMED else [])]
-        return f"{self.failure}; unverified: {', '.join([*named, 'flags that only the differing files name'])}"
+        named = [
+            *gone[:_MAX_NAMED],
+            *([f"{len(gone) - _MAX_NAMED} more"] if len(gone) > _MAX_NAMED else []),
+        ]
+        return (
+            f"{self.failure}; unverified: "
+            f"{', '.join([*named, 'flags that only the differing files name'])}"
+        )
 
 
 def resolve_schema(
-    trainer: str, checkout: Checkout | None, packages: Sequence[Path], python: str, *, may_capture: bool
+    trainer: str,
+    checkout: Checkout | None,
+    packages: Sequence[Path],
+    python: str,
+    *,
+    may_capture: bool,
 ) -> ResolvedSchema:
-    """Return a trainer's schema. `packages` are the site-packages folders of `python`, the trainer's interpreter.
+    """Return a trainer's schema. `packages` are the site-packages folders of `python`, the
+    trainer's interpreter.
 
-    may_capture: code of the checkout or of TRL may be executed where it is not the lock's (`upstream/capture`).
-    The lock's is used where the parser can't be asked: on a login node, or if the script does not reach it.
+    may_capture: code of the checkout or of TRL may be executed where it is not the lock's
+    (`upstream/capture`). The lock's is used where the parser can't be asked: on a login node, or if
+    the script does not reach it.
     Raises UserError: trainer_script_missing, unknown_trainer.
     """
     folders = tuple(packages) if trainer in TRL or checkout is None else (checkout.root, *packages)
@@ -69,7 +88,8 @@ def resolve_schema(
     elif not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
     else:
-        from launch.upstream.capture.start import capture_schema  # slow to import; a plan from the lock doesn't need it
+        # slow to import; a plan from the lock doesn't need it
+        from launch.upstream.capture.start import capture_schema
 
         try:
             schema = capture_schema(ENTRIES[trainer], None if trainer in TRL else root, python)
@@ -83,13 +103,17 @@ def resolve_schema(
 
 
 def _text_difference(locked: Schema) -> str:
-    """Name the first function whose text in the installed packages is not the lock's; '' for none."""
+    """Name the first function whose text in the installed packages is not the lock's; '' for
+    none.
+    """
     place = next(find_differing(locked.post_init, locked.sources), None)
     return f"the installed {place} is not the lock's" if place else ""
 
 
 def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[str]) -> Schema:
-    """Add what the text of the differing files says: which words they have, and which flags' lines are gone."""
+    """Add what the text of the differing files says: which words they have, and which flags' lines
+    are gone.
+    """
     if root is None:
         return locked
     texts = {}
@@ -99,14 +123,17 @@ def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[
     moved = (
         field.name
         for field in locked.fields.values()
-        if field.file in differing and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
+        if field.file in differing
+        and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
     )
     words = frozenset(word for text in texts.values() for word in re.findall(r"\w+", text))
     return replace(locked, source_words=words, moved=frozenset(moved))
 
 
 def version_difference(packages: Sequence[Path]) -> str:
-    """Describe how the installed TRL and transformers differ from the lock's; '' for those that don't."""
+    """Describe how the installed TRL and transformers differ from the lock's; '' for those that
+    don't.
+    """
     locked = {name: load_lock().packages[name] for name in ("trl", "transformers")}
     installed = {name: installed_version(name, packages) for name in locked}
     return "; ".join(

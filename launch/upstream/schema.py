@@ -24,7 +24,8 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the parser's dataclasses, with the command-line rules that HfArgumentParser derives from it.
+    """One field of the parser's dataclasses, with the command-line rules that HfArgumentParser
+    derives from it.
 
     kind is how one argument string is converted:
         `str`, `int`, `float`; `bool`: yes/true/t/y/1/no/false/f/n/0; `choice`: a Literal or enum;
@@ -39,9 +40,11 @@ class Field:
     nargs: str | None  # None: exactly one value; `?`: none or one; `+`: one or more (a list)
     const: Any  # the value of a bare `--name` where nargs is `?`
     choices: Sequence[Any] | None  # the allowed values after conversion; None: no restriction
-    default: Any  # the trainer's value without the flag, including `set_defaults` and HfArgumentParser's quirks
+    # the trainer's value without the flag, including `set_defaults` and HfArgumentParser's quirks
+    default: Any
     required: bool  # the parser refuses a command line without it
-    # of its help text, the metadata's or the docstring after the field (`launch.upstream.help_text`); None: it has none
+    # of its help text, the metadata's or the docstring after the field
+    # (`launch.upstream.help_text`); None: it has none
     help_digest: str | None
     owner: str  # the class that defines the field
     group: str  # the class of the parser call that includes it
@@ -69,32 +72,42 @@ class Schema:
 
     entry: str  # the script's path or the module's name
     parser_at: str  # file:line of the parser call
-    yaml_file: bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
+    yaml_file: (
+        bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
+    )
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
-    # {class: what its `__post_init__` executes}. `functions`: it and what it calls ({name, file, lines, digest}), and
-    # methods in the order in which Python finds them; `names`: constants; `opaque`: fields whose values are objects
+    # {class: what its `__post_init__` executes}. `functions`: it and what it calls ({name, file,
+    # lines, digest}), and methods in the order in which Python finds them; `names`: constants;
+    # `opaque`: fields whose values are objects
     post_init: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Field]
     unknown: Sequence[Unknown]  # empty where everything about the parser itself is known
     # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
     names: Mapping[str, Sequence[str]]
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
-    packages: Mapping[str, str]  # {distribution: version} of those that were imported; '' of one that was missing
+    # {distribution: version} of those that were imported; '' of one that was missing
+    packages: Mapping[str, str]
     is_locked: bool = False  # it is the committed lock's
-    sources: tuple[Path, ...] = field(default=(), compare=False)  # folders that may have the text of its functions
-    # of a lock that is used although files here differ from it: the words of these, and the flags whose line is gone
+    # folders that may have the text of its functions
+    sources: tuple[Path, ...] = field(default=(), compare=False)
+    # of a lock that is used although files here differ from it: the words of these, and the flags
+    # whose line is gone
     source_words: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
 
     def is_unverified(self, flag: str) -> bool:
-        """Whether only the trainer's own parser knows if it has the flag: files here that differ may add or drop it."""
+        """Whether only the trainer's own parser knows if it has the flag: files here that differ
+        may add or drop it.
+        """
         return flag in self.moved or (flag not in self.fields and flag in self.source_words)
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """Convert to plain JSON values; `schema_from_json` restores an equal Schema."""
-    content = {name: value for name, value in to_json(schema).items() if name not in _OF_THIS_MACHINE}
+    content = {
+        name: value for name, value in to_json(schema).items() if name not in _OF_THIS_MACHINE
+    }
     return versioned(content, SCHEMA_VERSION)
 
 

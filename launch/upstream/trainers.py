@@ -1,4 +1,6 @@
-"""The trainers in the lock: their names, the script or module of each, and the flags that a trainer's YAML names."""
+"""The trainers in the lock: their names, the script or module of each, and the flags that a
+trainer's YAML names.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from launch.resources import CONFIGS
 
 OPEN_INSTRUCT = {
     name: f"open_instruct/{name}.py"
-    for name in ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "grpo")
+    for name in (
+        "finetune",
+        "dpo_tune_cache",
+        "dpo",
+        "olmo_core_finetune",
+        "reward_modeling",
+        "grpo_fast",
+        "grpo",
+    )
 }
 TRL = {
     "trl_sft": "trl.scripts.sft",
@@ -24,10 +34,11 @@ OLMO_CORE_DPO, OLMO_CORE_SFT = "dpo", "olmo_core_finetune"  # the trainers over 
 
 
 def trainer_name(script: str) -> str | None:
-    """Map a trainer's name, script path or module name to the trainer's name; None for anything else.
+    """Map a trainer's name, script path or module name to the trainer's name; None for anything
+    else.
 
-    >>> trainer_name("open_instruct/finetune.py"), trainer_name("trl.scripts.sft"), trainer_name("train.py")
-    ('finetune', 'trl_sft', None)
+    >>> trainer_name("open_instruct/finetune.py"), trainer_name("trl.scripts.sft"),
+    trainer_name("train.py") ('finetune', 'trl_sft', None)
     """
     if script in ENTRIES:
         return script
@@ -51,8 +62,11 @@ def parse_trainer(script: str) -> str:
 
 @cache
 def trainer_files() -> dict[str, dict[str, Any]]:
-    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a map is skipped."""
-    from launch.config.yaml_nodes import load_yaml  # slow to import; only lint and a refusal need it
+    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a
+    map is skipped.
+    """
+    # slow to import; only lint and a refusal need it
+    from launch.config.yaml_nodes import load_yaml
 
     files = sorted((CONFIGS / "trainer").glob("*.yaml"))
     contents = {path.stem: load_yaml(path.read_text(encoding="utf-8")) for path in files}
@@ -65,19 +79,30 @@ _LEVELS |= dict.fromkeys(("push", "flags", "cpu_flags", "validation_flags"), 0)
 
 
 def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield every flag that a trainer's YAML names: its name, the path of its key, and the value that is set there.
+    """Yield every flag that a trainer's YAML names: its name, the path of its key, and the value
+    that is set there.
 
-    The value is None where the run sets it, and for the flags that the YAML refuses or marks as unread.
+    The value is None where the run sets it, and for the flags that the YAML refuses or marks as
+    unread.
     """
     for section, levels in _LEVELS.items():
         yield from _flags_below(trainer.get(section), (section,), levels)
     yield from ((flag, ("refused", flag), None) for flag in trainer.get("refused") or {})
-    yield from ((flag, ("unread", str(index)), None) for index, flag in enumerate(trainer.get("unread") or ()))
+    yield from (
+        (flag, ("unread", str(index)), None)
+        for index, flag in enumerate(trainer.get("unread") or ())
+    )
 
 
-def _flags_below(node: Any, path: tuple[str, ...], levels: int) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+def _flags_below(
+    node: Any, path: tuple[str, ...], levels: int
+) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     if isinstance(node, str):  # `epochs: num_train_epochs`
         yield node, path, None
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            yield from _flags_below(value, (*path, key), levels - 1) if levels else [(key, (*path, key), value)]
+            yield from (
+                _flags_below(value, (*path, key), levels - 1)
+                if levels
+                else [(key, (*path, key), value)]
+            )

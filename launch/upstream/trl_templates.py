@@ -1,8 +1,10 @@
-"""TRL's chat templates: which there are, and where their texts are on this machine. Nothing of TRL is imported.
+"""TRL's chat templates: which there are, and where their texts are on this machine. Nothing of TRL
+is imported.
 
-A text is read from the TRL of the trainer's interpreter, else from that of launch's own, else from a cache that keeps
-each text under its digest: the user's, or the folder that runs read their template from. The lock has the digests of
-one version's texts, so that a plan can be made where there is none. Another version's text is used as it is.
+A text is read from the TRL of the trainer's interpreter, else from that of launch's own, else from
+a cache that keeps each text under its digest: the user's, or the folder that runs read their
+template from. The lock has the digests of one version's texts, so that a plan can be made where
+there is none. Another version's text is used as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ TEMPLATES_FILE = DATA / "chat_templates.json"
 SUFFIX = ".jinja"
 _IN_TRL = Path("trl", "chat_templates")
 _TRAINING = "_training"  # ends the name of a form with marks around the answers
-_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")  # trl/chat_template_utils.py, has_generation_markers
-_STAGED = re.compile(rf"(.+)-[0-9a-f]{{16}}/\1({_TRAINING})?\{SUFFIX}")  # the end of a path below a `staged` folder
+# trl/chat_template_utils.py, has_generation_markers
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+# the end of a path below a `staged` folder
+_STAGED = re.compile(rf"(.+)-[0-9a-f]{{16}}/\1({_TRAINING})?\{SUFFIX}")
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,21 @@ class LockedTemplates:
 def load_templates() -> LockedTemplates:
     """Return the committed facts (read once per process)."""
     content = load_json(TEMPLATES_FILE)
-    return LockedTemplates(**{name: content[name] for name in ("trl", "digests", "marked", "left_out")})
+    return LockedTemplates(
+        **{name: content[name] for name in ("trl", "digests", "marked", "left_out")}
+    )
 
 
 def describe_templates(packages: Sequence[Path], version: str) -> dict[str, Any]:
     """Return the lock's facts as JSON, of the TRL of that version in folders of packages."""
     left_out = load_templates().left_out
     files = [file for folder in packages for file in sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))]
-    texts = {file.stem: read_file(file).decode() for file in files if load_templates().offers(file.stem)}
-    marked = [name for name, text in texts.items() if has_marks(text) and not name.endswith(_TRAINING)]
+    texts = {
+        file.stem: read_file(file).decode() for file in files if load_templates().offers(file.stem)
+    }
+    marked = [
+        name for name, text in texts.items() if has_marks(text) and not name.endswith(_TRAINING)
+    ]
     digests = {name: digest_text(text) for name, text in texts.items()}
     return {"trl": version, "marked": marked, "left_out": left_out, "digests": digests}
 
@@ -76,7 +86,9 @@ def family_names(name: str) -> tuple[str, str]:
 
 
 def staged_name(file: Path) -> str | None:
-    """Return the name of the template that a run read from this file; None for a file of another kind."""
+    """Return the name of the template that a run read from this file; None for a file of another
+    kind.
+    """
     return file.stem if _STAGED.fullmatch("/".join(file.parts[-2:])) else None
 
 
@@ -93,7 +105,9 @@ class TrlTemplate:
     @property
     def digest(self) -> str:
         """The digest of all forms: TRL trains with the one that has marks, and saves the other."""
-        return digest_text("\n".join(f"{name}@{digest}" for name, digest in sorted(self.digests.items())))
+        return digest_text(
+            "\n".join(f"{name}@{digest}" for name, digest in sorted(self.digests.items()))
+        )
 
     @property
     def text(self) -> str | None:
@@ -103,7 +117,13 @@ class TrlTemplate:
     @property
     def marks_answers(self) -> bool:
         """Whether it marks the answers, or TRL has a form of it that does."""
-        marked = load_templates().marked if self.text is None else [self.name] if has_marks(self.text) else []
+        marked = (
+            load_templates().marked
+            if self.text is None
+            else [self.name]
+            if has_marks(self.text)
+            else []
+        )
         return family_names(self.name)[1] in self.digests or self.name in marked
 
     @property
@@ -116,21 +136,30 @@ class TrlTemplate:
         return staged / f"{family_names(self.name)[0]}-{self.digest}" / f"{self.name}{SUFFIX}"
 
     def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "forms": self.digests, "source": self.source, "is_here": self.text is not None}
+        return {
+            "name": self.name,
+            "forms": self.digests,
+            "source": self.source,
+            "is_here": self.text is not None,
+        }
 
 
 @dataclass(frozen=True)
 class TemplateFinder:
     """Where the texts are looked for."""
 
-    packages: Sequence[Path]  # folders of installed packages: the trainer's interpreter's, then launch's own
+    # folders of installed packages: the trainer's interpreter's, then launch's own
+    packages: Sequence[Path]
     kept: Path  # the user's cache: a file for each digest
     staged: Path  # where runs read them from: a folder for each content
-    wanted: Mapping[str, str] = field(default_factory=dict)  # digests by name that a run began with, of one template
+    # digests by name that a run began with, of one template
+    wanted: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         """Return the names that are known here: the lock's, and those of the installed versions."""
-        installed = (file.stem for folder in self.packages for file in (folder / _IN_TRL).glob(f"*{SUFFIX}"))
+        installed = (
+            file.stem for folder in self.packages for file in (folder / _IN_TRL).glob(f"*{SUFFIX}")
+        )
         return {*load_templates().digests, *filter(load_templates().offers, installed)}
 
     def find(self, name: str) -> TrlTemplate | None:
@@ -143,15 +172,22 @@ class TemplateFinder:
             if template := _read_installed(name, folder):
                 return template
         locked = _locked_forms(name)
-        return self._find_content(name, locked, f"of TRL {load_templates().trl}") if locked else None
+        return (
+            self._find_content(name, locked, f"of TRL {load_templates().trl}") if locked else None
+        )
 
     def _find_content(self, name: str, digests: Mapping[str, str], whose: str) -> TrlTemplate:
-        """Return the template of that content, with the texts where a cache or an installed TRL has them."""
+        """Return the template of that content, with the texts where a cache or an installed TRL has
+        them.
+        """
         template = TrlTemplate(name, digests, {}, whose)
         staged = template.file_below(self.staged).parent
         for folder, files in (
             (staged, {form: staged / f"{form}{SUFFIX}" for form in digests}),
-            (self.kept, {form: self.kept / f"{digest}{SUFFIX}" for form, digest in digests.items()}),
+            (
+                self.kept,
+                {form: self.kept / f"{digest}{SUFFIX}" for form, digest in digests.items()},
+            ),
         ):
             texts = _read_texts(files)
             if {form: digest_text(text) for form, text in texts.items()} == digests:
@@ -160,8 +196,9 @@ class TemplateFinder:
         return next((found for found in installed if found and found.digests == digests), template)
 
     def has_training_form(self, text: str) -> bool:
-        """Whether TRL has a form with marks of the template with this very text (trl/chat_template_utils.py,
-        get_training_chat_template)."""
+        """Whether TRL has a form with marks of the template with this very text
+        (trl/chat_template_utils.py, get_training_chat_template).
+        """
         digest = digest_text(text)
         named = (name for name, locked in load_templates().digests.items() if locked == digest)
         if any(family_names(name)[1] in load_templates().digests for name in named):
@@ -174,7 +211,9 @@ class TemplateFinder:
         return False
 
     def keep(self, template: TrlTemplate) -> None:
-        """Keep the texts of an installed TRL in the user's cache; in a read-only one nothing is kept."""
+        """Keep the texts of an installed TRL in the user's cache; in a read-only one nothing is
+        kept.
+        """
         if not template.is_installed:
             return
         for form, text in template.texts.items():
@@ -184,7 +223,8 @@ class TemplateFinder:
                     write_exact(file, text)
 
     def stage(self, template: TrlTemplate) -> Path:
-        """Write both forms where a run reads them, unless they are there, and return the file of the one that is used.
+        """Write both forms where a run reads them, unless they are there, and return the file of
+        the one that is used.
 
         Raises OSError where that is impossible. The text has to be here.
         """
@@ -199,7 +239,11 @@ class TemplateFinder:
 def _locked_forms(name: str) -> dict[str, str]:
     """Return the digests of a template's forms in the lock; none if it does not have the name."""
     digests = load_templates().digests
-    return {form: digests[form] for form in family_names(name) if form in digests} if name in digests else {}
+    return (
+        {form: digests[form] for form in family_names(name) if form in digests}
+        if name in digests
+        else {}
+    )
 
 
 def _read_installed(name: str, folder: Path) -> TrlTemplate | None:

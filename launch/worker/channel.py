@@ -1,7 +1,8 @@
 """Connects a rank to its supervisor through two FIFOs in the folder that LAUNCH_CHANNEL names.
 
-`rank-N.out` takes everything that the rank prints (the trainer's own output, text); `rank-N.events` takes JSON lines.
-The supervisor created both and holds them open. Sending an event never blocks training and never fails it.
+`rank-N.out` takes everything that the rank prints (the trainer's own output, text); `rank-N.events`
+takes JSON lines. The supervisor created both and holds them open. Sending an event never blocks
+training and never fails it.
 """
 
 from __future__ import annotations
@@ -22,22 +23,34 @@ _ELLIPSIS = "..."
 
 
 def rank() -> int:
-    """Return the global rank of this process, from RANK (set by torchrun and accelerate); 0 for a single process."""
+    """Return the global rank of this process, from RANK (set by torchrun and accelerate); 0 for a
+    single process.
+    """
     return int(os.environ.get("RANK", "0"))
 
 
 class EventWriter:
-    """Writes events; without a descriptor (a command that was pasted into a shell) it drops them."""
+    """Writes events; without a descriptor (a command that was pasted into a shell) it drops
+    them.
+    """
 
     def __init__(self, descriptor: int | None, rank: int) -> None:
         self._descriptor = descriptor
         self.rank = rank
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Send one event of `kind`; it is dropped if the pipe is full or closed, or the event is too long."""
+        """Send one event of `kind`; it is dropped if the pipe is full or closed, or the event is
+        too long.
+        """
         if self._descriptor is None:
             return
-        event = {"schema_version": SCHEMA_VERSION, "kind": kind, "time": time.time(), "rank": self.rank, **fields}
+        event = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": kind,
+            "time": time.time(),
+            "rank": self.rank,
+            **fields,
+        }
         with contextlib.suppress(OSError, ValueError):
             os.write(self._descriptor, encode(event))
 
@@ -52,7 +65,8 @@ class EventWriter:
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """Encode `event` as one line of JSON of at most EVENT_BYTES bytes, shortening its longest text until it fits.
+    """Encode `event` as one line of JSON of at most EVENT_BYTES bytes, shortening its longest text
+    until it fits.
 
     Raises ValueError if no text is left to shorten.
     """
@@ -62,10 +76,15 @@ def encode(event: Mapping[str, Any]) -> bytes:
         excess = len(line) - EVENT_BYTES
         if excess <= 0:
             return line
-        longest = max((key for key in fields if isinstance(fields[key], str)), key=lambda key: len(fields[key]))
+        longest = max(
+            (key for key in fields if isinstance(fields[key], str)),
+            key=lambda key: len(fields[key]),
+        )
         text = fields[longest]
         if len(text) <= len(_ELLIPSIS):
-            raise ValueError(f"event of kind {fields.get('kind')} does not fit in {EVENT_BYTES} bytes")
+            raise ValueError(
+                f"event of kind {fields.get('kind')} does not fit in {EVENT_BYTES} bytes"
+            )
         # a character is at least one byte of JSON: cutting `excess` characters is always enough
         fields[longest] = text[: max(0, len(text) - excess - len(_ELLIPSIS))] + _ELLIPSIS
 
@@ -73,8 +92,8 @@ def encode(event: Mapping[str, Any]) -> bytes:
 def connect(environment: Mapping[str, str]) -> EventWriter:
     """Redirect this process's output into the FIFO of its rank and return its event writer.
 
-    Without LAUNCH_CHANNEL nothing is redirected. A FIFO without a reader is ignored, so that a rank whose supervisor is
-    gone does not hang in open().
+    Without LAUNCH_CHANNEL nothing is redirected. A FIFO without a reader is ignored, so that a rank
+    whose supervisor is gone does not hang in open().
     """
     folder = environment.get("LAUNCH_CHANNEL")
     number = rank()
@@ -96,10 +115,12 @@ def connect(environment: Mapping[str, str]) -> EventWriter:
 def _open_text(descriptor: int) -> TextIO:
     """Open a line-buffered text stream over `descriptor`.
 
-    The existing stream may be configured for a file. UTF-8 whatever the locale: the supervisor reads UTF-8, and an
-    emoji must not end a rank.
+    The existing stream may be configured for a file. UTF-8 whatever the locale: the supervisor
+    reads UTF-8, and an emoji must not end a rank.
     """
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return open(
+        descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
 
 
 def _open_fifo(fifo: Path) -> int | None:

@@ -1,5 +1,5 @@
-"""The lengths of the samples of a tokenised `datasets.Dataset`: read from its Arrow table without building tensors, and
-written for the planner (read by launch/planning/lengths.py).
+"""The lengths of the samples of a tokenised `datasets.Dataset`: read from its Arrow table without
+building tensors, and written for the planner (read by launch/planning/lengths.py).
 """
 
 from __future__ import annotations
@@ -25,42 +25,60 @@ _CHUNK_ROWS = 10_000
 class SampleLengths:
     """The lengths of the samples of a dataset, in its order."""
 
-    halves: tuple[tuple[int, ...], ...]  # tokens per sample; for pairs one tuple for chosen and one for rejected
-    loss_tokens: tuple[int, ...] | None  # tokens per sample that carry loss, both halves; None without labels
+    # tokens per sample; for pairs one tuple for chosen and one for rejected
+    halves: tuple[tuple[int, ...], ...]
+    # tokens per sample that carry loss, both halves; None without labels
+    loss_tokens: tuple[int, ...] | None
 
     def tokens(self) -> list[int]:
         """Return the tokens of each sample, both halves."""
         return [sum(sample) for sample in zip(*self.halves, strict=True)]
 
     def padded(self) -> list[int]:
-        """Return the padded tokens of each sample: upstream pads both halves to the longer (dpo_utils.py:1089)."""
+        """Return the padded tokens of each sample: upstream pads both halves to the longer
+        (dpo_utils.py:1089).
+        """
         return [len(sample) * max(sample) for sample in zip(*self.halves, strict=True)]
 
 
 def read_lengths(dataset: Any) -> SampleLengths:
-    """Read the sample lengths of `dataset` and, if it has labels, how many tokens of each sample carry loss.
+    """Read the sample lengths of `dataset` and, if it has labels, how many tokens of each sample
+    carry loss.
 
     The label of a sample's first token does not count, because nothing predicts it.
 
-    Raises ValueError for a dataset that is streamed, or without input_ids, or chosen_input_ids and rejected_input_ids.
+    Raises ValueError for a dataset that is streamed, or without input_ids, or chosen_input_ids and
+    rejected_input_ids.
     """
     if not hasattr(dataset, "data"):
         raise ValueError("the dataset is streamed: its rows are tokenised during training")
     names = set(dataset.column_names)
     layouts = (SFT, PAIRS)
-    prefixes = next((layout for layout in layouts if all(f"{prefix}input_ids" in names for prefix in layout)), None)
+    prefixes = next(
+        (layout for layout in layouts if all(f"{prefix}input_ids" in names for prefix in layout)),
+        None,
+    )
     if prefixes is None:
-        raise ValueError(f"the dataset is not tokenised: its columns are {', '.join(sorted(names))}")
+        raise ValueError(
+            f"the dataset is not tokenised: its columns are {', '.join(sorted(names))}"
+        )
     has_labels = all(f"{prefix}labels" in names for prefix in prefixes)
     columns = [
-        _read_column(dataset, f"{prefix}{'labels' if has_labels else 'input_ids'}", has_labels) for prefix in prefixes
+        _read_column(dataset, f"{prefix}{'labels' if has_labels else 'input_ids'}", has_labels)
+        for prefix in prefixes
     ]
-    loss = tuple(map(sum, zip(*(counts for _, counts in columns), strict=True))) if has_labels else None
+    loss = (
+        tuple(map(sum, zip(*(counts for _, counts in columns), strict=True)))
+        if has_labels
+        else None
+    )
     return SampleLengths(tuple(lengths for lengths, _ in columns), loss)
 
 
 def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the list lengths of a column and, with `count`, how many entries after the first are not MASKED."""
+    """Return the list lengths of a column and, with `count`, how many entries after the first are
+    not MASKED.
+    """
     import numpy
 
     lengths, counts = [], []
@@ -80,7 +98,9 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
 
 
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
-    """Yield the column in table order, some rows at a time: reading it in shuffled order is fifteen times slower."""
+    """Yield the column in table order, some rows at a time: reading it in shuffled order is fifteen
+    times slower.
+    """
     for chunk in dataset.data.column(name).chunks:
         for start in range(0, len(chunk), _CHUNK_ROWS):
             yield chunk.slice(start, _CHUNK_ROWS)
@@ -98,7 +118,9 @@ _MAX_PAIRS = 4096  # pairs whose two lengths are kept
 
 
 def build_content(lengths: SampleLengths) -> dict[str, Any]:
-    """Build the file's content: histograms {length: samples} and, for pairs, the lengths of an evenly spaced subset."""
+    """Build the file's content: histograms {length: samples} and, for pairs, the lengths of an
+    evenly spaced subset.
+    """
     content: dict[str, Any] = versioned(
         {
             "kind": "sft" if len(lengths.halves) == 1 else "dpo",
@@ -128,7 +150,9 @@ def _histogram(lengths: Iterable[int]) -> dict[str, int]:
 
 
 def write_lengths(path: Path, dataset: Any, events: EventWriter) -> None:
-    """Write the lengths of a tokenised data set. Failing is only a warning: the file serves the next plan."""
+    """Write the lengths of a tokenised data set. Failing is only a warning: the file serves the
+    next plan.
+    """
     try:
         write(path, build_content(read_lengths(dataset)))
     except (OSError, ValueError) as error:

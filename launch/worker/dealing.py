@@ -1,8 +1,10 @@
-"""Assigns the samples of a global batch to ranks and accumulation steps, so that no rank waits long for another.
+"""Assigns the samples of a global batch to ranks and accumulation steps, so that no rank waits long
+for another.
 
-Everything here works on positions in one global batch in upstream's order. accelerate deals batches round robin
-(data_loader.py, BatchSamplerShard): micro batch `step * ranks + rank`, of `per_device` consecutive samples, goes to
-`rank` in accumulation step `step`. An order is a permutation of the positions, divided in this way.
+Everything here works on positions in one global batch in upstream's order. accelerate deals batches
+round robin (data_loader.py, BatchSamplerShard): micro batch `step * ranks + rank`, of `per_device`
+consecutive samples, goes to `rank` in accumulation step `step`. An order is a permutation of the
+positions, divided in this way.
 """
 
 from __future__ import annotations
@@ -18,16 +20,20 @@ _PARTNERS = 8  # the emptiest micro batches, with which the fullest one exchange
 
 @dataclass(frozen=True)
 class BatchLoad:
-    """The cost of one global batch in some order, in tokens that the ranks compute, padding included."""
+    """The cost of one global batch in some order, in tokens that the ranks compute, padding
+    included.
+    """
 
-    waited: float  # sum over the accumulation steps of the slowest rank's tokens, for which all ranks wait
+    # sum over the accumulation steps of the slowest rank's tokens, for which all ranks wait
+    waited: float
     computed: float  # mean over the ranks
     tokens: float  # mean over the ranks, without padding
     largest: int  # tokens of the largest micro batch, which determines the memory
 
     @property
     def imbalance(self) -> float:
-        """Largest tokens of a rank in an accumulation step, with padding, over the mean without padding.
+        """Largest tokens of a rank in an accumulation step, with padding, over the mean without
+        padding.
 
         1.0 if no rank waits and nothing is padded.
         """
@@ -42,8 +48,8 @@ class BatchLoad:
 def fill_epoch(order: Sequence[int], ranks: int, per_device: int) -> list[int]:
     """Fill an epoch up as accelerate does (data_loader.py, BatchSamplerShard, even_batches).
 
-    With several ranks the first samples are repeated until every rank has the same number of full micro batches; a
-    single rank gets a shorter last micro batch.
+    With several ranks the first samples are repeated until every rank has the same number of full
+    micro batches; a single rank gets a shorter last micro batch.
 
     >>> fill_epoch([5, 6, 7], 2, 2)
     [5, 6, 7, 5]
@@ -71,11 +77,13 @@ def compute_load(lengths: Sequence[int], ranks: int, per_device: int, *, padded:
 
 
 def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = False) -> list[int]:
-    """Find a balanced order of one global batch whose samples have these `lengths` (tokens), in upstream's order.
+    """Find a balanced order of one global batch whose samples have these `lengths` (tokens), in
+    upstream's order.
 
-    Returns a permutation of range(len(lengths)), deterministic in its arguments. By `compute_load` its ranks never wait
-    longer than in upstream's own order, which is kept if nothing is gained. A last micro batch that is not full (only a
-    single rank has one, at the end of an epoch) is left as it is.
+    Returns a permutation of range(len(lengths)), deterministic in its arguments. By `compute_load`
+    its ranks never wait longer than in upstream's own order, which is kept if nothing is gained. A
+    last micro batch that is not full (only a single rank has one, at the end of an epoch) is left
+    as it is.
 
     Raises ValueError if the samples do not fill the ranks.
 
@@ -89,7 +97,9 @@ def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = 
         return list(range(len(lengths)))
     last = list(range(full * per_device, len(lengths)))
     positions = sorted(range(full * per_device), key=lambda position: -lengths[position])
-    by_length = [positions[start : start + per_device] for start in range(0, len(positions), per_device)]
+    by_length = [
+        positions[start : start + per_device] for start in range(0, len(positions), per_device)
+    ]
     groupings = [by_length]
     if not padded and per_device > 1:
         groupings.insert(0, _group_evenly(lengths, positions, per_device))
@@ -97,21 +107,28 @@ def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = 
     orders += [[*_assign_to_steps(lengths, batches, ranks, padded), *last] for batches in groupings]
 
     def cost(order: Sequence[int]) -> tuple[float, int]:
-        load = compute_load([lengths[position] for position in order], ranks, per_device, padded=padded)
+        load = compute_load(
+            [lengths[position] for position in order], ranks, per_device, padded=padded
+        )
         return load.waited, load.largest
 
     return min(orders, key=cost)
 
 
 def micro_batch_cost(lengths: Sequence[int], padded: bool) -> int:
-    """Return the tokens of a micro batch of samples of these `lengths`; with padding if `padded`."""
+    """Return the tokens of a micro batch of samples of these `lengths`; with padding if
+    `padded`.
+    """
     return max(lengths) * len(lengths) if padded else sum(lengths)
 
 
-def _group_evenly(lengths: Sequence[int], positions: Sequence[int], per_device: int) -> list[list[int]]:
+def _group_evenly(
+    lengths: Sequence[int], positions: Sequence[int], per_device: int
+) -> list[list[int]]:
     """Group the samples into micro batches of `per_device` samples with nearly equal token counts.
 
-    The longest remaining sample goes to the emptiest micro batch with room; then the fullest one exchanges samples.
+    The longest remaining sample goes to the emptiest micro batch with room; then the fullest one
+    exchanges samples.
     """
     count = len(positions) // per_device
     batches: list[list[int]] = [[] for _ in range(count)]
@@ -123,13 +140,16 @@ def _group_evenly(lengths: Sequence[int], positions: Sequence[int], per_device: 
             heapq.heappush(with_room, (tokens + lengths[position], index))
     sums = [sum(lengths[position] for position in batch) for batch in batches]
     for _ in range(_MAX_EXCHANGES):
-        if max(sums) * count <= _TOLERANCE * sum(sums) or not _exchange_samples(lengths, batches, sums):
+        if max(sums) * count <= _TOLERANCE * sum(sums) or not _exchange_samples(
+            lengths, batches, sums
+        ):
             break
     return batches
 
 
 def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: list[int]) -> bool:
-    """Exchange one sample of the fullest micro batch for one of another so that the fuller of the two shrinks most.
+    """Exchange one sample of the fullest micro batch for one of another so that the fuller of the
+    two shrinks most.
 
     `sums`: the tokens of each micro batch. Returns False if no exchange helps.
     """
@@ -156,20 +176,27 @@ def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: li
     return True
 
 
-def _assign_to_steps(lengths: Sequence[int], batches: list[list[int]], ranks: int, padded: bool) -> list[int]:
+def _assign_to_steps(
+    lengths: Sequence[int], batches: list[list[int]], ranks: int, padded: bool
+) -> list[int]:
     """Assign micro batches to accumulation steps and ranks; return the positions in that order.
 
-    The micro batches of one step cost nearly the same. Over all steps every rank gets nearly the same total, which
-    matters to ranks that synchronise only at the end of the global batch (plain DDP).
+    The micro batches of one step cost nearly the same. Over all steps every rank gets nearly the
+    same total, which matters to ranks that synchronise only at the end of the global batch (plain
+    DDP).
     """
-    costs = [micro_batch_cost([lengths[position] for position in batch], padded) for batch in batches]
+    costs = [
+        micro_batch_cost([lengths[position] for position in batch], padded) for batch in batches
+    ]
     by_cost = sorted(range(len(batches)), key=lambda index: -costs[index])
     totals = [0] * ranks
     order: list[int] = []
     for start in range(0, len(by_cost), ranks):
         step = [0] * ranks
         for index, rank in zip(
-            by_cost[start : start + ranks], sorted(range(ranks), key=lambda rank: totals[rank]), strict=True
+            by_cost[start : start + ranks],
+            sorted(range(ranks), key=lambda rank: totals[rank]),
+            strict=True,
         ):
             step[rank] = index
         for rank, index in enumerate(step):

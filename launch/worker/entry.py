@@ -1,11 +1,13 @@
-"""The program that accelerate or torchrun starts for each rank, and that the launcher starts for other work.
+"""The program that accelerate or torchrun starts for each rank, and that the launcher starts for
+other work.
 
     python entry.py [--patch ID[=VALUE]]... [--option ID[=VALUE]]... [--expect KEY=VALUE]... [--allow ID]...
                     (--script PATH | --entry MODULE) -- FLAGS
     python entry.py --call MODULE [ARGUMENT]...
 
-This file only loads its package, whatever the interpreter and working directory, and calls `main` of a module in it:
-of `program.py`, which runs a rank, or of MODULE (evaluating, generating, merging, reward_proof, verifiers).
+This file only loads its package, whatever the interpreter and working directory, and calls `main`
+of a module in it: of `program.py`, which runs a rank, or of MODULE (evaluating, generating,
+merging, reward_proof, verifiers).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ PRIVATE_NAME = "_launch_worker"
 def load_package() -> None:
     """Import the folder of this file as the package `_launch_worker`.
 
-    Python put the folder first on `sys.path`, where its module names could shadow the trainer's; remove it.
+    Python put the folder first on `sys.path`, where its module names could shadow the trainer's;
+    remove it.
     """
     folder = Path(__file__).resolve().parent
     if sys.path and Path(sys.path[0]).resolve() == folder:

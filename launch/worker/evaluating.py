@@ -23,7 +23,15 @@ from .held_out import ROWS, write_tasks
 from .json_codec import decode, versioned
 from .model_loading import ModelRequest, load_model, read_base
 
-_NETWORK_ERRORS = ("Connection", "OfflineMode", "Timeout", "MaxRetry", "LocalEntryNotFound", "HubHTTP", "ConnectError")
+_NETWORK_ERRORS = (
+    "Connection",
+    "OfflineMode",
+    "Timeout",
+    "MaxRetry",
+    "LocalEntryNotFound",
+    "HubHTTP",
+    "ConnectError",
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,13 @@ def main(arguments: Sequence[str]) -> None:
     os.environ["HF_ALLOW_CODE_EVAL"] = "0"
     request = decode(Request, arguments[0])
     try:
-        specs = {spec: _prepare(spec, request, reports) for spec in dict.fromkeys(job.spec for job in request.jobs)}
-        request = replace(request, jobs=tuple(replace(job, spec=specs[job.spec]) for job in request.jobs))
+        specs = {
+            spec: _prepare(spec, request, reports)
+            for spec in dict.fromkeys(job.spec for job in request.jobs)
+        }
+        request = replace(
+            request, jobs=tuple(replace(job, spec=specs[job.spec]) for job in request.jobs)
+        )
         check_prompts(request)
         for model, jobs in groupby(request.jobs, attrgetter("model")):
             loaded = load_harness_model(model, request.tokenizer, request.batch_size)
@@ -85,8 +98,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _prepare(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
-    """Return the spec with the names of its tasks; held-out rows become tasks beside the results, whose prompts are
-    rendered already.
+    """Return the spec with the names of its tasks; held-out rows become tasks beside the results,
+    whose prompts are rendered already.
 
     Raises RefusalError, where no row fits into the context, and that of `check_tasks`.
     """
@@ -94,9 +107,14 @@ def _prepare(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
         return replace(spec, names=check_tasks(spec))
     from transformers import AutoConfig, AutoTokenizer
 
-    tokenizer, folder = AutoTokenizer.from_pretrained(request.tokenizer), request.jobs[0].result.parent / "tasks"
+    tokenizer, folder = (
+        AutoTokenizer.from_pretrained(request.tokenizer),
+        request.jobs[0].result.parent / "tasks",
+    )
     configs = [AutoConfig.from_pretrained(read_base(job.model.folder)) for job in request.jobs]
-    context = min(getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs)
+    context = min(
+        getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs
+    )
     left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
     if left_out:
         print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)
@@ -113,7 +131,9 @@ def task_manager(folder: Path | None) -> Any:
 
 
 def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
-    """Return the names of a spec's tasks, which exist and whose data is here. Raises RefusalError."""
+    """Return the names of a spec's tasks, which exist and whose data is here. Raises
+    RefusalError.
+    """
     manager = task_manager(spec.folder)
     names = spec.names or tuple(manager.all_subtasks)
     if not names:
@@ -127,7 +147,9 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
         except Exception as error:
             chain = [error, error.__cause__, error.__context__]
             kinds = " ".join(type(each).__name__ for each in chain if each is not None)
-            needs_network = any(kind in kinds for kind in _NETWORK_ERRORS) or "offline" in str(error).lower()
+            needs_network = (
+                any(kind in kinds for kind in _NETWORK_ERRORS) or "offline" in str(error).lower()
+            )
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             kind = "task_needs_network" if needs_network else "task_not_loadable"
             raise RefusalError({"refused": kind, "task": name, "reason": reason}) from error
@@ -135,7 +157,8 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
 
 
 def check_prompts(request: Request) -> None:
-    """Check that the prompts of all jobs fit into their models' contexts, before any weights are loaded.
+    """Check that the prompts of all jobs fit into their models' contexts, before any weights are
+    loaded.
 
     Raises RefusalError.
     """
@@ -148,12 +171,19 @@ def check_prompts(request: Request) -> None:
                 _run_tasks(model, job.spec, request.limit, bootstrap_iters=0)
             except RefusalError:
                 raise
-            except Exception as error:  # of a task's scoring, which comes last: the empty answers mean nothing
-                print(f"after the prompts were measured: {type(error).__name__}: {error}", file=sys.stderr)
+            except (
+                Exception
+            ) as error:  # of a task's scoring, which comes last: the empty answers mean nothing
+                print(
+                    f"after the prompts were measured: {type(error).__name__}: {error}",
+                    file=sys.stderr,
+                )
 
 
 def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -> Any:
-    """Return a model without weights as the harness takes it, which measures prompts and answers nothing."""
+    """Return a model without weights as the harness takes it, which measures prompts and answers
+    nothing.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -166,7 +196,9 @@ def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -
             return context
 
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(read_base(model.folder)))
+        empty = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(read_base(model.folder))
+        )
     measuring = MeasuringModel(
         pretrained=empty, tokenizer=AutoTokenizer.from_pretrained(tokenizer), batch_size=batch_size
     )
@@ -176,7 +208,9 @@ def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -
 
 def load_harness_model(model: ModelRequest, tokenizer: str, batch_size: int) -> Any:
     """Load a model, with the tokenizer of the run that is evaluated, as the harness takes it."""
-    loaded, own_tokenizer = load_model(model.folder, quantized=model.quantized, tokenizer=tokenizer, state=model.state)
+    loaded, own_tokenizer = load_model(
+        model.folder, quantized=model.quantized, tokenizer=tokenizer, state=model.state
+    )
     harness_model = _checked_model_class(model.folder)
     return harness_model(pretrained=loaded, tokenizer=own_tokenizer, batch_size=batch_size)
 
@@ -190,13 +224,17 @@ def _checked_model_class(folder: str) -> Any:
         is_rendered = False  # whether the prompts are in the chat template already
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            """The harness would count the white space at the end of a prompt as a part of the answer."""
+            """The harness would count the white space at the end of a prompt as a part of the
+            answer.
+            """
             if not self.is_rendered:
                 return super()._encode_pair(context, continuation)  # type: ignore[no-any-return]
             return self.tok_encode(context), self.tok_encode(continuation)
 
         def check_targets(self, requests: Any) -> None:
-            self._check(max((len(context) + len(target) - 1 for _, context, target in requests), default=0))
+            self._check(
+                max((len(context) + len(target) - 1 for _, context, target in requests), default=0)
+            )
 
         def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
             self.check_targets(requests)
@@ -210,7 +248,11 @@ def _checked_model_class(folder: str) -> Any:
 
         def _check(self, tokens: int, room: int | None = None) -> None:
             if tokens > (room or self.max_length):
-                refusal = {"refused": "context_too_short", "tokens": tokens, "context": room or self.max_length}
+                refusal = {
+                    "refused": "context_too_short",
+                    "tokens": tokens,
+                    "context": room or self.max_length,
+                }
                 raise RefusalError({**refusal, "model": folder})
 
     return CheckedModel
@@ -258,7 +300,9 @@ def summarize(name: str, results: Mapping[str, Any], spec: TaskSpec, model: Any)
     chosen = spec.filter if spec.filter in filters else filters[0]
     kept = [(leaf, row) for leaf, row in rows if row["filter"] == chosen]
     reported = {
-        key: value for key, value in results["results"].get(name, {}).items() if isinstance(value, (int, float))
+        key: value
+        for key, value in results["results"].get(name, {}).items()
+        if isinstance(value, (int, float))
     }
     values = [_number(row[metric]) for _, row in kept]
     mean = sum(values) / len(values)
@@ -297,15 +341,26 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _cut_off_share(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], model: Any) -> float | None:
-    """Return the share of generated answers as long as their limit; None where nothing is generated."""
+def _cut_off_share(
+    rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], model: Any
+) -> float | None:
+    """Return the share of generated answers as long as their limit; None where nothing is
+    generated.
+    """
     if config.get("output_type") != "generate_until":
         return None
     cut = 0
     for row in rows:
         options = row["arguments"][0][1] if len(row["arguments"][0]) > 1 else {}
-        limit = options.get("max_gen_toks", model.max_gen_toks) if isinstance(options, Mapping) else model.max_gen_toks
-        cut += len(model.tokenizer.encode(str(row["resps"][0][0]), add_special_tokens=False)) >= limit - 1
+        limit = (
+            options.get("max_gen_toks", model.max_gen_toks)
+            if isinstance(options, Mapping)
+            else model.max_gen_toks
+        )
+        cut += (
+            len(model.tokenizer.encode(str(row["resps"][0][0]), add_special_tokens=False))
+            >= limit - 1
+        )
     return cut / len(rows)
 
 

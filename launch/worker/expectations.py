@@ -1,7 +1,9 @@
-"""Compares the requested setup with what the trainer actually set up, read from the trainer's own state.
+"""Compares the requested setup with what the trainer actually set up, read from the trainer's own
+state.
 
-accelerate falls back silently: `--cpu --num_processes 2` runs one process, DeepSpeed on a machine without a GPU becomes
-plain DDP or one isolated process per rank. Such a run is stopped here, before it trains.
+accelerate falls back silently: `--cpu --num_processes 2` runs one process, DeepSpeed on a machine
+without a GPU becomes plain DDP or one isolated process per rank. Such a run is stopped here, before
+it trains.
 """
 
 from __future__ import annotations
@@ -51,15 +53,20 @@ EVIDENCE = (
 
 
 class UnmetExpectation(SystemExit):
-    """Ends the rank with exit code 3 and its message on stderr; a trainer's `except Exception` does not catch it."""
+    """Ends the rank with exit code 3 and its message on stderr; a trainer's `except Exception` does
+    not catch it.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(EXIT_STOPPED)
         print(f"launch: {message}", file=sys.stderr, flush=True)
 
 
-def report_evidence(evidence: Sequence[Evidence], allowed: Collection[str], events: EventWriter) -> None:
-    """Send the evidence as events, and end the rank if a requested setting is not proven and not in `allowed`.
+def report_evidence(
+    evidence: Sequence[Evidence], allowed: Collection[str], events: EventWriter
+) -> None:
+    """Send the evidence as events, and end the rank if a requested setting is not proven and not in
+    `allowed`.
 
     Raises UnmetExpectation.
     """
@@ -89,17 +96,27 @@ def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
     reasons = {"world_size": "the processes did not find each other, so each would train alone"}
     if state["device"] == "cpu":
         if requested.get("distributed") == "DEEPSPEED":
-            patch = "without a GPU accelerate needs the patch deepspeed_on_cpu to connect DeepSpeed's ranks"
+            patch = (
+                "without a GPU accelerate needs the patch deepspeed_on_cpu to connect "
+                "DeepSpeed's ranks"
+            )
             reasons = dict.fromkeys(STATE, patch)
         reasons["device"] = "torch sees no GPU on this machine"
     found = judge_found(
-        (Evidence(key, state[key], "accelerate's state") for key in STATE if key in requested), requested
+        (Evidence(key, state[key], "accelerate's state") for key in STATE if key in requested),
+        requested,
     )
-    return [replace(item, note=reasons.get(item.what)) if item.verdict == REFUTED else item for item in found]
+    return [
+        replace(item, note=reasons.get(item.what)) if item.verdict == REFUTED else item
+        for item in found
+    ]
 
 
-def check_when_built(requested: Mapping[str, str], allowed: Collection[str], events: EventWriter) -> None:
-    """Compare as soon as the trainer has built its Accelerator: send "evidence" events, or end the rank.
+def check_when_built(
+    requested: Mapping[str, str], allowed: Collection[str], events: EventWriter
+) -> None:
+    """Compare as soon as the trainer has built its Accelerator: send "evidence" events, or end the
+    rank.
 
     A trainer that builds no Accelerator, or an interpreter without accelerate, is not checked.
     """
@@ -108,14 +125,18 @@ def check_when_built(requested: Mapping[str, str], allowed: Collection[str], eve
 
     def compare(built: Any) -> None:
         backend = process_group_backend()
-        groups = [Evidence("backend", backend, "torch's process group")] if backend is not None else []
+        groups = (
+            [Evidence("backend", backend, "torch's process group")] if backend is not None else []
+        )
         report_evidence([*check_state(built, requested), *groups], allowed, events)
 
     hooks.when_built(compare)
 
 
 def process_group_backend() -> str | None:
-    """Return the backend of the process group, `cuda:nccl` or `cpu:gloo,...`; None for a single process."""
+    """Return the backend of the process group, `cuda:nccl` or `cpu:gloo,...`; None for a single
+    process.
+    """
     import torch
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 Level = Literal["pass", "skipped", "warn", "fail"]
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
-FEW_STEPS = 2  # optimizer steps of a run, as of a smoke test, that may end before an update of the weights can show
-TOO_SHORT = "the run has too few steps to prove it"  # the `how` of what is unproven for that reason, and stops no run
+# optimizer steps of a run, as of a smoke test, that may end before an update of the weights can
+# show
+FEW_STEPS = 2
+# the `how` of what is unproven for that reason, and stops no run
+TOO_SHORT = "the run has too few steps to prove it"
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,18 @@ class Evidence:
     note: str | None = None
 
     def judge(self, requested: str | None, holds: bool | None) -> Evidence:
-        """Return a copy with a verdict on what is `requested`; `holds` None means that it can't be determined."""
+        """Return a copy with a verdict on what is `requested`; `holds` None means that it can't be
+        determined.
+        """
         if requested is None:
             return self
         verdict = UNPROVEN if holds is None else PROVEN if holds else REFUTED
         return replace(self, requested=requested, verdict=verdict)
 
     def compare(self, requested: str | None) -> Evidence:
-        """Return a copy with a verdict: whether the value is what is `requested`; None can't be determined."""
+        """Return a copy with a verdict: whether the value is what is `requested`; None can't be
+        determined.
+        """
         return self.judge(requested, None if self.value is None else str(self.value) == requested)
 
     def fields(self) -> dict[str, Any]:
@@ -69,14 +76,16 @@ class Evidence:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def finding(self, allow: Collection[str]) -> Finding | None:
-        """Return the failure of a requested setting that is not proven though the run could prove it, else None.
+        """Return the failure of a requested setting that is not proven though the run could prove
+        it, else None.
 
         Its id, which `allow` takes, is "refuted_liger", "unproven_packing", ...
         """
         if self.verdict in (None, PROVEN) or self.how == TOO_SHORT:
             return None
         state = "nothing proves that it is in effect"
-        if self.verdict == REFUTED:  # what was found may be what was requested, with something else wrong
+        # what was found may be what was requested, with something else wrong
+        if self.verdict == REFUTED:
             is_other = str(self.value) != self.requested
             state = f"the trainer has {self.value}" if is_other else "it is not in effect"
         message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
@@ -84,6 +93,8 @@ class Evidence:
 
 
 def judge_found(found: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:
-    """Compare what has no verdict yet with what is requested; what was neither found nor requested is left out."""
+    """Compare what has no verdict yet with what is requested; what was neither found nor requested
+    is left out.
+    """
     judged = [item if item.verdict else item.compare(requested.get(item.what)) for item in found]
     return [item for item in judged if item.verdict or item.value is not None]

@@ -1,13 +1,14 @@
 """Answers prompts with a model. Runs in the trainer's interpreter.
 
-`main` takes a `ModelRequest`. It reads requests from stdin and writes an answer to each on stdout, a JSON object a
-line:
+`main` takes a `ModelRequest`. It reads requests from stdin and writes an answer to each on stdout,
+a JSON object a line:
 
     {"measure": [CONVERSATION, ...]}  ->  {"lengths": [prompt tokens, ...], "context": tokens}
     {"messages": CONVERSATION, "seed": 0, "temperature": 0.0, "top_p": 1.0, "max_tokens": 256}
         ->  {"text": "...", "tokens": generated tokens, "finished": whether the model ended its answer}
 
-A CONVERSATION is a list of `{"role": ..., "content": ...}`. The model is loaded when the first answer is requested.
+A CONVERSATION is a list of `{"role": ..., "content": ...}`. The model is loaded when the first
+answer is requested.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
 
 
 def encode(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Any:
-    """Return a conversation in the chat template, as the inputs of a model that is to go on with it."""
+    """Return a conversation in the chat template, as the inputs of a model that is to go on with
+    it.
+    """
     return tokenizer.apply_chat_template(
         list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
@@ -44,19 +47,30 @@ def write_answer(
 ) -> dict[str, Any]:
     """Generate the next turn: its text, its number of tokens, and whether the model ended it.
 
-    An answer ends at the tokenizer's end of a sequence, which the template trains, or at one of the model's.
+    An answer ends at the tokenizer's end of a sequence, which the template trains, or at one of the
+    model's.
     """
     inputs = encode(tokenizer, messages).to(model.device)
     prompt = inputs["input_ids"].shape[1]
     of_model = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])} - {None}
+    ends = {tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])} - {
+        None
+    }
     padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     room = min(max_tokens, context - prompt)
     output = model.generate(
-        **inputs, max_new_tokens=room, eos_token_id=sorted(ends), pad_token_id=int(padding), **sampling
+        **inputs,
+        max_new_tokens=room,
+        eos_token_id=sorted(ends),
+        pad_token_id=int(padding),
+        **sampling,
     )[0][prompt:]
     text = tokenizer.decode(output, skip_special_tokens=True)
-    return {"text": text, "tokens": len(output), "finished": len(output) > 0 and int(output[-1]) in ends}
+    return {
+        "text": text,
+        "tokens": len(output),
+        "finished": len(output) > 0 and int(output[-1]) in ends,
+    }
 
 
 class Generator:
@@ -71,24 +85,44 @@ class Generator:
 
     @cached_property
     def _model(self) -> Any:
-        model, _ = load_model(self._request.folder, quantized=self._request.quantized, state=self._request.state)
+        model, _ = load_model(
+            self._request.folder, quantized=self._request.quantized, state=self._request.state
+        )
         return model
 
     def measure(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, Any]:
-        """Return the tokens of each prompt in the chat template, and those that fit into the model."""
-        lengths = [encode(self._tokenizer, messages)["input_ids"].shape[1] for messages in conversations]
+        """Return the tokens of each prompt in the chat template, and those that fit into the
+        model.
+        """
+        lengths = [
+            encode(self._tokenizer, messages)["input_ids"].shape[1] for messages in conversations
+        ]
         return {"lengths": lengths, "context": self._context()}
 
     def answer(
-        self, messages: Sequence[Mapping[str, str]], seed: int, temperature: float, top_p: float, max_tokens: int
+        self,
+        messages: Sequence[Mapping[str, str]],
+        seed: int,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
     ) -> dict[str, Any]:
         """Generate the next turn of a conversation; greedily for temperature 0."""
         from transformers import set_seed
 
         set_seed(seed)
-        sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature > 0 else GREEDY
+        sampling = (
+            {"do_sample": True, "temperature": temperature, "top_p": top_p}
+            if temperature > 0
+            else GREEDY
+        )
         return write_answer(
-            self._model, self._tokenizer, messages, max_tokens=max_tokens, context=self._context(), sampling=sampling
+            self._model,
+            self._tokenizer,
+            messages,
+            max_tokens=max_tokens,
+            context=self._context(),
+            sampling=sampling,
         )
 
     def _context(self) -> int:
@@ -100,7 +134,11 @@ def serve(generator: Generator, requests: TextIO, answers: TextIO) -> None:
     """Answer each line of `requests`."""
     for line in requests:
         request = json.loads(line)
-        answer = generator.measure(request["measure"]) if "measure" in request else generator.answer(**request)
+        answer = (
+            generator.measure(request["measure"])
+            if "measure" in request
+            else generator.answer(**request)
+        )
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

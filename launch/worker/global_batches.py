@@ -1,7 +1,8 @@
 """Reorders the samples of a prepared data loader within each global batch (optimizer step).
 
-The sampler sits between the trainer's own random sampler and torch's BatchSampler and is the same on every rank. Every
-optimizer step gets the same samples as upstream's, only their order within the step differs.
+The sampler sits between the trainer's own random sampler and torch's BatchSampler and is the same
+on every rank. Every optimizer step gets the same samples as upstream's, only their order within the
+step differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class BatchLayout:
     ranks: int
     rank: int
     per_device: int  # samples per micro batch
-    accumulation: int  # micro batches of a rank per optimizer step; the last step of an epoch may have fewer
+    accumulation: (
+        int  # micro batches of a rank per optimizer step; the last step of an epoch may have fewer
+    )
     padded: bool = False  # micro batches are padded to their longest sample
 
 
@@ -40,11 +43,12 @@ class MicroBatch:
     """One micro batch of this rank."""
 
     lengths: tuple[int, ...]  # tokens of each sample
-    # The factor on its mean loss that makes the loss of the optimizer step the mean over all tokens that carry loss;
-    # None if the tokens were not counted.
+    # The factor on its mean loss that makes the loss of the optimizer step the mean over all tokens
+    # that carry loss; None if the tokens were not counted.
     weight: float | None
-    # The factor on the gradient of that weighted loss that makes the optimizer step's gradient that of the sum over all
-    # tokens that carry loss, divided by the samples of a global batch; None if the tokens were not counted.
+    # The factor on the gradient of that weighted loss that makes the optimizer step's gradient that
+    # of the sum over all tokens that carry loss, divided by the samples of a global batch; None if
+    # the tokens were not counted.
     scale: float | None
 
 
@@ -56,10 +60,13 @@ class GlobalBatchSampler:
 
     def __init__(self, inner: Any, layout: BatchLayout, lengths: Sequence[int]) -> None:
         self.inner, self.layout, self.lengths = inner, layout, lengths
-        self.balanced = False  # deal the samples of a global batch by length; else keep upstream's order
+        self.balanced = (
+            False  # deal the samples of a global batch by length; else keep upstream's order
+        )
         self.has_pairs = False  # each sample is a preference pair
         self.on_epoch: Callable[[], None] = lambda: None  # called when an epoch starts
-        self.on_step: Callable[[StepLoad], None] = lambda step: None  # called when a step's first sample is drawn
+        # called when a step's first sample is drawn
+        self.on_step: Callable[[StepLoad], None] = lambda step: None
         self.loss_tokens: Sequence[int] | None = None  # of each sample
         self.pending: deque[MicroBatch] = deque()  # of this rank, until they are collated
         self.first_batch: MicroBatch | None = None  # of this rank and process
@@ -76,7 +83,9 @@ class GlobalBatchSampler:
         return micro_batch_cost(batch.lengths, self.layout.padded)
 
     def skip(self, batches: int) -> None:
-        """Skip the first `batches` micro batches of this rank in the next epoch, as a resumed run does."""
+        """Skip the first `batches` micro batches of this rank in the next epoch, as a resumed run
+        does.
+        """
         self._skipped = batches
 
     def __iter__(self) -> Iterator[int]:
@@ -107,17 +116,22 @@ class GlobalBatchSampler:
             yield from samples
 
     def _load(self, lengths: Sequence[int]) -> BatchLoad:
-        return compute_load(lengths, self.layout.ranks, self.layout.per_device, padded=self.layout.padded)
+        return compute_load(
+            lengths, self.layout.ranks, self.layout.per_device, padded=self.layout.padded
+        )
 
     def _own_batches(self, samples: Sequence[int], lengths: Sequence[int]) -> list[MicroBatch]:
         layout = self.layout
         size = layout.per_device
-        counts = None if self.loss_tokens is None else [self.loss_tokens[sample] for sample in samples]
+        counts = (
+            None if self.loss_tokens is None else [self.loss_tokens[sample] for sample in samples]
+        )
         batches = []
         for start in range(layout.rank * size, len(samples), layout.ranks * size):
             weight = scale = None
             if counts is not None:
-                # the trainer averages over the ranks and divides by the accumulation steps, even in a shorter step
+                # the trainer averages over the ranks and divides by the accumulation steps, even in
+                # a shorter step
                 micro_batches = layout.ranks * layout.accumulation
                 weight = sum(counts[start : start + size]) * micro_batches / max(1, sum(counts))
                 scale = sum(counts) / (micro_batches * size)
@@ -128,8 +142,11 @@ class GlobalBatchSampler:
 _on_prepared: list[Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]] = []
 
 
-def when_prepared(configure: Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]) -> None:
-    """Register `configure(sampler, loader, lengths)`, called for the prepared data loader before it is iterated.
+def when_prepared(
+    configure: Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None],
+) -> None:
+    """Register `configure(sampler, loader, lengths)`, called for the prepared data loader before it
+    is iterated.
 
     Its arguments: the new sampler, accelerate's loader, the lengths of the samples.
     """
@@ -160,7 +177,9 @@ def when_prepared(configure: Callable[[GlobalBatchSampler, Any, columns.SampleLe
 
 
 def find_sampler(loader: Any) -> GlobalBatchSampler | None:
-    """Return the GlobalBatchSampler of a prepared loader, below any wrapper that skips the first batches."""
+    """Return the GlobalBatchSampler of a prepared loader, below any wrapper that skips the first
+    batches.
+    """
     batch_sampler = getattr(loader, "batch_sampler", None)
     while batch_sampler is not None:
         sampler = getattr(batch_sampler, "sampler", None)
@@ -170,7 +189,9 @@ def find_sampler(loader: Any) -> GlobalBatchSampler | None:
     return None
 
 
-def _build_sampler(accelerator: Any, loader: Any) -> tuple[GlobalBatchSampler, columns.SampleLengths]:
+def _build_sampler(
+    accelerator: Any, loader: Any
+) -> tuple[GlobalBatchSampler, columns.SampleLengths]:
     lengths = columns.read_lengths(loader.dataset)
     padded = "Flattening" not in type(loader.collate_fn).__name__
     layout = BatchLayout(
@@ -180,6 +201,8 @@ def _build_sampler(accelerator: Any, loader: Any) -> tuple[GlobalBatchSampler, c
         accumulation=accelerator.gradient_accumulation_steps,
         padded=padded,
     )
-    batches = GlobalBatchSampler(loader.get_sampler(), layout, lengths.padded() if padded else lengths.tokens())
+    batches = GlobalBatchSampler(
+        loader.get_sampler(), layout, lengths.padded() if padded else lengths.tokens()
+    )
     batches.has_pairs = len(lengths.halves) == len(columns.PAIRS)
     return batches, lengths

@@ -1,11 +1,12 @@
-"""The tasks of a run's held-out rows for lm-evaluation-harness, written in the trainer's interpreter.
+"""The tasks of a run's held-out rows for lm-evaluation-harness, written in the trainer's
+interpreter.
 
 `held_out_loss`: the bits per byte of a row's last answer, with its end, as it would be trained.
 `held_out_exact`: whether the model writes a short answer exactly, without sampling.
 `held_out_choice`: of a pair, whether the chosen answer is more likely than the rejected one.
 
-Rows that name a `task` become tasks of these names instead: whether the answer and its end are what the model writes
-without sampling, read from one pass, or of pairs which answer is more likely.
+Rows that name a `task` become tasks of these names instead: whether the answer and its end are what
+the model writes without sampling, read from one pass, or of pairs which answer is more likely.
 
 This file is copied beside the tasks, which call `bits`, `exact` and `most_likely`.
 """
@@ -83,10 +84,15 @@ def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
         return len(given) - len(docs)
     pairs = [doc for doc in docs if "choices" in doc]
     short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT and not pairs][:_MOST_EXACT]
-    room = 2 * max((doc["tokens"] for doc in short), default=0) + 8  # a longer answer is another one
+    # a longer answer is another one
+    room = 2 * max((doc["tokens"] for doc in short), default=0) + 8
     short = [doc for doc in short if doc["prompt_tokens"] + room <= context]
     exact = _EXACT.replace("TOKENS", str(room))
-    for name, text, of_task in (("loss", LOSS, docs), ("exact", exact, short), ("choice", CHOICE, pairs)):
+    for name, text, of_task in (
+        ("loss", LOSS, docs),
+        ("exact", exact, short),
+        ("choice", CHOICE, pairs),
+    ):
         (folder / f"held_out_{name}.yaml").unlink(missing_ok=True)
         if of_task:
             write_task(folder, f"held_out_{name}", text, of_task)
@@ -98,22 +104,36 @@ def write_task(folder: Path, name: str, text: str, docs: Sequence[Mapping[str, A
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{name}.jsonl"
     data.write_text("".join(json.dumps(doc) + "\n" for doc in docs), encoding="utf-8")
-    (folder / Path(__file__).name).write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / Path(__file__).name).write_text(
+        Path(__file__).read_text(encoding="utf-8"), encoding="utf-8"
+    )
     head = _TASK.format(name=name, data=json.dumps(str(data)))
     (folder / f"{name}.yaml").write_text(head + text, encoding="utf-8")
 
 
 def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> Iterator[dict[str, Any]]:
-    """Yield a row as a question of the tasks, in the tokenizer's chat template; nothing for one that does not fit."""
+    """Yield a row as a question of the tasks, in the tokenizer's chat template; nothing for one
+    that does not fit.
+    """
     conversations = [row[name] for name in ("messages", "chosen", "rejected") if name in row]
-    prompt = tokenizer.apply_chat_template(conversations[0][:-1], tokenize=False, add_generation_prompt=True)
+    prompt = tokenizer.apply_chat_template(
+        conversations[0][:-1], tokenize=False, add_generation_prompt=True
+    )
     answers = []
     for messages in conversations:
         whole = tokenizer.apply_chat_template(messages, tokenize=False)
-        answers.append(whole[len(prompt) :] if whole.startswith(prompt) else messages[-1]["content"])
+        answers.append(
+            whole[len(prompt) :] if whole.startswith(prompt) else messages[-1]["content"]
+        )
     lengths = [len(tokenizer.encode(text, add_special_tokens=False)) for text in (prompt, *answers)]
     if lengths[0] + max(lengths[1:]) <= context:
         text = conversations[0][-1]["content"]
-        doc = {"prompt": prompt, "answer": answers[0], "text": text, "tokens": lengths[1], "prompt_tokens": lengths[0]}
+        doc = {
+            "prompt": prompt,
+            "answer": answers[0],
+            "text": text,
+            "tokens": lengths[1],
+            "prompt_tokens": lengths[0],
+        }
         named = {"task": row["task"]} if "task" in row else {}
         yield doc | named | ({"choices": answers} if len(answers) > 1 else {})

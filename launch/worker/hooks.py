@@ -1,4 +1,6 @@
-"""Replaces functions of libraries, and calls back when the trainer's `Accelerator` is built, prepares or clips."""
+"""Replaces functions of libraries, and calls back when the trainer's `Accelerator` is built,
+prepares or clips.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put the decorated function in the place of `owner.name`. Its first argument is what it replaces.
+    """Put the decorated function in the place of `owner.name`. Its first argument is what it
+    replaces.
 
     Raises AttributeError if `owner` has no such attribute.
 
@@ -37,8 +40,8 @@ def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[.
 def when_built(callback: Callable[[Any], None]) -> None:
     """Register `callback(accelerator)`; each callback is called once, in the order of registration.
 
-    open-instruct's scripts build the Accelerator themselves; TRL leaves it to transformers' Trainer (trainer.py,
-    `create_accelerator_and_postprocess`). A trainer that builds none never calls back.
+    open-instruct's scripts build the Accelerator themselves; TRL leaves it to transformers' Trainer
+    (trainer.py, `create_accelerator_and_postprocess`). A trainer that builds none never calls back.
     """
     from accelerate import Accelerator
 
@@ -54,8 +57,8 @@ def when_built(callback: Callable[[Any], None]) -> None:
 def when_prepared(callback: Callable[[Any], None]) -> None:
     """Register `callback(model)` for the first model that is prepared together with an optimizer.
 
-    The model is passed as the trainer handed it in, without accelerate's wrappers. Each callback is called once, in the
-    order of registration.
+    The model is passed as the trainer handed it in, without accelerate's wrappers. Each callback is
+    called once, in the order of registration.
     """
     from accelerate import Accelerator
 
@@ -75,21 +78,26 @@ def _is_optimizer(argument: Any) -> bool:
 
 
 def when_clipped(callback: Callable[[Any, float, Any], None]) -> None:
-    """Register `callback(accelerator, max_norm, norm)` for every call of `Accelerator.clip_grad_norm_`.
+    """Register `callback(accelerator, max_norm, norm)` for every call of
+    `Accelerator.clip_grad_norm_`.
 
     Under DeepSpeed accelerate does not clip there; it returns the engine's last norm.
     """
     from accelerate import Accelerator
 
     @replaces(Accelerator, "clip_grad_norm_")
-    def clip_and_notify(clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any) -> Any:
+    def clip_and_notify(
+        clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any
+    ) -> Any:
         norm = clip(self, parameters, max_norm, *more, **options)
         callback(self, max_norm, norm)
         return norm
 
 
 class LastNorm:
-    """Keeps what the trainer's clipping returned; only `value` reads the tensor, which waits for the device."""
+    """Keeps what the trainer's clipping returned; only `value` reads the tensor, which waits for
+    the device.
+    """
 
     def __init__(self) -> None:
         self._norm: Any = None
@@ -100,7 +108,9 @@ class LastNorm:
         self._accelerator, self._norm = accelerator, norm
 
     def value(self) -> float | None:
-        """Return the gradient norm of the last step before clipping; None if it was not measured."""
+        """Return the gradient norm of the last step before clipping; None if it was not
+        measured.
+        """
         engine = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
         norm = engine.get_global_grad_norm() if engine is not None else self._norm
         if norm is None:
@@ -110,7 +120,9 @@ class LastNorm:
         return None if number == -1 else number if number >= 0 else math.nan
 
     def add_to(self, metrics: dict[str, Any]) -> None:
-        """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its trackers."""
+        """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its
+        trackers.
+        """
         norm = self.value()
         if norm is not None:
             metrics["grad_norm"] = norm

@@ -1,8 +1,10 @@
-"""From a dataclass to JSON and back: for files, for what `--json` prints, and between two interpreters.
+"""From a dataclass to JSON and back: for files, for what `--json` prints, and between two
+interpreters.
 
-A key is the field's name, without the underscore that ends a Python keyword's; a dataclass whose JSON has other names
-or computed values has `as_json`. A NaN or an infinity becomes null, and `NAME_text` keeps which it was. A file has one
-version, of the object that it holds. The trainer's interpreter imports this too.
+A key is the field's name, without the underscore that ends a Python keyword's; a dataclass whose
+JSON has other names or computed values has `as_json`. A NaN or an infinity becomes null, and
+`NAME_text` keeps which it was. A file has one version, of the object that it holds. The trainer's
+interpreter imports this too.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def to_json(value: Any) -> Any:
     """
     if is_dataclass(value):
         own = getattr(value, "as_json", None)
-        value = own() if own else {_key(item.name): getattr(value, item.name) for item in fields(value)}
+        value = (
+            own() if own else {_key(item.name): getattr(value, item.name) for item in fields(value)}
+        )
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for name, item in value.items():
@@ -65,7 +69,8 @@ def decode(cls: type[T], text: str | bytes) -> T:
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """Return the dataclass that a JSON object holds; a key that is not a field's is skipped, as of another version.
+    """Return the dataclass that a JSON object holds; a key that is not a field's is skipped, as of
+    another version.
 
     Raises ValueError for a value of another type, and for a missing one that has no default.
     """
@@ -82,7 +87,12 @@ def _fields(cls: type) -> list[tuple[str, str, Any, bool]]:
     """Return the fields of a dataclass: name, key, type, and whether it has no default."""
     types_of = get_type_hints(cls)
     return [
-        (item.name, _key(item.name), types_of[item.name], item.default is MISSING and item.default_factory is MISSING)
+        (
+            item.name,
+            _key(item.name),
+            types_of[item.name],
+            item.default is MISSING and item.default_factory is MISSING,
+        )
         for item in fields(cls)
     ]
 
@@ -97,14 +107,20 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     ):
         return _parse_object(kind, arguments, value, where)
     if isinstance(value, (list, tuple)) and origin in (list, tuple, Sequence):
-        each = arguments if origin is tuple and arguments[-1] is not ... else arguments[:1] * len(value)
+        each = (
+            arguments
+            if origin is tuple and arguments[-1] is not ...
+            else arguments[:1] * len(value)
+        )
         if len(each) == len(value):
             items = map(_parse, each, value, [where] * len(value))
             return list(items) if origin is list else tuple(items)
     elif kind is Any or type(value) is kind or (origin is Literal and value in arguments):
         return value
     elif isinstance(kind, type) and (
-        type(value) is int if kind is float else type(value) is str and issubclass(kind, (Path, Enum))
+        type(value) is int
+        if kind is float
+        else type(value) is str and issubclass(kind, (Path, Enum))
     ):
         return kind(value)
     raise ValueError(f"{where} is not a {getattr(kind, '__name__', kind)}: {value!r:.80}")

@@ -1,4 +1,5 @@
-"""Merges an adapter into its base and compares the saved model with base + adapter. Runs in the trainer's interpreter.
+"""Merges an adapter into its base and compares the saved model with base + adapter. Runs in the
+trainer's interpreter.
 
 `main` takes a `Request`, and prints one JSON object with the differences.
 """
@@ -67,12 +68,19 @@ def compute_logits(model: Any, rows: Sequence[Sequence[int]]) -> list[Any]:
 
     device = next(model.parameters()).device
     with torch.no_grad():
-        return [model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu() for row in rows]
+        return [
+            model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
+            for row in rows
+        ]
 
 
 def relative_difference(left: Sequence[Any], right: Sequence[Any]) -> float:
-    """Return the mean absolute difference of logits, as a share of the standard deviation of `right`."""
-    difference = sum(float((a - b).abs().mean()) for a, b in zip(left, right, strict=True)) / len(right)
+    """Return the mean absolute difference of logits, as a share of the standard deviation of
+    `right`.
+    """
+    difference = sum(float((a - b).abs().mean()) for a, b in zip(left, right, strict=True)) / len(
+        right
+    )
     spread = sum(float(b.std()) for b in right) / len(right)
     return difference / spread if spread else difference
 

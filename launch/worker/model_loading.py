@@ -1,4 +1,6 @@
-"""Loads what a run has trained: a whole model, or an adapter on its base. Runs in the trainer's interpreter."""
+"""Loads what a run has trained: a whole model, or an adapter on its base. Runs in the trainer's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,18 @@ def load_model(
     tokenizer: str | None = None,
     state: str | None = None,
 ) -> tuple[Any, Any]:
-    """Load the model in `folder`, whole or as an adapter on its base, in evaluation mode, and its tokenizer.
+    """Load the model in `folder`, whole or as an adapter on its base, in evaluation mode, and its
+    tokenizer.
 
     The model is on the GPU if there is one. An adapter is returned as a PeftModel.
 
     Args:
-        folder: a run's `model` or `merged` folder, any folder of a transformers model or a PEFT adapter, or a hub id.
-        dtype: of the weights: bfloat16, float32, or auto for that of the checkpoint.
-        tokenizer: the folder of another tokenizer, as of the run that a base is compared with; its new tokens get rows.
-        state: a checkpoint of accelerate's save_state, whose weights take the place of the folder's.
-        quantized: keep the base of an adapter in 4 bit (nf4), as a run with recipe.lora.quantize=nf4 trains it.
+        folder: a run's `model` or `merged` folder, any folder of a transformers model or a PEFT
+        adapter, or a hub id. dtype: of the weights: bfloat16, float32, or auto for that of the
+        checkpoint. tokenizer: the folder of another tokenizer, as of the run that a base is
+        compared with; its new tokens get rows. state: a checkpoint of accelerate's save_state,
+        whose weights take the place of the folder's. quantized: keep the base of an adapter in 4
+        bit (nf4), as a run with recipe.lora.quantize=nf4 trains it.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -50,7 +54,9 @@ def load_model(
     if adapter.get("revision"):
         options["revision"] = adapter["revision"]
     model = AutoModelForCausalLM.from_pretrained(read_base(folder), **options)
-    if (adapter or tokenizer) and len(loaded_tokenizer) > model.get_input_embeddings().weight.shape[0]:
+    if (adapter or tokenizer) and len(loaded_tokenizer) > model.get_input_embeddings().weight.shape[
+        0
+    ]:
         model.resize_token_embeddings(len(loaded_tokenizer), pad_to_multiple_of=_EMBEDDING_MULTIPLE)
     if adapter:
         from peft import PeftModel
@@ -62,26 +68,40 @@ def load_model(
 
 
 def _load_state(model: Any, folder: Path, *, is_adapter: bool) -> None:
-    """Load the weights of a training state, of an adapter's only the adapter. Raises ValueError for another model's."""
+    """Load the weights of a training state, of an adapter's only the adapter. Raises ValueError for
+    another model's.
+    """
     weights = _read_state(folder)
     if is_adapter:
         weights = {name: weight for name, weight in weights.items() if "lora_" in name}
     else:
-        rows = {name: weight.shape[0] for name, weight in weights.items() if name.endswith("embed_tokens.weight")}
+        rows = {
+            name: weight.shape[0]
+            for name, weight in weights.items()
+            if name.endswith("embed_tokens.weight")
+        }
         model.resize_token_embeddings(next(iter(rows.values()), None))
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    loaded = {weight.data_ptr() for name, weight in model.named_parameters(remove_duplicate=False) if name in weights}
+    loaded = {
+        weight.data_ptr()
+        for name, weight in model.named_parameters(remove_duplicate=False)
+        if name in weights
+    }
     missing = [
         name
         for name, weight in model.named_parameters(remove_duplicate=False)
-        if name in missing and weight.data_ptr() not in loaded and ("lora_" in name or not is_adapter)
+        if name in missing
+        and weight.data_ptr() not in loaded
+        and ("lora_" in name or not is_adapter)
     ]
     if missing or unexpected:
         raise ValueError(f"{folder} belongs to another model: {[*missing, *unexpected][0]}")
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Return the weights that accelerate's save_state wrote (accelerate/checkpointing.py:63), by parameter name."""
+    """Return the weights that accelerate's save_state wrote (accelerate/checkpointing.py:63), by
+    parameter name.
+    """
     import torch
     from safetensors.torch import load_file
 
@@ -93,7 +113,8 @@ def _read_state(folder: Path) -> dict[str, Any]:
         weights = load_file(folder / "model.safetensors")
     else:
         weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    return {name.removeprefix("module."): weight for name, weight in weights.items()}  # DDP's prefix
+    # DDP's prefix
+    return {name.removeprefix("module."): weight for name, weight in weights.items()}
 
 
 def read_base(folder: str | Path) -> str:
@@ -103,16 +124,23 @@ def read_base(folder: str | Path) -> str:
 
 def _read_adapter(folder: str | Path) -> dict[str, Any]:
     config = Path(folder) / "adapter_config.json"
-    adapter: dict[str, Any] = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    adapter: dict[str, Any] = (
+        json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    )
     return adapter
 
 
 def _four_bits(dtype: Any) -> Any:
-    """The 4-bit storage of both families of trainers (trl/trainer/utils.py:261, open_instruct/finetune.py:552)."""
+    """The 4-bit storage of both families of trainers (trl/trainer/utils.py:261,
+    open_instruct/finetune.py:552).
+    """
     import torch
     from transformers import BitsAndBytesConfig
 
     compute = dtype if isinstance(dtype, torch.dtype) else torch.bfloat16
     return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
     )

@@ -49,18 +49,26 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
     options = parser.parse_args(own)
     try:
-        patches = _parse_ids("patch", options.patch, {patch.id: patch.takes_value for patch in PATCHES.values()})
+        patches = _parse_ids(
+            "patch", options.patch, {patch.id: patch.takes_value for patch in PATCHES.values()}
+        )
         requested = _parse_ids("expectation", options.expect, dict.fromkeys(_EXPECTED, True))
-        of_entry = _parse_ids("option", options.option, {name: option.takes_value for name, option in OPTIONS.items()})
+        of_entry = _parse_ids(
+            "option", options.option, {name: option.takes_value for name, option in OPTIONS.items()}
+        )
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)
     if key and patches.keys().isdisjoint(EVIDENCE_PATCHES):
-        parser.error(f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it")
+        parser.error(
+            f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it"
+        )
     if of_entry and options.entry is None:
         parser.error("--option belongs to --entry")
     template_file = patches.get("chat_template", of_entry.get("chat_template"))
-    program_to_run = trainer.TrainerProgram(options.script, options.entry, tuple(flags), template_file)
+    program_to_run = trainer.TrainerProgram(
+        options.script, options.entry, tuple(flags), template_file
+    )
     return WorkerArguments(patches, requested, frozenset(options.allow), program_to_run, of_entry)
 
 
@@ -75,7 +83,9 @@ def _parse_ids(noun: str, texts: Sequence[str], known: Mapping[str, bool]) -> di
         if name not in known:
             raise ValueError(f"unknown {noun} '{name}'; known are {', '.join(sorted(known))}")
         if bool(equals) != known[name]:
-            raise ValueError(f"{noun} {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}")
+            raise ValueError(
+                f"{noun} {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}"
+            )
         values[name] = value
     return values
 
@@ -92,7 +102,10 @@ def main(arguments: Sequence[str]) -> None:
     trainer.prepare(options.trainer)
     try:
         for name, value in options.patches.items():
-            install(PATCHES[name], PatchContext(options.trainer, events, value, options.requested, options.allowed))
+            install(
+                PATCHES[name],
+                PatchContext(options.trainer, events, value, options.requested, options.allowed),
+            )
         expectations.check_when_built(options.requested, options.allowed, events)
     except PatchError as error:
         events.error(str(error), type="PatchError", patch=error.patch)
@@ -107,7 +120,11 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"launch: {error}")
     except SystemExit as stop:
         if stop.code not in (None, 0) and not isinstance(stop, expectations.UnmetExpectation):
-            events.error(f"the trainer exited: {stop.code}", type="SystemExit", lines=trainer.error_location(stop))
+            events.error(
+                f"the trainer exited: {stop.code}",
+                type="SystemExit",
+                lines=trainer.error_location(stop),
+            )
         raise
     except Exception as error:
         location, chain = trainer.error_location(error), trainer.error_chain(error)
@@ -130,8 +147,8 @@ def _set_on_linux(option: int, value: int) -> None:
 def die_with_parent() -> None:
     """Have Linux send this process SIGKILL when its parent ends; do nothing on other systems.
 
-    torch elastic gives every rank its own session, so killing only the launcher's process group would leave ranks that
-    hold their GPUs. Forked children do not inherit the setting.
+    torch elastic gives every rank its own session, so killing only the launcher's process group
+    would leave ranks that hold their GPUs. Forked children do not inherit the setting.
     """
     parent = os.getppid()
     _set_on_linux(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -140,7 +157,9 @@ def die_with_parent() -> None:
 
 
 def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
-    """Set TMPDIR as it was before the supervisor had the processes above this rank use its own folder."""
+    """Set TMPDIR as it was before the supervisor had the processes above this rank use its own
+    folder.
+    """
     folder = environment.pop("LAUNCH_TMPDIR", None)
     if folder is None:
         return
@@ -161,10 +180,11 @@ def show_one_gpu(environment: MutableMapping[str, str]) -> None:
 
 
 def allow_inspection(environment: Mapping[str, str]) -> None:
-    """Let the process LAUNCH_TRACER and its children (py-spy, when a run stalls) trace this process.
+    """Let the process LAUNCH_TRACER and its children (py-spy, when a run stalls) trace this
+    process.
 
-    With Yama's ptrace_scope 1, as on Ubuntu, only ancestors may do so otherwise, and py-spy is not one. Forked children
-    do not inherit the setting.
+    With Yama's ptrace_scope 1, as on Ubuntu, only ancestors may do so otherwise, and py-spy is not
+    one. Forked children do not inherit the setting.
     """
     tracer = environment.get("LAUNCH_TRACER", "")
     if tracer.isdigit():

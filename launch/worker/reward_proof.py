@@ -1,8 +1,10 @@
-"""Proves the verifiers of a run on its own rows, before a model is loaded. Runs in the trainer's interpreter.
+"""Proves the verifiers of a run on its own rows, before a model is loaded. Runs in the trainer's
+interpreter.
 
-`main` takes a `ProofRequest`, calls the verifiers as the training will (launch/worker/verifiers.py), and prints a
-`ProofReport` as its last line: every row has a known verifier, a ground truth and room for its prompt; reference
-answers earn the maximum; wrong, empty and malformed ones do not; answers made to break a verifier are survived.
+`main` takes a `ProofRequest`, calls the verifiers as the training will
+(launch/worker/verifiers.py), and prints a `ProofReport` as its last line: every row has a known
+verifier, a ground truth and room for its prompt; reference answers earn the maximum; wrong, empty
+and malformed ones do not; answers made to break a verifier are survived.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _WRONG_ROWS = 20  # that are given another row's answer
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _WIDEST = 60  # characters of an answer in a message
 _WRONG = "I do not know."
-_SERVICES = "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
+_SERVICES = (
+    "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
+)
 _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
 # answers that have broken verifiers: a long number, an expression that takes for ever, two results
 _ADVERSARIAL = (
@@ -94,10 +98,16 @@ def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
         yield from to_prompts(load_dataset(name))[split]
 
 
-def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, *, upstream: bool) -> None:
-    without = [number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])]
+def _check_rows(
+    rows: Sequence[Mapping[str, Any]], option: VerifierOption, *, upstream: bool
+) -> None:
+    without = [
+        number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])
+    ]
     if without:
-        raise VerifierError(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
+        raise VerifierError(
+            f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}"
+        )
     if BY_ROW not in option.verifiers:
         return
     known: Collection[str] = BUILT_IN
@@ -109,11 +119,17 @@ def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, *, up
     for number, row in enumerate(rows, 1):
         name = row.get("dataset")
         if name is None or verifier_of(name) not in known:
-            named = "names no verifier in its column `dataset`" if name is None else f"names the verifier '{name}'"
+            named = (
+                "names no verifier in its column `dataset`"
+                if name is None
+                else f"names the verifier '{name}'"
+            )
             raise VerifierError(f"row {number} {named}; known are {', '.join(known)}")
 
 
-def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, found: ProofReport) -> None:
+def _check_window(
+    prompts: Sequence[Any], request: ProofRequest, window: int, found: ProofReport
+) -> None:
     """Count the tokens of every prompt in the model's chat template."""
     from transformers import AutoTokenizer
 
@@ -131,7 +147,8 @@ def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, fo
 def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response: int) -> list[int]:
     """Return the tokens of each prompt, the beginning of the answer included.
 
-    Raises VerifierError if a prompt leaves no room for the response in the window; GRPOTrainer truncates nothing.
+    Raises VerifierError if a prompt leaves no room for the response in the window; GRPOTrainer
+    truncates nothing.
     """
     texts = [
         prompt
@@ -164,7 +181,9 @@ def _check_verifiers(
             if upstream and calls_service(name):
                 found.warnings.append(f"`{name}` calls {_SERVICES}, which is not tried")
                 continue
-            judged = [(number, row) for number, row in enumerate(rows, 1) if option.judges(name, row)]
+            judged = [
+                (number, row) for number, row in enumerate(rows, 1) if option.judges(name, row)
+            ]
             step = max(1, len(judged) // ROWS)
             _Verifier(name, process, judged[::step][:ROWS], found).prove()
     finally:
@@ -177,7 +196,11 @@ def _install_hint(failure: str) -> str:
         return "; python -m nltk.downloader punkt_tab"
     if "'open_instruct'" in failure:
         return "; func_name is a function of open-instruct, and no checkout of it is here"
-    return "; install launch's group rl there" if any(f"'{name}'" in failure for name in _LIBRARIES) else ""
+    return (
+        "; install launch's group rl there"
+        if any(f"'{name}'" in failure for name in _LIBRARIES)
+        else ""
+    )
 
 
 @dataclass
@@ -198,10 +221,13 @@ class _Verifier:
             if answer is None:
                 self._call(row, _WRONG, f"an answer to row {n}")
             else:
-                known.append((n, row, answer, self._call(row, answer, f"the reference answer of row {n}")))
+                known.append(
+                    (n, row, answer, self._call(row, answer, f"the reference answer of row {n}"))
+                )
         _, first = self.rows[0]
         others = {"an empty answer": [self._call(first, "", "an empty answer")]}
-        if "ifeval" not in self.quoted:  # it compares with a ground truth, and not with instructions
+        # it compares with a ground truth, and not with instructions
+        if "ifeval" not in self.quoted:
             others["a malformed answer"] = [self._call(first, _MALFORMED, "a malformed answer")]
             others["{} of {} wrong answers"] = self._score_wrong(known)
         for what, answer in _ADVERSARIAL:
@@ -209,13 +235,25 @@ class _Verifier:
             if outcome.failure:
                 where = self.found.warnings if is_own(self.name) else self.found.facts
                 where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
-        best = 1.0 if not is_own(self.name) else max((*(score for *_, score in known), *chain(*others.values())))
+        best = (
+            1.0
+            if not is_own(self.name)
+            else max((*(score for *_, score in known), *chain(*others.values())))
+        )
         failing = [(n, row, score) for n, row, _, score in known if score < best]
-        shown = [f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}" for n, row, score in failing[:_SHOWN]]
+        shown = [
+            f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}"
+            for n, row, score in failing[:_SHOWN]
+        ]
         if known and len(failing) == len(known):
-            raise VerifierError(f"0 of {len(known)} reference answers pass {self.quoted} ({'; '.join(shown)})")
+            raise VerifierError(
+                f"0 of {len(known)} reference answers pass {self.quoted} ({'; '.join(shown)})"
+            )
         if failing:
-            message = f"{len(failing)} of {len(known)} reference answers fail {self.quoted} ({'; '.join(shown)})"
+            message = (
+                f"{len(failing)} of {len(known)} reference answers fail {self.quoted} "
+                f"({'; '.join(shown)})"
+            )
             self.found.warnings.append(message)
         accepted = []
         for kind, given in others.items():
@@ -223,10 +261,16 @@ class _Verifier:
             if passing * 2 > len(given):  # two rows may well have the same answer in another form
                 accepted.append(kind.format(passing, len(given)))
         if accepted:
-            raise VerifierError(f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do")
+            raise VerifierError(
+                f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
+            )
         passed = f"{len(known) - len(failing)} of {len(known)} reference answers pass {self.quoted}"
         if not known:
-            passed = f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has a column `reference`)"
+            passed = (
+                f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has "
+                "a "
+                "column `reference`)"
+            )
         self.found.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
 
     @property
@@ -234,8 +278,12 @@ class _Verifier:
         """The name of a built-in verifier, the function's of an own one."""
         return f"`{self.name.rpartition(':')[2]}`"
 
-    def _score_wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str, float]]) -> list[float]:
-        """Score wrong answers: another row's reference; for an own function, which may accept it, a refusal."""
+    def _score_wrong(
+        self, known: Sequence[tuple[int, Mapping[str, Any], str, float]]
+    ) -> list[float]:
+        """Score wrong answers: another row's reference; for an own function, which may accept it, a
+        refusal.
+        """
         pairs = zip(known[:_WRONG_ROWS], [*known[1:], *known[:1]], strict=False)
         wrong = [
             (row, other, f"the answer of row {number} to another row")

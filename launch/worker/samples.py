@@ -1,4 +1,5 @@
-"""Describes tokenised samples: their text, which tokens carry loss, what was cut off, and how a batch is laid out.
+"""Describes tokenised samples: their text, which tokens carry loss, what was cut off, and how a
+batch is laid out.
 
 The patch `preview` and trl_preview.py hand them over; launch/data/samples.py reads the file.
 """
@@ -24,7 +25,9 @@ class Request:
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
     rows: int | None  # of a hub data set; the others are read completely
-    hub_data: Path  # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
+    hub_data: (
+        Path  # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
+    )
     per_device: int  # samples of one micro batch
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
@@ -40,9 +43,12 @@ class TokenizedSide:
     name: str  # messages, chosen or rejected
     messages: Sequence[Mapping[str, Any]]
     ids: Sequence[int]  # as the trainer trains on them, after truncation
-    loss: Sequence[bool] | None  # whether each token carries loss; None where the loss is not on tokens
+    # whether each token carries loss; None where the loss is not on tokens
+    loss: Sequence[bool] | None
     tools: Any = None  # that the template renders
-    hidden: Sequence[int] = ()  # positions that the trainer's batch masks although they are no padding
+    hidden: Sequence[
+        int
+    ] = ()  # positions that the trainer's batch masks although they are no padding
 
 
 @dataclass
@@ -59,8 +65,9 @@ class SampleReport:
         self.lengths.append({"kept": [], "tokens": {}, "untruncated": {}, "loss": {}})
 
     def add(self, sides: Sequence[TokenizedSide], *, kept: bool, limit: int | None) -> None:
-        """Add the next sample of the data set. `kept` is False for one that the trainer drops; `limit` is the length
-        that it truncates at."""
+        """Add the next sample of the data set. `kept` is False for one that the trainer drops;
+        `limit` is the length that it truncates at.
+        """
         dataset = self.lengths[-1]
         row = len(dataset["kept"])
         dataset["kept"].append(kept)
@@ -79,10 +86,16 @@ class SampleReport:
             if detail and wants_detail:
                 described.append(detail)
         if described:
-            self.samples.append({"dataset": len(self.lengths) - 1, "row": row, "kept": kept, "sides": described})
+            self.samples.append(
+                {"dataset": len(self.lengths) - 1, "row": row, "kept": kept, "sides": described}
+            )
 
-    def write(self, *, batch: Mapping[str, Any] | None = None, refusal: Mapping[str, Any] | None = None) -> None:
-        """Write the file. `refusal` is what the trainer raised about a sample: its message and the sample's number."""
+    def write(
+        self, *, batch: Mapping[str, Any] | None = None, refusal: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the file. `refusal` is what the trainer raised about a sample: its message and the
+        sample's number.
+        """
         content = {
             **_describe_tokenizer(self.tokenizer),
             "samples": self.samples,
@@ -128,7 +141,8 @@ def loss_of_labels(labels: Iterable[int]) -> list[bool]:
 
 
 def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
-    """Describe a micro batch: rows, tokens in a row, padding tokens and documents (more than rows if it is packed).
+    """Describe a micro batch: rows, tokens in a row, padding tokens and documents (more than rows
+    if it is packed).
 
     The two halves of pairs count together.
     """
@@ -148,16 +162,23 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
 
 
 def stream_rows(path: str, split: str, request: Request, **options: Any) -> Any:
-    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest."""
+    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the
+    rest.
+    """
     import datasets
 
-    stream = datasets.load_dataset(path, split=split, streaming=True, cache_dir=str(request.hub_data), **options)
+    stream = datasets.load_dataset(
+        path, split=split, streaming=True, cache_dir=str(request.hub_data), **options
+    )
     return datasets.Dataset.from_list(list(stream.take(request.rows)))
 
 
 def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    special = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
+    special = {
+        *tokenizer.all_special_ids,
+        *(number for number, token in added.items() if token.special),
+    }
     return {
         "bos": tokenizer.bos_token_id,
         "eos": tokenizer.eos_token_id,
@@ -182,8 +203,12 @@ def _cut(text: str, spans: Sequence[Place]) -> list[str]:
     return pieces
 
 
-def _find_contents(text: str, messages: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Place | None]]:
-    """Return each message with the place of its content in the text; None where the template leaves it out."""
+def _find_contents(
+    text: str, messages: Sequence[Mapping[str, Any]]
+) -> list[tuple[Mapping[str, Any], Place | None]]:
+    """Return each message with the place of its content in the text; None where the template leaves
+    it out.
+    """
     places: list[tuple[Mapping[str, Any], Place | None]] = []
     cursor = 0
     for message in messages:
@@ -198,9 +223,18 @@ def _find_contents(text: str, messages: Sequence[Mapping[str, Any]]) -> list[tup
 
 
 def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    calls = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    calls = [
+        call
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if isinstance(call, Mapping)
+    ]
     functions = [call.get("function") or call for call in calls]
-    return [str(function["name"]) for function in functions if isinstance(function, Mapping) and function.get("name")]
+    return [
+        str(function["name"])
+        for function in functions
+        if isinstance(function, Mapping) and function.get("name")
+    ]
 
 
 def _turn_at(span: Place, contents: Sequence[tuple[Mapping[str, Any], Place | None]]) -> int | None:

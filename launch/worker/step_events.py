@@ -1,4 +1,6 @@
-"""Callbacks of transformers' Trainer, the base class of TRL's trainers: what is reported, and when training ends."""
+"""Callbacks of transformers' Trainer, the base class of TRL's trainers: what is reported, and when
+training ends.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,16 @@ class PaddedTokens:
 
         def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
             ids = named.get("input_ids")
-            if module.training and torch.is_grad_enabled() and ids is not None:  # not a reference pass
+            # not a reference pass
+            if module.training and torch.is_grad_enabled() and ids is not None:
                 self._counted += ids.numel()
 
         trainer_objects.unwrap(model).register_forward_pre_hook(count, with_kwargs=True)
 
     def take(self, device: Any) -> int:
-        """Return the tokens of all ranks since the last call. Collective: every rank must call it at the same step."""
+        """Return the tokens of all ranks since the last call. Collective: every rank must call it
+        at the same step.
+        """
         import torch
 
         counted, self._counted = self._counted, 0
@@ -49,12 +54,17 @@ class PaddedTokens:
         return int(total)
 
 
-_RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")  # of the evaluation itself
+# of the evaluation itself
+_RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 
 
 def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Build the fields of a "step" event from the Trainer's logs of `step`."""
-    numbers = {_OWN_NAMES.get(name, name): value for name, value in logs.items() if isinstance(value, (int, float))}
+    numbers = {
+        _OWN_NAMES.get(name, name): value
+        for name, value in logs.items()
+        if isinstance(value, (int, float))
+    }
     fields = numbers | {"step": step, "seconds": seconds}
     if "generation_seconds" in fields:  # of RLVR, where the rest of a step is its training
         training = fields["step_time"] - fields["generation_seconds"] - fields["verifier_seconds"]
@@ -66,13 +76,17 @@ def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str,
 
 def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
     """Return what the Trainer measured on its validation data, `eval_loss` first."""
-    numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+    numbers = {
+        name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
+    }
     measured = (name for name in numbers if name.startswith("eval_") and name not in _RATES)
     return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in measured}
 
 
 def step_events(events: EventWriter) -> Any:
-    """Return the callback that sends what each step logs, with all its metrics, and the phases around it."""
+    """Return the callback that sends what each step logs, with all its metrics, and the phases
+    around it.
+    """
     from transformers import TrainerCallback
 
     padded = PaddedTokens()
@@ -80,14 +94,18 @@ def step_events(events: EventWriter) -> Any:
     class StepEvents(TrainerCallback):  # type: ignore[misc]
         """Writes events on the first rank only.
 
-        A step that is evaluated is sent after its evaluation, with what that measured: a step is sent once.
+        A step that is evaluated is sent after its evaluation, with what that measured: a step is
+        sent once.
         """
 
         def __init__(self) -> None:
-            self._logged_at = time.perf_counter()  # the last step; the time of an evaluation belongs to none
+            # the last step; the time of an evaluation belongs to none
+            self._logged_at = time.perf_counter()
             self._evaluated_step: dict[str, Any] | None = None  # its fields, while it is evaluated
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        def on_train_begin(
+            self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+        ) -> None:
             padded.follow(model)
             self._logged_at = time.perf_counter()
             if state.is_world_process_zero:
@@ -98,8 +116,16 @@ def step_events(events: EventWriter) -> Any:
             if control.should_evaluate:
                 control.should_log = True
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-            if not logs or "loss" not in logs:  # the final summary has no loss, nor have evaluations
+        def on_log(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            logs: Mapping[str, Any] | None = None,
+            **_: Any,
+        ) -> None:
+            # the final summary has no loss, nor have evaluations
+            if not logs or "loss" not in logs:
                 if logs and "eval_loss" in logs and state.is_world_process_zero:
                     self._send_evaluation(state.global_step, evaluation_fields(logs))
                 return
@@ -138,8 +164,9 @@ def step_events(events: EventWriter) -> Any:
 
 
 def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None:
-    """Return the step and the loss of the best evaluation in a Trainer's log, and how many followed it; None without
-    one. A loss that is not finite is never the best."""
+    """Return the step and the loss of the best evaluation in a Trainer's log, and how many followed
+    it; None without one. A loss that is not finite is never the best.
+    """
     best: tuple[int, float, int] | None = None
     for entry in log:
         if "eval_loss" not in entry:
@@ -155,8 +182,9 @@ def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None
 def early_stop(events: EventWriter, patience: int) -> Any:
     """Return the callback that ends the training after `patience` evaluations without a lower loss.
 
-    EarlyStoppingCallback counts in the process: a resumed run would begin to count again (its state is only restored
-    with restore_callback_states_from_checkpoint). This one counts in the Trainer's log, which every checkpoint has.
+    EarlyStoppingCallback counts in the process: a resumed run would begin to count again (its state
+    is only restored with restore_callback_states_from_checkpoint). This one counts in the Trainer's
+    log, which every checkpoint has.
     """
     from transformers import TrainerCallback
 
@@ -176,6 +204,12 @@ def early_stop(events: EventWriter, patience: int) -> Any:
             control.should_training_stop = True
             if state.is_world_process_zero:
                 step, loss, waited = best
-                events.emit("early_stop", step=state.global_step, best_step=step, best_loss=loss, evaluations=waited)
+                events.emit(
+                    "early_stop",
+                    step=state.global_step,
+                    best_step=step,
+                    best_loss=loss,
+                    evaluations=waited,
+                )
 
     return EarlyStop()

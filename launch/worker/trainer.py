@@ -1,4 +1,6 @@
-"""The trainer of this process: its command line, running its unmodified script, and what its errors report."""
+"""The trainer of this process: its command line, running its unmodified script, and what its errors
+report.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class TrainerProgram:
         return Path(self.script or "").name
 
     def flag(self, name: str) -> str | None:
-        """Return the value of `--name VALUE` or `--name=VALUE`, or None; dashes equal underscores, the last wins."""
+        """Return the value of `--name VALUE` or `--name=VALUE`, or None; dashes equal underscores,
+        the last wins.
+        """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", dest="value")
         value: str | None = parser.parse_known_args(self.flags)[0].value
@@ -59,25 +63,34 @@ def run(trainer: TrainerProgram) -> None:
 
 
 def error_location(error: BaseException) -> Sequence[str]:
-    """Return up to three innermost frames of `error` as "file:line in function", innermost first."""
+    """Return up to three innermost frames of `error` as "file:line in function", innermost
+    first.
+    """
     innermost = list(traceback.walk_tb(error.__traceback__))[:-4:-1]
-    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in innermost]
+    return [
+        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in innermost
+    ]
 
 
 def error_chain(error: BaseException) -> list[dict[str, Any]]:
-    """Return the type and message of `error` and of the exceptions that led to it, the root first, whether each was
-    being handled when the next one was raised, and the packages whose code it passed through.
+    """Return the type and message of `error` and of the exceptions that led to it, the root first,
+    whether each was being handled when the next one was raised, and the packages whose code it
+    passed through.
 
-    These are those that Python prints: the `__cause__`, else the `__context__` unless it is suppressed.
+    These are those that Python prints: the `__cause__`, else the `__context__` unless it is
+    suppressed.
     """
     chain: list[tuple[BaseException, bool]] = []
     current: BaseException | None = error
     was_handled = False
     while current is not None and not any(item is current for item, _ in chain):
-        if type(current).__name__ != "RemoteTraceback":  # multiprocessing: the text of the same error's traceback
+        # multiprocessing: the text of the same error's traceback
+        if type(current).__name__ != "RemoteTraceback":
             chain.insert(0, (current, was_handled))
         was_handled = current.__cause__ is None
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = current.__cause__ or (
+            None if current.__suppress_context__ else current.__context__
+        )
     shown = chain if len(chain) <= _MOST_ERRORS else [chain[0], *chain[1 - _MOST_ERRORS :]]
     return [
         {
@@ -91,8 +104,12 @@ def error_chain(error: BaseException) -> list[dict[str, Any]]:
 
 
 def _packages(error: BaseException) -> list[str]:
-    """Return the top-level packages of the frames that an exception passed through, the innermost first."""
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    """Return the top-level packages of the frames that an exception passed through, the innermost
+    first.
+    """
+    modules = [
+        str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     return list(dict.fromkeys(module.partition(".")[0] for module in reversed(modules)))
 
 

@@ -1,4 +1,6 @@
-"""The rows that TRL's trainers get, loaded as TRL's scripts load them, and those held out for validation."""
+"""The rows that TRL's trainers get, loaded as TRL's scripts load them, and those held out for
+validation.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ _VALIDATION = "validation"
 
 
 def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
-    """Load what the flags name (trl/scripts/sft.py:86-101), or the option `mixture`, and keep the rows that the recipe
-    asks for.
+    """Load what the flags name (trl/scripts/sft.py:86-101), or the option `mixture`, and keep the
+    rows that the recipe asks for.
 
-    Options: `validation`, the share of the training rows that becomes the split "validation"; `subset`, what is trained
-    on of the rest, a share with a point or a count; with `verifier` the rows are prompts. Raises ValueError where the
-    data has no such rows.
+    Options: `validation`, the share of the training rows that becomes the split "validation";
+    `subset`, what is trained on of the rest, a share with a point or a count; with `verifier` the
+    rows are prompts. Raises ValueError where the data has no such rows.
     """
     from datasets import load_dataset
     from trl import get_dataset
@@ -32,7 +34,9 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
     if mixture.datasets:
         data = get_dataset(mixture)
     else:
-        data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+        data = load_dataset(
+            script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming
+        )
     name, split = script.dataset_name or "the mixture", script.dataset_train_split
     return _keep_rows(data, name, split, options)
 
@@ -43,13 +47,21 @@ def read_parts(text: str) -> list[MixturePart]:
 
 
 def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script: Any) -> Any:
-    """Load several data sets, and return their rows in order as one, under the split's name in `script`."""
+    """Load several data sets, and return their rows in order as one, under the split's name in
+    `script`.
+    """
     from datasets import DatasetDict, load_dataset
 
     trained, held_out = [], []
     for part in parts:
-        own = {name: value for name, value in options.items() if name != "validation" or part.holds_out == "split"}
-        data = _keep_rows(load_dataset(part.name), part.name, part.split, {**own, "subset": part.share})
+        own = {
+            name: value
+            for name, value in options.items()
+            if name != "validation" or part.holds_out == "split"
+        }
+        data = _keep_rows(
+            load_dataset(part.name), part.name, part.split, {**own, "subset": part.share}
+        )
         trained.append(data[part.split])
         if (part.holds_out == "staged" and _VALIDATION in data) or "validation" in own:
             held_out.append(data[_VALIDATION])
@@ -65,17 +77,29 @@ def join_rows(parts: Sequence[Any]) -> Any:
     from datasets import concatenate_datasets
 
     common = {*set.intersection(*(set(part.column_names) for part in parts)), "tools"}
-    parts = [part.select_columns([name for name in part.column_names if name in common]) for part in parts]
-    features = {name: feature for part in reversed(parts) for name, feature in part.features.items()}
+    parts = [
+        part.select_columns([name for name in part.column_names if name in common])
+        for part in parts
+    ]
+    features = {
+        name: feature for part in reversed(parts) for name, feature in part.features.items()
+    }
     try:
-        cast = [part.cast(type(part.features)({name: features[name] for name in part.features})) for part in parts]
+        cast = [
+            part.cast(type(part.features)({name: features[name] for name in part.features}))
+            for part in parts
+        ]
         return concatenate_datasets(cast)
     except (TypeError, ValueError) as error:  # pyarrow's errors too
-        raise ValueError(f"the data sets do not fit together: {str(error).splitlines()[0]}") from error
+        raise ValueError(
+            f"the data sets do not fit together: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def to_prompts(data: Any) -> Any:
-    """Return the rows with the column `prompt` that TRL reads: hub data has `messages`, as upstream's mixtures."""
+    """Return the rows with the column `prompt` that TRL reads: hub data has `messages`, as
+    upstream's mixtures.
+    """
 
     def convert(row: Mapping[str, Any]) -> dict[str, Any]:
         messages = list(row["messages"])
@@ -97,7 +121,9 @@ def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> 
     if validation is None and subset is None:
         return data
     if not isinstance(data, DatasetDict):
-        raise ValueError(f"{name} is streamed: its rows cannot be counted, nor some of them held out")
+        raise ValueError(
+            f"{name} is streamed: its rows cannot be counted, nor some of them held out"
+        )
     if validation is not None:
         rows = data[split]
         try:
@@ -105,18 +131,24 @@ def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> 
         except ValueError as error:
             raise ValueError(f"data.validation={float(validation):g}: {error}") from error
         data[split], data[_VALIDATION] = rows.select(kept), rows.select(held_out)
-        print(f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation", flush=True)
+        print(
+            f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation",
+            flush=True,
+        )
     if subset is not None:
         rows = data[split]
         data[split] = rows.select(subset_rows(subset, len(rows)))
-        print(f"launch: {name}: {len(rows)} -> {len(data[split])} rows (subset {subset})", flush=True)
+        print(
+            f"launch: {name}: {len(rows)} -> {len(data[split])} rows (subset {subset})", flush=True
+        )
     return data
 
 
 def subset_size(amount: str, rows: int) -> int:
     """Return how many of `rows` rows a mixer amount takes: "0.25" is a fraction, "512" a count.
 
-    As open_instruct/dataset_transformation.py:2343 and :2360-2365 at the pin, where "1" is one row and "1.0" is all.
+    As open_instruct/dataset_transformation.py:2343 and :2360-2365 at the pin, where "1" is one row
+    and "1.0" is all.
     Raises ValueError if `amount` is not a positive number or selects no rows.
     """
     size = int(float(amount) * rows) if "." in amount else int(amount)
@@ -126,10 +158,12 @@ def subset_size(amount: str, rows: int) -> int:
 
 
 def subset_rows(amount: str, rows: int) -> list[int]:
-    """Return the row numbers that `amount` takes of `rows` rows, in order; a larger amount first repeats all rows.
+    """Return the row numbers that `amount` takes of `rows` rows, in order; a larger amount first
+    repeats all rows.
 
-    As open_instruct/dataset_transformation.py:1916-1943 at the pin: the rest is drawn without replacement with a
-    fixed seed. Needs numpy, as every trainer does. Raises ValueError as `subset_size` does.
+    As open_instruct/dataset_transformation.py:1916-1943 at the pin: the rest is drawn without
+    replacement with a fixed seed. Needs numpy, as every trainer does. Raises ValueError as
+    `subset_size` does.
     """
     import numpy
 
@@ -141,7 +175,9 @@ def subset_rows(amount: str, rows: int) -> list[int]:
 
 
 def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
-    """Return the numbers of the rows to train on and of those held out. Raises ValueError if either has none."""
+    """Return the numbers of the rows to train on and of those held out. Raises ValueError if either
+    has none.
+    """
     hashes = [hash_row(json.dumps(row, sort_keys=True, default=str).encode()) for row in rows]
     limit = choose_limit(hashes, share)
     held_out = [number for number, value in enumerate(hashes) if value <= limit]

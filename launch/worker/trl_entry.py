@@ -1,9 +1,10 @@
-"""Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this entry has chosen.
+"""Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this
+entry has chosen.
 
-What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the worker's
-command line sets, in `entry_class` and in trl_rlvr.py.
-Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments. The
-one exception is `use_staged_form`.
+What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the
+worker's command line sets, in `entry_class` and in trl_rlvr.py. Nothing of TRL is replaced: its
+trainers are subclassed, and get their model, tokenizer and callbacks as arguments. The one
+exception is `use_staged_form`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SCRIPTS = {
     "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
     "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
 }
-_DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: these need device_map=None
+# trl/trainer/dpo_trainer.py:570: these need device_map=None
+_DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
 
 
 class EntryError(RuntimeError):
@@ -54,9 +56,14 @@ class Job:
 
 
 def main(
-    program: TrainerProgram, options: Mapping[str, str], events: EventWriter, allowed: Collection[str] = ()
+    program: TrainerProgram,
+    options: Mapping[str, str],
+    events: EventWriter,
+    allowed: Collection[str] = (),
 ) -> None:
-    """Train, and save the model. Raises EntryError, VerifierError, UnmetExpectation, and whatever TRL raises."""
+    """Train, and save the model. Raises EntryError, VerifierError, UnmetExpectation, and whatever
+    TRL raises.
+    """
     job = _parse(program, options, events, allowed)
     if "preview" in options:
         from . import trl_preview
@@ -65,7 +72,8 @@ def main(
         return
     args, script = job.args, job.script
     trainer = _build(job)
-    if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):  # packed rows are not samples
+    # packed rows are not samples
+    if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
     if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
         _ignore_bias_buffers(trainer.model)
@@ -78,12 +86,21 @@ def main(
         trainer.end()
 
 
-def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWriter, allowed: Collection[str]) -> Job:
-    """Check TRL's version and parse the flags as its script does (trl/scripts/sft.py:75-84, :150-154)."""
+def _parse(
+    program: TrainerProgram,
+    options: Mapping[str, str],
+    events: EventWriter,
+    allowed: Collection[str],
+) -> Job:
+    """Check TRL's version and parse the flags as its script does (trl/scripts/sft.py:75-84,
+    :150-154).
+    """
     import trl
 
     if ".".join(trl.__version__.split(".")[:2]) != TRL:
-        raise EntryError(f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed")
+        raise EntryError(
+            f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed"
+        )
     config, trainer = SCRIPTS[str(program.module)]
     classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
     script, args, model, mixture = trl.TrlParser(classes).parse_args_and_config(
@@ -129,9 +146,14 @@ def _build(job: Job) -> Any:
     every = _count_of("samples", options) if "samples" in options else None
     if "verifier" in options:
         option = decode(VerifierOption, options["verifier"])
-        prompt_lengths(train["prompt"], start["processing_class"], option.window, args.max_completion_length)
+        prompt_lengths(
+            train["prompt"], start["processing_class"], option.window, args.max_completion_length
+        )
         scorer = trl_rlvr.Scorer(option, train, job.events)
-        start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
+        start["reward_funcs"], args.reward_weights = (
+            scorer.reward_functions(),
+            list(scorer.weights.values()),
+        )
         entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
         entry = trl_samples.sampling_class(entry, every, entry.sample)
     elif every:
@@ -139,7 +161,9 @@ def _build(job: Job) -> Any:
         longest = (getattr(args, "max_length", None) or 1024) // 2
         if prompts := trl_samples.find_prompts(held_out, start["processing_class"], longest):
             entry = trl_samples.sampling_class(
-                entry, every, lambda trainer: trl_samples.answer_prompts(trainer, prompts, job.events)
+                entry,
+                every,
+                lambda trainer: trl_samples.answer_prompts(trainer, prompts, job.events),
             )
         else:
             job.events.warn("recipe.sample_every: the rows have no prompts to answer")
@@ -161,22 +185,27 @@ def _build(job: Job) -> Any:
 def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
     """Return a subclass of TRL's trainer `base` with what launch changes in it.
 
-    Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore it
-    (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when the data is prepared;
-    `truncates` says so, and the trainer is then built without a length. Raises EntryError if nothing would truncate.
+    Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore
+    it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when
+    the data is prepared; `truncates` says so, and the trainer is then built without a length.
+    Raises EntryError if nothing would truncate.
 
-    Resuming: transformers checks for the end after a step only (trainer.py:1963), so that a run which resumes from the
-    checkpoint of its last step would train one more.
+    Resuming: transformers checks for the end after a step only (trainer.py:1963), so that a run
+    which resumes from the checkpoint of its last step would train one more.
 
-    The last evaluation: the model is saved before it, since an evaluation can fail. It is saved again if the best
-    checkpoint takes its place.
+    The last evaluation: the model is saved before it, since an evaluation can fail. It is saved
+    again if the best checkpoint takes its place.
 
-    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside autocast.
+    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside
+    autocast.
     """
     limit = getattr(args, "max_length", None)
     flattens = bool(getattr(args, "padding_free", False) and not getattr(args, "packing", True))
     if flattens and (limit is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset")):
-        raise EntryError("padding_free needs a max_length, and data that the trainer prepares: nothing else truncates")
+        raise EntryError(
+            "padding_free needs a max_length, and data that the trainer prepares: nothing else "
+            "truncates"
+        )
 
     class Entry(base):  # type: ignore[misc]
         truncates = flattens
@@ -184,21 +213,26 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
         _trained_batch: contextlib.ExitStack  # of the micro batch that is trained
         _saved: tuple[int, bool] | None = None
 
-        def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+        def _prepare_dataset(
+            self, dataset: Any, processing_class: Any, args: Any, *more: Any
+        ) -> Any:
             if flattens:
                 args = copy.copy(args)
                 args.max_length = limit
             return super()._prepare_dataset(dataset, processing_class, args, *more)
 
         def training_step(self, *arguments: Any, **options: Any) -> Any:
-            """Run a micro batch forward and backward; with checkpointing the backward pass repeats the casts.
+            """Run a micro batch forward and backward; with checkpointing the backward pass repeats
+            the casts.
 
             From the loss on they are left out: what is generated for it runs outside autocast.
             """
             if self._skips_casts is None:
                 self._skips_casts = skips_input_casts(self.model, self.accelerator)
                 if self._skips_casts:
-                    events.emit("evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT)
+                    events.emit(
+                        "evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT
+                    )
             with contextlib.ExitStack() as self._trained_batch:
                 return super().training_step(*arguments, **options)
 
@@ -222,9 +256,15 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
                 self.save_model(self.args.output_dir)
 
         def _run_epoch(self, *arguments: Any, **options: Any) -> Any:
-            if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
+            if (
+                self.state.global_step < self.state.max_steps
+                and not self.control.should_training_stop
+            ):
                 return super()._run_epoch(*arguments, **options)
-            print(f"launch: all steps are done ({self.state.global_step}); the model is saved", flush=True)
+            print(
+                f"launch: all steps are done ({self.state.global_step}); the model is saved",
+                flush=True,
+            )
             self.control.should_training_stop = True
             return None
 
@@ -232,23 +272,28 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
 
 
 def load_tokenizer(job: Job) -> Any:
-    """Load the tokenizer that TRL's trainers would, or an adapter's own, and set the template of the options."""
+    """Load the tokenizer that TRL's trainers would, or an adapter's own, and set the template of
+    the options.
+    """
     from transformers import AutoProcessor, AutoTokenizer
 
     model, args = job.model.model_name_or_path, job.args
     auto = AutoTokenizer if is_adapter(model) else AutoProcessor
     revision = (args.model_init_kwargs or {}).get("revision")
-    tokenizer = auto.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
+    tokenizer = auto.from_pretrained(
+        model, revision=revision, trust_remote_code=args.trust_remote_code
+    )
     if "chat_template" in job.options:
         tokenizer.chat_template = Path(job.options["chat_template"]).read_text(encoding="utf-8")
     return tokenizer
 
 
 def use_staged_form(template: Path) -> None:
-    """Have TRL compute the loss with the form with marks that lies beside the template's file, if there is one.
+    """Have TRL compute the loss with the form with marks that lies beside the template's file, if
+    there is one.
 
-    TRL finds this form by the text that its own version has (trl/trainer/sft_trainer.py:942). A run goes on with the
-    texts that it began with: where they are this version's, nothing is replaced.
+    TRL finds this form by the text that its own version has (trl/trainer/sft_trainer.py:942). A run
+    goes on with the texts that it began with: where they are this version's, nothing is replaced.
     """
     from trl.trainer import sft_trainer
 
@@ -260,7 +305,9 @@ def use_staged_form(template: Path) -> None:
 
     @replaces(sft_trainer, "get_training_chat_template")
     def choose_form(choose: Any, tokenizer: Any, *arguments: Any, **options: Any) -> Any:
-        return marked if tokenizer.chat_template == plain else choose(tokenizer, *arguments, **options)
+        return (
+            marked if tokenizer.chat_template == plain else choose(tokenizer, *arguments, **options)
+        )
 
 
 def _holds_text(path: Path, other: Path) -> bool:
@@ -269,7 +316,9 @@ def _holds_text(path: Path, other: Path) -> bool:
 
 def is_adapter(folder: str) -> bool:
     """Whether the folder holds an adapter and no whole model."""
-    return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+    return (
+        Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+    )
 
 
 def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: Any) -> Any:
@@ -291,7 +340,9 @@ def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: 
     plugin = args.deepspeed_plugin
     # as TRL for a new adapter: ZeRO-3 needs one type (trl/trainer/sft_trainer.py:844)
     one_type = plugin is not None and plugin.zero_stage == 3 and quantization_config is None
-    return PeftModel.from_pretrained(base, model, is_trainable=True, autocast_adapter_dtype=not one_type)
+    return PeftModel.from_pretrained(
+        base, model, is_trainable=True, autocast_adapter_dtype=not one_type
+    )
 
 
 def _count_of(name: str, options: Mapping[str, str]) -> int:

@@ -1,4 +1,6 @@
-"""What a plan knows of the entry over TRL: its version, its options, and what is in the values of those in JSON."""
+"""What a plan knows of the entry over TRL: its version, its options, and what is in the values of
+those in JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
     {
         "validation": Option("holds out this share of data that launch has not split itself"),
         # after the validation rows are held out, since it may repeat rows
-        "subset": Option("trains on this share or number of rows: those that open-instruct would take"),
+        "subset": Option(
+            "trains on this share or number of rows: those that open-instruct would take"
+        ),
         "mixture": Option("trains on these data sets, each with its share of rows, in JSON"),
-        "chat_template": Option("sets the template of this file, for a trainer without a flag for it"),
+        "chat_template": Option(
+            "sets the template of this file, for a trainer without a flag for it"
+        ),
         "continue_adapter": Option(
             "goes on with the adapter that the model's folder holds, on its base; "
             "DPO's reference is a frozen copy of it",
@@ -33,12 +39,18 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
         "early_stop": Option("ends after this many evaluations without a lower loss"),
         "samples": Option("answers three fixed prompts every so many steps (RLVR: records ten)"),
         "verifier": Option("rewards completions by these verifiers, weighted, in JSON"),
-        "lengths": Option("writes the lengths of the tokenised samples to this file, for the next plan"),
-        "preview": Option("hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
+        "lengths": Option(
+            "writes the lengths of the tokenised samples to this file, for the next plan"
+        ),
+        "preview": Option(
+            "hands the tokenised samples over, as this file requests, and ends before a model is "
+            "loaded"
+        ),
     }
 )
 
-HoldsOut = Literal["split", "staged", "none"]  # for validation: a share as it is loaded; a split of the folder; nothing
+# for validation: a share as it is loaded; a split of the folder; nothing
+HoldsOut = Literal["split", "staged", "none"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,9 @@ class MixturePart:
     holds_out: HoldsOut
 
 
-BY_ROW = "rows"  # the verifier in the option `verifier`: each row names its own in the column `dataset`
+BY_ROW = (
+    "rows"  # the verifier in the option `verifier`: each row names its own in the column `dataset`
+)
 
 
 @dataclass(frozen=True)
@@ -61,10 +75,14 @@ class VerifierOption:
     verifiers: Mapping[str, float]  # name -> weight
     seconds: float  # of a call
     window: int  # tokens of a prompt and its response
-    truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
+    truncated_reward: float | None = (
+        None  # of a completion without an end; None: the verifiers score it
+    )
 
     def names_in(self, datasets: Iterable[object]) -> dict[str, float]:
-        """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
+        """Return the verifiers with their weights, `rows` replaced by those that the column
+        `dataset` names.
+        """
         names = dict(self.verifiers)
         if BY_ROW not in names:
             return names

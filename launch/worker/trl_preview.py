@@ -1,4 +1,6 @@
-"""Hands over the samples as TRL prepares them, and ends before a model is loaded (`launch preview`, `launch check`)."""
+"""Hands over the samples as TRL prepares them, and ends before a model is loaded (`launch preview`,
+`launch check`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
 def hand_over(job: trl_entry.Job) -> None:
-    """Prepare the data with the job's trainer, write what the request asks for, and exit with code 0."""
+    """Prepare the data with the job's trainer, write what the request asks for, and exit with code
+    0.
+    """
     import datasets
 
     request = samples.Request.read(job.options["preview"])
@@ -31,11 +35,18 @@ def hand_over(job: trl_entry.Job) -> None:
         parts = trl_data.read_parts(job.options["mixture"])
     sets = [_read_part(part, request, script.dataset_config) for part in parts]
     data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
-    preview = _preview_class(job, replace(request, starts=tuple(accumulate(map(len, sets), initial=0))[:-1]))
+    preview = _preview_class(
+        job, replace(request, starts=tuple(accumulate(map(len, sets), initial=0))[:-1])
+    )
     if preview.truncates:
         args.max_length = None
     tokenizer = trl_entry.load_tokenizer(job)
-    preview(model=_create_empty_model(model, args), args=args, train_dataset=data, processing_class=tokenizer)
+    preview(
+        model=_create_empty_model(model, args),
+        args=args,
+        train_dataset=data,
+        processing_class=tokenizer,
+    )
 
 
 def _read_part(part: MixturePart, request: samples.Request, config: str | None) -> Any:
@@ -47,7 +58,9 @@ def _read_part(part: MixturePart, request: samples.Request, config: str | None) 
 
 
 def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
-    """Return the entry's trainer, which prepares every sample at its whole length, and ends where it would be built."""
+    """Return the entry's trainer, which prepares every sample at its whole length, and ends where
+    it would be built.
+    """
     from transformers import Trainer
 
     class Ending(Trainer):  # type: ignore[misc]
@@ -64,7 +77,9 @@ def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
     entry = trl_entry.entry_class(base, args, job.events)
 
     class Preview(entry, Ending):  # type: ignore[misc, valid-type]
-        def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+        def _prepare_dataset(
+            self, dataset: Any, processing_class: Any, args: Any, *more: Any
+        ) -> Any:
             self.source = dataset
             if more[:1] and isinstance(more[0], bool):
                 more = (False, *more[1:])  # SFT's packing is done afterwards
@@ -77,7 +92,10 @@ def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
             except RuntimeError as error:
                 if _NO_ASSISTANT not in str(error):
                     raise
-                refusal = {"message": str(error).partition(". ")[0], "row": _find_refused(prepare, dataset)}
+                refusal = {
+                    "message": str(error).partition(". ")[0],
+                    "row": _find_refused(prepare, dataset),
+                }
                 samples.SampleReport(request, processing_class).write(refusal=refusal)
                 sys.exit(0)
             return self.prepared
@@ -103,8 +121,14 @@ def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> 
     columns = trainer.prepared.column_names
     is_pairs = "prompt_ids" in columns
     if not is_pairs and "labels" not in columns:
-        raise trl_entry.EntryError(f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown")
-    cut = slice(-args.max_length, None) if args.truncation_mode == "keep_end" else slice(None, args.max_length)
+        raise trl_entry.EntryError(
+            f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown"
+        )
+    cut = (
+        slice(-args.max_length, None)
+        if args.truncation_mode == "keep_end"
+        else slice(None, args.max_length)
+    )
     report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
     used = []
     for number, (source, whole) in enumerate(zip(trainer.source, trainer.prepared, strict=True)):
@@ -116,22 +140,34 @@ def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> 
             sides = _pair_sides(source, row, collator)
         else:
             row = {name: whole[name][cut] for name in ("input_ids", "labels")}
-            kept = getattr(args, "packing", False) or any(label != MASKED for label in row["labels"])
+            kept = getattr(args, "packing", False) or any(
+                label != MASKED for label in row["labels"]
+            )
             loss = samples.loss_of_labels(row["labels"])
-            sides = [samples.TokenizedSide("messages", source["messages"], row["input_ids"], loss, source.get("tools"))]
+            sides = [
+                samples.TokenizedSide(
+                    "messages", source["messages"], row["input_ids"], loss, source.get("tools")
+                )
+            ]
         report.add(sides, kept=kept, limit=args.max_length)
         if kept:
             used.append(row)
     if getattr(args, "packing", False):
         used = _pack(trainer.prepared, args)
     batch = collator(used[: request.per_device]) if used else None
-    report.write(batch=samples.describe_batch(batch, tokenizer.pad_token_id) if batch is not None else None)
+    report.write(
+        batch=samples.describe_batch(batch, tokenizer.pad_token_id) if batch is not None else None
+    )
 
 
 def _pack(prepared: Any, args: Any) -> list[Any]:
     from trl import pack_dataset
 
-    return list(pack_dataset(prepared.select_columns(["input_ids", "labels"]), args.max_length, args.packing_strategy))
+    return list(
+        pack_dataset(
+            prepared.select_columns(["input_ids", "labels"]), args.max_length, args.packing_strategy
+        )
+    )
 
 
 def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
@@ -152,6 +188,8 @@ def _create_empty_model(name: str, args: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     revision = args.model_init_kwargs.get("revision")
-    config = AutoConfig.from_pretrained(read_base(name), revision=revision, trust_remote_code=args.trust_remote_code)
+    config = AutoConfig.from_pretrained(
+        read_base(name), revision=revision, trust_remote_code=args.trust_remote_code
+    )
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=args.trust_remote_code)

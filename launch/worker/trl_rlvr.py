@@ -1,10 +1,12 @@
-"""RLVR with TRL's GRPOTrainer: rewards from verifiers, the sampling proof of the start model, and what is recorded.
+"""RLVR with TRL's GRPOTrainer: rewards from verifiers, the sampling proof of the start model, and
+what is recorded.
 
-Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `reward_functions` are what TRL takes as rewards.
+Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `reward_functions` are what TRL
+takes as rewards.
 
-A run shows whose weights sample, how often each prompt, against which reference, and that the rewards that it trains on
-are those that the verifiers returned; once in an attempt each: the weights after an update, the others with the first
-step.
+A run shows whose weights sample, how often each prompt, against which reference, and that the
+rewards that it trains on are those that the verifiers returned; once in an attempt each: the
+weights after an update, the others with the first step.
 """
 
 from __future__ import annotations
@@ -34,14 +36,21 @@ class Scorer:
     """Scores completions with the verifiers of a run."""
 
     def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
-        self.weights: Mapping[str, float] = option.names_in(data["dataset"] if BY_ROW in option.verifiers else ())
+        self.weights: Mapping[str, float] = option.names_in(
+            data["dataset"] if BY_ROW in option.verifiers else ()
+        )
         self.process = VerifierProcess(list(self.weights), option.seconds)  # it ends with this one
         self._option, self._events = option, events
-        self.end_ids: frozenset[int] = frozenset()  # the tokens that end a completion, once the model is there
-        self.returned: list[list[float | None]] = []  # of each verifier, for the completions scored last
+        # the tokens that end a completion, once the model is there
+        self.end_ids: frozenset[int] = frozenset()
+        self.returned: list[
+            list[float | None]
+        ] = []  # of each verifier, for the completions scored last
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
-        """Return one function a verifier, so that TRL logs each one's mean: None for rows of another verifier."""
+        """Return one function a verifier, so that TRL logs each one's mean: None for rows of
+        another verifier.
+        """
         return [self._reward_function(name) for name in self.weights]
 
     def _reward_function(self, name: str) -> Callable[..., list[float | None]]:
@@ -53,11 +62,16 @@ class Scorer:
             **columns: Any,
         ) -> list[float | None]:
             lists = {key: values for key, values in columns.items() if isinstance(values, list)}
-            rows = [{key: values[number] for key, values in lists.items()} for number in range(len(prompts))]
+            rows = [
+                {key: values[number] for key, values in lists.items()}
+                for number in range(len(prompts))
+            ]
             answers = zip(prompts, completions, completion_ids, rows, strict=True)
             outcomes = [self._score(name, *answer) for answer in answers]
             # TRL averages over the functions, and over the ranks
-            log_metric("verifier_seconds", sum(outcome.seconds for outcome in outcomes) * len(self.weights))
+            log_metric(
+                "verifier_seconds", sum(outcome.seconds for outcome in outcomes) * len(self.weights)
+            )
             calls = [outcome for outcome in outcomes if outcome.seconds]
             for outcome in calls:
                 log_metric("verifier_failures", float(outcome.failure is not None))
@@ -70,7 +84,9 @@ class Scorer:
         reward.__name__ = name.rpartition(":")[2]
         return reward
 
-    def _score(self, name: str, prompt: Any, completion: Any, ids: Sequence[int], row: Mapping[str, Any]) -> Outcome:
+    def _score(
+        self, name: str, prompt: Any, completion: Any, ids: Sequence[int], row: Mapping[str, Any]
+    ) -> Outcome:
         option = self._option
         if not option.judges(name, row):
             return Outcome(None)
@@ -85,7 +101,8 @@ def text_of(completion: Any) -> str:
 
 
 def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves and records RLVR.
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves and
+    records RLVR.
 
     `sample` is for `launch.worker.trl_samples.sampling_class`.
     """
@@ -104,27 +121,42 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             }
 
         def sample(self) -> dict[str, float]:
-            """Record completions, and judge those of the start model: a reward that never differs teaches nothing, nor
-            do answers without an end."""
+            """Record completions, and judge those of the start model: a reward that never differs
+            teaches nothing, nor do answers without an end.
+            """
             if self.state.global_step:
                 self._sample(_RECORDED)
                 return {}
             metrics = self._sample(PROMPTS_SAMPLED)
             without = metrics["frac_reward_zero_std"]
             cut_off, reward = metrics["completions/clipped_ratio"], metrics["reward"]
-            groups = f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
-            note = f"groups in which completions earn different rewards; the mean reward is {reward:.3g}"
+            groups = (
+                f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
+            )
+            note = (
+                "groups in which completions earn different rewards; the mean reward is "
+                f"{reward:.3g}"
+            )
             varied = Evidence("reward_variance", f"{1 - without:.0%} of groups", groups, note=note)
-            ends = Evidence("complete_answers", f"{1 - cut_off:.0%}", groups, note="the others reach the length limit")
-            judged = [varied.judge("above 0%", without < 1.0), ends.judge("above 10%", cut_off < MOST_CUT_OFF)]
+            ends = Evidence(
+                "complete_answers",
+                f"{1 - cut_off:.0%}",
+                groups,
+                note="the others reach the length limit",
+            )
+            judged = [
+                varied.judge("above 0%", without < 1.0),
+                ends.judge("above 10%", cut_off < MOST_CUT_OFF),
+            ]
             report_evidence(judged, allowed, events)
             return {}
 
         def _sample(self, count: int) -> dict[str, float]:
-            """Sample the first `count` prompts, record the completions of ten, and return the mean metrics.
+            """Sample the first `count` prompts, record the completions of ten, and return the mean
+            metrics.
 
-            As a step does it, a generation batch at a time, over all ranks; the random numbers of the training, its
-            metrics and its logged completions stay as they are.
+            As a step does it, a generation batch at a time, over all ranks; the random numbers of
+            the training, its metrics and its logged completions stay as they are.
             """
             import torch
 
@@ -134,11 +166,15 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             samples += samples[: -len(samples) % size]  # whole batches
             logs, metrics = self._logs, self._metrics["eval"]
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-            self._logs = {name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs}
+            self._logs = {
+                name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs
+            }
             self.model.eval()
             with torch.random.fork_rng(devices=devices):
                 for start in range(0, len(samples), size):
-                    with self.accelerator.split_between_processes(samples[start : start + size]) as own:
+                    with self.accelerator.split_between_processes(
+                        samples[start : start + size]
+                    ) as own:
                         self._generate_and_score_completions(own)
             self.model.train()
             self._record_completions()
@@ -152,14 +188,26 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             if not self.accelerator.is_main_process:
                 return
             logged = self._logs
-            for number in range(0, min(len(logged["prompt"]), _RECORDED * self.num_generations), self.num_generations):
+            for number in range(
+                0,
+                min(len(logged["prompt"]), _RECORDED * self.num_generations),
+                self.num_generations,
+            ):
                 scores = {name: values[number] for name, values in logged["rewards"].items()}
                 rewards = {name: score for name, score in scores.items() if not math.isnan(score)}
                 answer = text_of(logged["completion"][number])
-                send_completion(events, self.state.global_step, logged["prompt"][number], answer, rewards=rewards)
+                send_completion(
+                    events,
+                    self.state.global_step,
+                    logged["prompt"][number],
+                    answer,
+                    rewards=rewards,
+                )
 
         def _show(self, what: str, value: str, how: str) -> None:
-            report_evidence([Evidence(what, value, how).compare(self._unshown.pop(what))], allowed, events)
+            report_evidence(
+                [Evidence(what, value, how).compare(self._unshown.pop(what))], allowed, events
+            )
 
         def _is_due(self, what: str) -> bool:
             return bool(self.model.training) and what in self._unshown
@@ -167,31 +215,52 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
         def train(self, *arguments: Any, **options: Any) -> Any:
             result = super().train(*arguments, **options)
             none = "no such step in this attempt"  # no step was left, or none after an update
-            rest = [Evidence(what, "not sampled", none).judge(value, True) for what, value in self._unshown.items()]
+            rest = [
+                Evidence(what, "not sampled", none).judge(value, True)
+                for what, value in self._unshown.items()
+            ]
             report_evidence(rest, allowed, events)
             return result
 
         def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
-            """Time it, and keep the mode: continuous batching leaves the model training, so that an evaluation's
-            metrics would be those of the training (trl/trainer/grpo_trainer.py:1812)."""
+            """Time it, and keep the mode: continuous batching leaves the model training, so that an
+            evaluation's metrics would be those of the training (trl/trainer/grpo_trainer.py:1812).
+            """
             from torch.nn.modules.module import register_module_forward_pre_hook
 
             training, began = self.model.training, time.perf_counter()
-            places: dict[int, int] = {}  # of the data of all parameters that are called, by their ids
+            places: dict[
+                int, int
+            ] = {}  # of the data of all parameters that are called, by their ids
             is_due = self._is_due("sampler_weights") and self.state.global_step > 0
             if is_due:
                 hook = register_module_forward_pre_hook(
-                    lambda module, _: places.update({id(own): own.data_ptr() for own in module.parameters(False)})
+                    lambda module, _: places.update(
+                        {id(own): own.data_ptr() for own in module.parameters(False)}
+                    )
                 )
             result = super()._generate_single_turn(*arguments, **options)
             self.model.train(training)
-            self._metrics["train" if training else "eval"]["generation_seconds"].append(time.perf_counter() - began)
+            self._metrics["train" if training else "eval"]["generation_seconds"].append(
+                time.perf_counter() - began
+            )
             if is_due:
                 hook.remove()
-                trained = [own for own in self.accelerator.unwrap_model(self.model).parameters() if own.requires_grad]
-                held = set(places.values())  # ZeRO-3 leaves a parameter without data between two calls
-                shared = sum(own.data_ptr() in held if own.numel() else id(own) in places for own in trained)
-                value = "trained" if shared == len(trained) else f"{shared} of {len(trained)} trained tensors"
+                trained = [
+                    own
+                    for own in self.accelerator.unwrap_model(self.model).parameters()
+                    if own.requires_grad
+                ]
+                # ZeRO-3 leaves a parameter without data between two calls
+                held = set(places.values())
+                shared = sum(
+                    own.data_ptr() in held if own.numel() else id(own) in places for own in trained
+                )
+                value = (
+                    "trained"
+                    if shared == len(trained)
+                    else f"{shared} of {len(trained)} trained tensors"
+                )
                 self._show("sampler_weights", value, "the storage of what sampled after an update")
             return result
 
@@ -201,10 +270,19 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             if self._is_due("rewards"):
                 self._show_groups(prompts)
                 first = self.accelerator.process_index * len(prompts)
-                scores = [[math.nan if score is None else score for score in column] for column in scorer.returned]
+                scores = [
+                    [math.nan if score is None else score for score in column]
+                    for column in scorer.returned
+                ]
                 own = rewards[first : first + len(prompts)]
-                same = len(scores) == own.shape[1] and own.allclose(own.new_tensor(scores).T, equal_nan=True)
-                self._show("rewards", "the verifiers'" if same else "others", "the first step's, compared one by one")
+                same = len(scores) == own.shape[1] and own.allclose(
+                    own.new_tensor(scores).T, equal_nan=True
+                )
+                self._show(
+                    "rewards",
+                    "the verifiers'" if same else "others",
+                    "the first step's, compared one by one",
+                )
             return rewards
 
         def _show_groups(self, prompts: list[Any]) -> None:
@@ -214,7 +292,9 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             groups = [texts[first : first + size] for first in range(0, len(texts), size)]
             whole = all(group.count(group[0]) == size for group in groups)
             how = f"{len(groups)} groups of the first step, over all ranks"
-            self._show("samples_per_prompt", str(size) if whole else "groups of several prompts", how)
+            self._show(
+                "samples_per_prompt", str(size) if whole else "groups of several prompts", how
+            )
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             output = super()._generate_and_score_completions(inputs)

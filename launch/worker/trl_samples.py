@@ -1,6 +1,7 @@
 """What a model writes while TRL trains it: answers to a few fixed prompts, sent as events.
 
-SFT and DPO: `answer_prompts`, for recipe.sample_every. RLVR samples by its own rollouts (trl_rlvr.py).
+SFT and DPO: `answer_prompts`, for recipe.sample_every. RLVR samples by its own rollouts
+(trl_rlvr.py).
 """
 
 from __future__ import annotations
@@ -18,29 +19,40 @@ _TOKENS = 128  # of an answer at most
 _TEXT = 600  # characters of a recorded prompt or completion
 
 
-def send_completion(events: EventWriter, step: int, prompt: Any, completion: str, **more: Any) -> None:
+def send_completion(
+    events: EventWriter, step: int, prompt: Any, completion: str, **more: Any
+) -> None:
     """Send one completion of a prompt, which is a text or a conversation."""
     asked = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
-    events.emit("completion", step=step, prompt=asked[:_TEXT], completion=completion[:_TEXT], **more)
+    events.emit(
+        "completion", step=step, prompt=asked[:_TEXT], completion=completion[:_TEXT], **more
+    )
 
 
 def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
-    """Return the first conversations, without their last answers, of up to `longest` tokens; none of bare texts."""
+    """Return the first conversations, without their last answers, of up to `longest` tokens; none
+    of bare texts.
+    """
     found: list[Any] = []
     for row in islice(rows, 100):
         whole = row.get("messages") or row.get("chosen")
         prompt = row.get("prompt") or (whole[:-1] if isinstance(whole, list) else None)
         prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        if prompt and len(found) < _PROMPTS and encode(tokenizer, prompt)["input_ids"].shape[1] <= longest:
+        if (
+            prompt
+            and len(found) < _PROMPTS
+            and encode(tokenizer, prompt)["input_ids"].shape[1] <= longest
+        ):
             found.append(prompt)
     return found
 
 
 def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[str, float]]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that calls `sample(trainer)`.
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that calls
+    `sample(trainer)`.
 
-    Before the first step, after each `every` steps, without it in the middle, and after the last one. It leaves the
-    training's random numbers as they are, and returns metrics of the step.
+    Before the first step, after each `every` steps, without it in the middle, and after the last
+    one. It leaves the training's random numbers as they are, and returns metrics of the step.
     """
 
     class Sampling(entry):  # type: ignore[misc]
@@ -52,7 +64,11 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
 
         def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
             step, last = self.state.global_step, self.state.max_steps
-            if self.model.training and "loss" in logs and (step % (every or -(-last // 2)) == 0 or step >= last):
+            if (
+                self.model.training
+                and "loss" in logs
+                and (step % (every or -(-last // 2)) == 0 or step >= last)
+            ):
                 began = time.perf_counter()
                 logs.update(sample(self), sample_seconds=time.perf_counter() - began)
             super().log(logs, *arguments, **options)
@@ -63,21 +79,30 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
 def answer_prompts(
     trainer: Any, prompts: Sequence[Sequence[Mapping[str, str]]], events: EventWriter
 ) -> dict[str, float]:
-    """Send answers with the most likely token each time; all ranks generate, since a shard of the weights may be on
-    each."""
+    """Send answers with the most likely token each time; all ranks generate, since a shard of the
+    weights may be on each.
+    """
     import torch
     from trl.models.utils import unwrap_model_for_generation
 
     tokenizer: Any = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     trainer.model.eval()
     try:
-        with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, torch.no_grad():
+        with (
+            unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model,
+            torch.no_grad(),
+        ):
             context = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-            answers = [write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context) for each in prompts]
+            answers = [
+                write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context)
+                for each in prompts
+            ]
     finally:
         trainer.model.train()
     if trainer.accelerator.is_main_process:
         for prompt, answer in zip(prompts, answers, strict=True):
             send_completion(events, trainer.state.global_step, prompt, answer["text"])
-    tokens, ended = (sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished"))
+    tokens, ended = (
+        sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished")
+    )
     return {"sample_tokens": tokens, "sample_ended": ended}

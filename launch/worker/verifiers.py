@@ -1,8 +1,8 @@
 """Verifiers: functions that score an answer, and the process of its own in which they are called.
 
-A call runs in a thread of a child process, as GRPO implementations call their rewards, so that a verifier which hangs
-is killed with everything that it started, and one that prints, exits or needs a signal handler can't harm the trainer.
-`main` is that child.
+A call runs in a thread of a child process, as GRPO implementations call their rewards, so that a
+verifier which hangs is killed with everything that it started, and one that prints, exits or needs
+a signal handler can't harm the trainer. `main` is that child.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Outcome:
 
     score: float | None  # None: the verifier does not judge this answer; 0 after a failure
     seconds: float = 0.0
-    failure: str | None = None  # "raised ValueError: ...", "returned nan", "did not answer within 10 s", ...
+    failure: str | None = (
+        None  # "raised ValueError: ...", "returned nan", "did not answer within 10 s", ...
+    )
     printed: str | None = None  # the beginning of what it printed
 
 
@@ -57,8 +59,10 @@ class Call:
 
 
 def _math(completion: str, truth: str) -> float:
-    """Compare as mathematics (math-verify): `1+x` is `x+1`. What is boxed or called the answer, else the last number or
-    expression, counts; two boxes are one answer with two values, which is wrong."""
+    """Compare as mathematics (math-verify): `1+x` is `x+1`. What is boxed or called the answer,
+    else the last number or expression, counts; two boxes are one answer with two values, which is
+    wrong.
+    """
     from math_verify import parse, verify
 
     boxed = truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}"
@@ -67,10 +71,12 @@ def _math(completion: str, truth: str) -> float:
 
 
 def _ifeval(completion: str, truth: str) -> float:
-    """Return the share of the row's instructions that the answer follows; an empty one follows none.
+    """Return the share of the row's instructions that the answer follows; an empty one follows
+    none.
 
-    `truth` has `instruction_id` and `kwargs`, both lists, which lm-eval checks strictly, or as in the mixture of Tulu 3
-    `func_name` and its arguments, one of upstream's functions (open_instruct/ground_truth_utils.py:323-423).
+    `truth` has `instruction_id` and `kwargs`, both lists, which lm-eval checks strictly, or as in
+    the mixture of Tulu 3 `func_name` and its arguments, one of upstream's functions
+    (open_instruct/ground_truth_utils.py:323-423).
     """
     content = json.loads(truth)
     content = content[0] if isinstance(content, list) else content
@@ -108,13 +114,16 @@ BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
 # what a built-in verifier may import: a call names the one that it misses
 _MODULES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("math", "gsm8k"), ("math_verify",)),
-    "ifeval": ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils"),  # for each form of its rows
+    # for each form of its rows
+    "ifeval": ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils"),
 }
 
 
 @cache
 def upstream_verifiers() -> Mapping[str, Any]:
-    """Return open-instruct's own, by name; what they need of services is not set (ground_truth_utils.py:1188)."""
+    """Return open-instruct's own, by name; what they need of services is not set
+    (ground_truth_utils.py:1188).
+    """
     from open_instruct.ground_truth_utils import build_all_verifiers
 
     class Unset:
@@ -131,11 +140,13 @@ def calls_service(name: str) -> bool:
     return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
 
 
-_ANSWERED = ("gsm8k", "math", "exact", "flan")  # by their ground truth; flan is open-instruct's alone
+# by their ground truth; flan is open-instruct's alone
+_ANSWERED = ("gsm8k", "math", "exact", "flan")
 
 
 def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str | None:
-    """Return an answer that earns the maximum: the column `reference`, else one made of the ground truth.
+    """Return an answer that earns the maximum: the column `reference`, else one made of the ground
+    truth.
 
     None for instructions to follow (`ifeval`), which have no answer of their own.
     """
@@ -167,15 +178,25 @@ def _own_function(name: str) -> Callable[..., Any]:
 
 
 def _score(call: Mapping[str, Any]) -> Any:
-    """Call a verifier. An own function gets what TRL's do, in lists of one (trl/trainer/grpo_trainer.py:1579-1626)."""
+    """Call a verifier. An own function gets what TRL's do, in lists of one
+    (trl/trainer/grpo_trainer.py:1579-1626).
+    """
     name, columns = call["verifier"], call["columns"]
     if call["upstream"]:
-        return upstream_verifiers()[name](call["completion_ids"], call["completion"], columns["ground_truth"]).score
+        return upstream_verifiers()[name](
+            call["completion_ids"], call["completion"], columns["ground_truth"]
+        ).score
     if not is_own(name):
         return BUILT_IN[name](call["completion"], str(columns["ground_truth"]))
     is_chat = isinstance(call["prompt"], list)
-    completion = [{"role": "assistant", "content": call["completion"]}] if is_chat else call["completion"]
-    lists = {key: [value] for key, value in columns.items() if key not in ("prompt", "completion", "completion_ids")}
+    completion = (
+        [{"role": "assistant", "content": call["completion"]}] if is_chat else call["completion"]
+    )
+    lists = {
+        key: [value]
+        for key, value in columns.items()
+        if key not in ("prompt", "completion", "completion_ids")
+    }
     returned = _own_function(name)(
         prompts=[call["prompt"]],
         completions=[completion],
@@ -186,7 +207,10 @@ def _score(call: Mapping[str, Any]) -> Any:
         **lists,
     )
     if not isinstance(returned, (list, tuple)) or len(returned) != 1:
-        raise TypeError(f"it returned {_shorten(repr(returned))} for one answer; a list with one number is expected")
+        raise TypeError(
+            f"it returned {_shorten(repr(returned))} for one answer; a list with one number is "
+            "expected"
+        )
     return returned[0]
 
 
@@ -194,11 +218,17 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = _score(call)
     except BaseException as error:
-        message = next((line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), "")
+        message = next(
+            (line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), ""
+        )
         return {"score": 0.0, "failure": _shorten(f"raised {type(error).__name__}: {message}")}
     if value is None:
         return {"score": None}
-    if isinstance(value, str) or not hasattr(value, "__float__") or not numbers.isfinite(float(value)):
+    if (
+        isinstance(value, str)
+        or not hasattr(value, "__float__")
+        or not numbers.isfinite(float(value))
+    ):
         return {"score": 0.0, "failure": _shorten(f"returned {value!r}")}
     return {"score": float(value)}
 
@@ -209,7 +239,8 @@ def main(arguments: Sequence[str]) -> None:
 
     die_with_parent()
     connection, thread = Connection(int(arguments[0])), ThreadPoolExecutor(1)
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that this process has to end a long call
+    # it warns that this process has to end a long call
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     while True:
         try:
             call, printed = connection.recv(), io.StringIO()
@@ -248,7 +279,9 @@ class VerifierError(RuntimeError):
 
 @dataclass
 class VerifierProcess:
-    """Calls verifiers in a child process, which is killed and started again when a call is over the limit."""
+    """Calls verifiers in a child process, which is killed and started again when a call is over the
+    limit.
+    """
 
     names: Sequence[str]  # of the verifiers that are loaded at the start
     seconds: float  # of a call
@@ -263,9 +296,17 @@ class VerifierProcess:
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             entry, descriptor = Path(__file__).with_name("entry.py"), theirs.fileno()
-            command, nothing = [sys.executable, str(entry), "--call", "verifiers", str(descriptor)], subprocess.DEVNULL
+            command, nothing = (
+                [sys.executable, str(entry), "--call", "verifiers", str(descriptor)],
+                subprocess.DEVNULL,
+            )
             self._child = subprocess.Popen(
-                command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[descriptor], start_new_session=True
+                command,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                pass_fds=[descriptor],
+                start_new_session=True,
             )
         answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
         failure = "it did not load in time" if answer is None else answer.get("failure")
@@ -296,7 +337,11 @@ class VerifierProcess:
         took = time.monotonic() - began
         if answer is None:
             self.close()
-            failure = "ended its process" if took < self.seconds else f"did not answer within {self.seconds:g} s"
+            failure = (
+                "ended its process"
+                if took < self.seconds
+                else f"did not answer within {self.seconds:g} s"
+            )
             return Outcome(0.0, took, failure)
         return Outcome(**answer, seconds=took)
 

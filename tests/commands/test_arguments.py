@@ -10,7 +10,11 @@ import pytest
 
 from launch import __version__
 from launch.__main__ import main
-from launch.commands.run_parsers import build_generate_parser, build_logs_parser, build_report_parser
+from launch.commands.run_parsers import (
+    build_generate_parser,
+    build_logs_parser,
+    build_report_parser,
+)
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.commands.verbs import VERBS
 from launch.config.line import CommandLine
@@ -23,19 +27,32 @@ WITH_PARSER = [name for name, verb in VERBS.items() if verb.parser()]
 
 def test_options_and_keys_stand_anywhere() -> None:
     options = build_report_parser().parse(["a", "--output", "x.html", "b", "runs=~/r"])
-    assert (options.names, options.output, options.runs) == (["a", "b"], Path("x.html"), Path.home() / "r")
+    assert (options.names, options.output, options.runs) == (
+        ["a", "b"],
+        Path("x.html"),
+        Path.home() / "r",
+    )
     options = build_logs_parser().parse(["-f", "a"])
-    assert (options.name, options.follow, options.rank, options.runs) == ("a", True, None, Path("runs"))
+    assert (options.name, options.follow, options.rank, options.runs) == (
+        "a",
+        True,
+        None,
+        Path("runs"),
+    )
 
 
-@pytest.mark.parametrize("prompt", ["x=5; what is x?", "- a list", "-5 degrees, in F?", "--force is what?", "a\n--b=c"])
+@pytest.mark.parametrize(
+    "prompt", ["x=5; what is x?", "- a list", "-5 degrees, in F?", "--force is what?", "a\n--b=c"]
+)
 def test_a_prompt_is_not_read_as_a_key_or_an_option(prompt: str) -> None:
     assert build_generate_parser().parse(["run", prompt, "seed=3"]).names == ["run", prompt]
 
 
 def test_a_key_keeps_its_value() -> None:
     parser = build_generate_parser()
-    assert parser.parse(["run", "x", "system=Be brief: a=b --c\nd"]).system == "Be brief: a=b --c\nd"
+    assert (
+        parser.parse(["run", "x", "system=Be brief: a=b --c\nd"]).system == "Be brief: a=b --c\nd"
+    )
     assert parser.parse(["run", "x", "system="]).system == ""
     assert parser.parse(["run", "x", "max_tokens=9", "temperature=.5"]).max_tokens == 9
 
@@ -46,11 +63,15 @@ def test_the_defaults_of_generate_are_those_of_sampling() -> None:
 
 
 def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
-    line = CommandLine("preview", True, ("stage=sft", "n=7", "--cfg", "job", "recipe.seed=-1", "~data.mix"))
+    line = CommandLine(
+        "preview", True, ("stage=sft", "n=7", "--cfg", "job", "recipe.seed=-1", "~data.mix")
+    )
     options, rest = build_preview_parser().pop(line)
     assert (options.n, options.json, options.html) == (7, True, False)
     assert rest.argv == ("stage=sft", "--cfg", "job", "recipe.seed=-1", "~data.mix")
-    options, rest = build_check_parser().pop(CommandLine("check", False, ("stage=sft", "--rows", "5", "gpus=8")))
+    options, rest = build_check_parser().pop(
+        CommandLine("check", False, ("stage=sft", "--rows", "5", "gpus=8"))
+    )
     assert (options.rows, rest.argv) == (5, ("stage=sft", "gpus=8"))
 
 
@@ -81,7 +102,9 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("preview stage=demo n=x", "bad_value at override n, 1, 1000, x"),
     ],
 )
-def test_a_refusal_names_the_mistake_and_the_cure(line: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_names_the_mistake_and_the_cure(
+    line: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == EXIT_REFUSED
     shown = capsys.readouterr()
     (error,) = shown.err.splitlines()
@@ -92,24 +115,38 @@ def test_a_refusal_names_the_mistake_and_the_cure(line: str, answer: str, capsys
 def test_the_usage_names_every_argument(name: str) -> None:
     parser = VERBS[name].parser()
     assert parser and parser.usage
-    missing = [option for option in parser.options if option.startswith("--") and option not in parser.usage]
-    keys = [key for key in parser.keys if f"{key}=" not in parser.usage and "key=value" not in parser.usage]
+    missing = [
+        option
+        for option in parser.options
+        if option.startswith("--") and option not in parser.usage
+    ]
+    keys = [
+        key
+        for key in parser.keys
+        if f"{key}=" not in parser.usage and "key=value" not in parser.usage
+    ]
     assert not missing and not keys
 
 
 def test_building_the_parsers_imports_neither_hydra_nor_the_verbs() -> None:
     program = (
-        "import sys; from launch.commands.verbs import VERBS; [verb.parser() for verb in VERBS.values()]; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('hydra', 'omegaconf', 'yaml', 'psutil')])"
+        "import sys; from launch.commands.verbs import VERBS; [verb.parser() for verb in "
+        "VERBS.values()]; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('hydra', 'omegaconf', "
+        "'yaml', 'psutil')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
 
 
 def test_a_runs_record_is_read_without_the_configuration() -> None:
     """Completion lists the runs by it, at each press of TAB."""
     program = "import sys, launch.execution.record.reader; print('omegaconf' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -128,8 +165,12 @@ def test_the_version_is_ours_behind_a_verb_too(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("line", ["plan stage=nosuch", "status --nope", "plan stage=demo recipe.epochs=-1"])
+@pytest.mark.parametrize(
+    "line", ["plan stage=nosuch", "status --nope", "plan stage=demo recipe.epochs=-1"]
+)
 def test_a_refusal_that_cannot_be_printed_has_the_same_exit_code(line: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([sys.executable, "-m", "launch", *line.split()], stderr=full, check=False, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-m", "launch", *line.split()], stderr=full, check=False, timeout=60
+        )
     assert done.returncode == EXIT_REFUSED

@@ -1,4 +1,6 @@
-"""What `launch check` prints: what each rule looked at, faults with their ids and cures, and the next command."""
+"""What `launch check` prints: what each rule looked at, faults with their ids and cures, and the
+next command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Run folders with damaged files: no verb waits for one, ends in a traceback or hides the other runs."""
+"""Run folders with damaged files: no verb waits for one, ends in a traceback or hides the other
+runs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from tests.paths import ROOT
 
 SECONDS = 20  # a verb that waits longer has met a FIFO, a loop or a device
 PLACES = (
-    *("plan.json", "config.yaml", "FAILED", "DONE", "events.jsonl", "metrics.jsonl", "evidence.json", "patches.json"),
+    *(
+        "plan.json",
+        "config.yaml",
+        "FAILED",
+        "DONE",
+        "events.jsonl",
+        "metrics.jsonl",
+        "evidence.json",
+        "patches.json",
+    ),
     *("logs", "logs/rank-0.log", "../.bad.lock", "../../.jobs"),
 )
 WRONG_TYPES = (
@@ -65,7 +76,10 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "socket": _bind,
 }
-KINDS |= {name: lambda path, content=content: path.write_bytes(content) for name, content in CONTENTS.items()}  # type: ignore[misc]
+KINDS |= {
+    name: lambda path, content=content: path.write_bytes(content)
+    for name, content in CONTENTS.items()
+}  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -98,7 +112,9 @@ def remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_bad_file_hides_no_other_run(kind: str, runs: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_one_bad_file_hides_no_other_run(
+    kind: str, runs: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     bad = runs / "demo" / "bad"
     for place in PLACES:
         for path in (bad, runs / ".jobs", *bad.parent.glob(".bad*")):
@@ -107,16 +123,27 @@ def test_one_bad_file_hides_no_other_run(kind: str, runs: Path, capsysbinary: py
         path = Path(os.path.normpath(bad / place))
         remove(path)
         KINDS[kind](path)
-        for argv in (["status"], ["status", "--json"], ["logs", "demo/bad"], ["logs", "demo/bad", "--rank", "0"]):
+        for argv in (
+            ["status"],
+            ["status", "--json"],
+            ["logs", "demo/bad"],
+            ["logs", "demo/bad", "--rank", "0"],
+        ):
             signal.alarm(SECONDS)
             assert main(argv) in (0, 2), (place, argv)
-            output, errors = (stream.decode("utf-8", "replace") for stream in capsysbinary.readouterr())
+            output, errors = (
+                stream.decode("utf-8", "replace") for stream in capsysbinary.readouterr()
+            )
             assert not {"\x1b", "\x9b", "\x07"} & {*output, *errors}, (place, argv)
             if argv[0] == "status":
                 assert "demo/good1" in output and "other/good2" in output, (place, output, errors)
             if "--json" in argv:
                 json.loads(output, parse_constant=pytest.fail)  # NaN and infinities are not JSON
-        for argv in (["compare", "demo/bad", "demo/good1"], ["report", "demo/bad"], ["stop", "demo/bad"]):
+        for argv in (
+            ["compare", "demo/bad", "demo/good1"],
+            ["report", "demo/bad"],
+            ["stop", "demo/bad"],
+        ):
             signal.alarm(SECONDS)
             assert main(argv) in (0, 2), (place, argv)
         capsysbinary.readouterr()

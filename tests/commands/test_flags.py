@@ -35,12 +35,24 @@ def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trainer", ENTRIES)
-def test_json_contains_every_field_and_no_negated_twin(trainer: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_every_field_and_no_negated_twin(
+    trainer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     content = as_json(capsys, trainer)
     assert (content["schema_version"], content["trainer"]) == (1, trainer)
     assert set(content["flags"]) == set(locked_schema(trainer).fields)
     for flag in content["flags"].values():
-        assert {"type", "kind", "default", "choices", "required", "help", "file", "line", "settable"} <= set(flag)
+        assert {
+            "type",
+            "kind",
+            "default",
+            "choices",
+            "required",
+            "help",
+            "file",
+            "line",
+            "settable",
+        } <= set(flag)
     assert not set(content["renames"]) & set(content["flags"])
 
 
@@ -75,7 +87,9 @@ def test_patterns(pattern: str, found: set[str], capsys: pytest.CaptureFixture[s
 def test_the_table_shows_source_line_default_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert flags(["dpo_tune_cache", "loss_type"]) == 0
     output = capsys.readouterr()
-    assert "= dpo_norm  one of dpo, dpo_norm, simpo, wpo  (open_instruct/dpo_utils.py:" in output.out
+    assert (
+        "= dpo_norm  one of dpo, dpo_norm, simpo, wpo  (open_instruct/dpo_utils.py:" in output.out
+    )
     assert "dpo_loss_type   now loss_type, #1375 (2026-01-16)" in output.out
     assert "1 of 118 flags" in output.err
     assert flags(["dpo", "*"]) == 0
@@ -86,10 +100,14 @@ def test_the_table_shows_source_line_default_and_help(capsys: pytest.CaptureFixt
     assert any("not settable" in line for line in lines)
 
 
-def test_a_removed_flag_is_listed_and_an_unknown_one_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_flag_is_listed_and_an_unknown_one_is_a_problem(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert flags(["finetune", "use_flash_attn"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("renamed or removed:\n  use_flash_attn   removed, #1567 (2026-03-30): attention is auto-det")
+    assert out.startswith(
+        "renamed or removed:\n  use_flash_attn   removed, #1567 (2026-03-30): attention is auto-det"
+    )
     for pattern, cure in (("mixer_lists", "mixer_list"), ("num_epochs", "'num_train_epochs'")):
         with pytest.raises(UserError) as refusal:
             flags(["finetune", pattern])
@@ -124,14 +142,22 @@ def test_help_that_is_not_here_is_unknown_and_its_cure_is_named(
     monkeypatch.setattr("launch.commands.flags.package_folders", lambda python: [tmp_path])
     for trainer, reason, cure in (
         ("finetune", "no open-instruct checkout found", fetch_command()),
-        ("trl_dpo", f"TRL is not installed for {sys.executable}", f"{sys.executable} -m pip install"),
+        (
+            "trl_dpo",
+            f"TRL is not installed for {sys.executable}",
+            f"{sys.executable} -m pip install",
+        ),
     ):
         content = as_json(capsys, trainer)
         (unknown,) = content["unknown"]
         assert (unknown["what"], unknown["reason"]) == ("help", reason)
         assert cure in unknown["cure"]
-        stated = {name for name, field in locked_schema(trainer).fields.items() if field.help_digest}
-        assert {name for name, flag in content["flags"].items() if "help" in flag["unknown"]} == stated
+        stated = {
+            name for name, field in locked_schema(trainer).fields.items() if field.help_digest
+        }
+        assert {
+            name for name, flag in content["flags"].items() if "help" in flag["unknown"]
+        } == stated
         assert not any(flag["help"] for flag in content["flags"].values())
         assert flags([trainer, "learning_rate"]) == 0
         shown = capsys.readouterr()
@@ -140,8 +166,12 @@ def test_help_that_is_not_here_is_unknown_and_its_cure_is_named(
         assert f"the help of 1 of 1 flag is unread: {reason}; `" in line and cure in line
 
 
-def test_help_of_a_flag_that_has_none_is_known_without_a_source(capsys: pytest.CaptureFixture[str]) -> None:
-    (name,) = [name for name, field in locked_schema("grpo").fields.items() if not field.help_digest][:1]
+def test_help_of_a_flag_that_has_none_is_known_without_a_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (name,) = [
+        name for name, field in locked_schema("grpo").fields.items() if not field.help_digest
+    ][:1]
     content = as_json(capsys, "grpo", name)
     assert content["flags"][name]["unknown"] == {} and content["unknown"] == []
 
@@ -158,15 +188,23 @@ def test_help_is_read_from_a_checkout_and_starts_nothing(
     assert {name: bool(flag["help"]) for name, flag in content["flags"].items()} == {
         name: bool(field.help_digest) for name, field in fields.items()
     }
-    assert content["unknown"] == [] and not any("help" in flag["unknown"] for flag in content["flags"].values())
+    assert content["unknown"] == [] and not any(
+        "help" in flag["unknown"] for flag in content["flags"].values()
+    )
     assert flags(["dpo_tune_cache", "loss_type"]) == 0
     shown = capsys.readouterr()
-    assert " ".join(shown.out.splitlines()[1].split()) == " ".join(content["flags"]["loss_type"]["help"].split())
+    assert " ".join(shown.out.splitlines()[1].split()) == " ".join(
+        content["flags"]["loss_type"]["help"].split()
+    )
     assert "unread" not in shown.err
 
 
-def test_help_is_read_from_the_named_interpreters_packages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an environment that has the files and nothing else: they are read, and its interpreter is not started."""
+def test_help_is_read_from_the_named_interpreters_packages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an environment that has the files and nothing else: they are read, and its interpreter is
+    not started.
+    """
     if installed_version("trl", SITE_PACKAGES) != load_lock().packages["trl"]:
         pytest.skip("the locked trl isn't installed")
     python = tmp_path / "bin" / "python"
@@ -183,9 +221,15 @@ def test_help_is_read_from_the_named_interpreters_packages(tmp_path: Path, capsy
     assert content["unknown"] == [] and all(flag["help"] for flag in content["flags"].values())
     (packages / "trl/trainer/sft_config.py").unlink()
     content = as_json(capsys, "trl_sft", "--from-lock", "--python", str(python))
-    own = {name for name, field in locked_schema("trl_sft").fields.items() if field.file.endswith("sft_config.py")}
+    own = {
+        name
+        for name, field in locked_schema("trl_sft").fields.items()
+        if field.file.endswith("sft_config.py")
+    }
     assert {name for name, flag in content["flags"].items() if not flag["help"]} == own
-    assert content["unknown"] == [{"what": "help", "reason": "trl/trainer/sft_config.py is not here", "cure": None}]
+    assert content["unknown"] == [
+        {"what": "help", "reason": "trl/trainer/sft_config.py is not here", "cure": None}
+    ]
     with pytest.raises(UserError, match=r"--python.*pyton\b.*\[no_interpreter\]"):
         flags(["trl_sft", "--python", str(tmp_path / "bin" / "pyton")])
     with pytest.raises(UserError, match=r"--python.*\b7\b.*\[no_interpreter\]"):
@@ -202,8 +246,13 @@ def test_another_checkout_is_read_live(tmp_path: Path, capsys: pytest.CaptureFix
     script = tmp_path / "oi/open_instruct/finetune.py"
     text = script.read_text(encoding="utf-8")
     assert "    do_not_randomize_output_dir: bool = False" in text
-    added = '    my_own_flag: int = 7\n    """Counts to seven."""\n    do_not_randomize_output_dir: bool = False'
-    script.write_text(text.replace("    do_not_randomize_output_dir: bool = False", added), encoding="utf-8")
+    added = (
+        '    my_own_flag: int = 7\n    """Counts to seven."""\n    '
+        "do_not_randomize_output_dir: bool = False"
+    )
+    script.write_text(
+        text.replace("    do_not_randomize_output_dir: bool = False", added), encoding="utf-8"
+    )
     content = as_json(capsys, "finetune", "--upstream", str(tmp_path / "oi"))
     assert content["flags"]["my_own_flag"]["default"] == 7
     assert content["flags"]["my_own_flag"]["help"] == "Counts to seven."

@@ -1,4 +1,6 @@
-"""`generate` with two seeds of the demo's model: which model answers which prompt, and in which form."""
+"""`generate` with two seeds of the demo's model: which model answers which prompt, and in which
+form.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder / "0"), str(folder / "1")
 
 
-def test_models_answer_side_by_side(models: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_answer_side_by_side(
+    models: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["generate", *models, PROMPT, "And a heap?", "max_tokens=4"]) == 0
     output = capsys.readouterr().out
     headings = [line for line in output.splitlines() if line.startswith(("# ", "== "))]
@@ -57,4 +61,7 @@ def test_a_chat_goes_on_from_the_turns_before(
     output = capsys.readouterr()
     half = len(output.out) // 2
     assert output.out[:half] != output.out[half:], "the second answer depends on the first turn"
-    assert output.err.startswith(f"launch: loading {models[0]}\n") and "[prompt_too_long]" in output.err
+    assert (
+        output.err.startswith(f"launch: loading {models[0]}\n")
+        and "[prompt_too_long]" in output.err
+    )

@@ -1,8 +1,9 @@
-"""`plan` fed with mutated lines and files, in one process: exit 0 or 2, sentences, and nothing left behind.
+"""`plan` fed with mutated lines and files, in one process: exit 0 or 2, sentences, and nothing left
+behind.
 
-A block is a hundred examples of one kind, the same each time: one block runs always, the others are marked slow. For
-other examples, and more of them: `LAUNCH_HOSTILE_SEED=7 LAUNCH_HOSTILE_BLOCKS=10 ./scripts/test
-tests/commands/test_hostile_plan.py`.
+A block is a hundred examples of one kind, the same each time: one block runs always, the others are
+marked slow. For other examples, and more of them: `LAUNCH_HOSTILE_SEED=7 LAUNCH_HOSTILE_BLOCKS=10
+./scripts/test tests/commands/test_hostile_plan.py`.
 """
 
 from __future__ import annotations
@@ -42,17 +43,115 @@ LINES = (
 )
 KEYS = (
     *RANGES,
-    *("stage", "model", "data", "trainer", "parallel", "cluster", "name", "runs", "cache", "python", "allow"),
-    *("model.path", "model.base", "data.mix", "data.columns", "recipe.chat_template", "recipe.lr_scheduler"),
-    *("recipe.packing", "recipe.attention", "recipe.lora", "guards", "guards.stall", "cluster.time", "cluster.env"),
-    *("flags.learning_rate", "flags.seed", "flags.tokenizer_name_or_path", "trainer.recipe.seed", "trainer.flags.x"),
-    *("hub.push", "tracking", "upstream.dir", "tuned", "device", "stage.description", "model.shape", "data.build"),
+    *(
+        "stage",
+        "model",
+        "data",
+        "trainer",
+        "parallel",
+        "cluster",
+        "name",
+        "runs",
+        "cache",
+        "python",
+        "allow",
+    ),
+    *(
+        "model.path",
+        "model.base",
+        "data.mix",
+        "data.columns",
+        "recipe.chat_template",
+        "recipe.lr_scheduler",
+    ),
+    *(
+        "recipe.packing",
+        "recipe.attention",
+        "recipe.lora",
+        "guards",
+        "guards.stall",
+        "cluster.time",
+        "cluster.env",
+    ),
+    *(
+        "flags.learning_rate",
+        "flags.seed",
+        "flags.tokenizer_name_or_path",
+        "trainer.recipe.seed",
+        "trainer.flags.x",
+    ),
+    *(
+        "hub.push",
+        "tracking",
+        "upstream.dir",
+        "tuned",
+        "device",
+        "stage.description",
+        "model.shape",
+        "data.build",
+    ),
 )
 VALUES = (
-    *("", "0", "-1", "1", "3.5", "nan", "inf", "1e400", "true", "null", "[]", "{}", "x", "a b", "a=b", "~", "."),
-    *("..", "/", "/dev/null", "~nobody/x", "прогон", "\udcff", "\x1b[31m", "'", '"', "\\", "${x}", "${recipe}", "$"),
-    *("[{name: X}]", "[{name: 3}]", "[1,2]", "{a: 1}", "[[", "}", "a,b", "9" * 30, "9" * 5000, "a" * 5000, "*.jsonl"),
-    *("choice(1,2)", "${oc.env:NO_SUCH}", "???", "\n", "0x10", "1_000", "sft", "demo", "@", "a@b", "hf_" + "a" * 34),
+    *(
+        "",
+        "0",
+        "-1",
+        "1",
+        "3.5",
+        "nan",
+        "inf",
+        "1e400",
+        "true",
+        "null",
+        "[]",
+        "{}",
+        "x",
+        "a b",
+        "a=b",
+        "~",
+        ".",
+    ),
+    *(
+        "..",
+        "/",
+        "/dev/null",
+        "~nobody/x",
+        "прогон",
+        "\udcff",
+        "\x1b[31m",
+        "'",
+        '"',
+        "\\",
+        "${x}",
+        "${recipe}",
+        "$",
+    ),
+    *(
+        "[{name: X}]",
+        "[{name: 3}]",
+        "[1,2]",
+        "{a: 1}",
+        "[[",
+        "}",
+        "a,b",
+        "9" * 30,
+        "9" * 5000,
+        "a" * 5000,
+        "*.jsonl",
+    ),
+    *(
+        "choice(1,2)",
+        "${oc.env:NO_SUCH}",
+        "???",
+        "\n",
+        "0x10",
+        "1_000",
+        "sft",
+        "demo",
+        "@",
+        "a@b",
+        "hf_" + "a" * 34,
+    ),
 )
 CHARACTERS = "=,.:[]{}()'\"+~-@/\\ \t\n0a9é☃$#%&\x1b"
 FILE = b"""# @package _global_
@@ -76,14 +175,30 @@ flags:
 """
 
 
-NOISE = (b"\xff", b"\x00", b":", b"{", b"'", b"\r", b"!!x ", b"${x}", b"\xd0\xbf", b"\xef\xbb\xbf", b"- ", b"|", b"%")
+NOISE = (
+    b"\xff",
+    b"\x00",
+    b":",
+    b"{",
+    b"'",
+    b"\r",
+    b"!!x ",
+    b"${x}",
+    b"\xd0\xbf",
+    b"\xef\xbb\xbf",
+    b"- ",
+    b"|",
+    b"%",
+)
 STARTS = (b" ", b"  ", b"\t", b"- ", b"#", b"? ", b"& ", b"*x ")
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 ROWS = (ROW * 400).encode()
 
 
 def mutate_line(random: Random) -> list[str]:
-    """A line that works, with one to three changes: a key, a value, a character, an argument twice or left out."""
+    """A line that works, with one to three changes: a key, a value, a character, an argument twice
+    or left out.
+    """
     arguments = list(random.choice(LINES))
     for _ in range(random.randint(1, 3)):
         place = random.randrange(len(arguments))
@@ -125,7 +240,9 @@ def mutate_file(random: Random, content: bytes) -> bytes:
         elif change == 4:
             rows.insert(place, random.choice(rows))
         else:
-            rows[place] = row.partition(b":")[0] + b": " + random.choice(VALUES).encode("utf-8", "replace")
+            rows[place] = (
+                row.partition(b":")[0] + b": " + random.choice(VALUES).encode("utf-8", "replace")
+            )
     return b"\n".join(rows)
 
 
@@ -151,10 +268,13 @@ def plan(home: Path, arguments: list[str]) -> int:
         except SystemExit as end:  # Hydra's argument parser
             code = end.code if isinstance(end.code, int) else 1
     assert code in (0, 2), (arguments, code)
-    assert time.process_time() - began < 4, arguments  # the first one imports; a busy machine doubles it
+    # the first one imports; a busy machine doubles it
+    assert time.process_time() - began < 4, arguments
     problems = errors.getvalue().splitlines()
     assert len(problems) <= 12 and all(len(line) < 6000 for line in problems), problems
-    assert "Traceback" not in errors.getvalue() and "\x1b" not in output.getvalue() + errors.getvalue()
+    assert (
+        "Traceback" not in errors.getvalue() and "\x1b" not in output.getvalue() + errors.getvalue()
+    )
     assert code == 0 or problems, arguments
     if code == 0 and "--json" in arguments:
         json.loads(output.getvalue())
@@ -213,7 +333,9 @@ def test_no_data_file_ends_in_a_traceback(home: Path, block: int, compose_each_o
     for random in examples(block):
         (home / "chats.jsonl").write_bytes(mutate_file(random, ROWS))
         trainer = random.choice(["finetune", "trl_sft", "olmo_core_finetune"])
-        plan(home, ["stage=sft", f"trainer={trainer}", "gpus=1", "data.mix=[{name: ./chats.jsonl}]"])
+        plan(
+            home, ["stage=sft", f"trainer={trainer}", "gpus=1", "data.mix=[{name: ./chats.jsonl}]"]
+        )
 
 
 def test_the_unchanged_lines_and_files_are_planned(home: Path) -> None:
@@ -224,9 +346,28 @@ def test_the_unchanged_lines_and_files_are_planned(home: Path) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        *("status runs=PATH", "logs x runs=PATH", "stop x runs=PATH", "logs PATH", "stop PATH", "report PATH"),
-        *("lint PATH", "flags PATH", "flags finetune --upstream PATH", "compare PATH PATH", "merge PATH", "eval PATH"),
-        *("new name data=PATH", "generate PATH prompt=x", "cluster name=PATH", "preview stage=sft model.path=PATH"),
+        *(
+            "status runs=PATH",
+            "logs x runs=PATH",
+            "stop x runs=PATH",
+            "logs PATH",
+            "stop PATH",
+            "report PATH",
+        ),
+        *(
+            "lint PATH",
+            "flags PATH",
+            "flags finetune --upstream PATH",
+            "compare PATH PATH",
+            "merge PATH",
+            "eval PATH",
+        ),
+        *(
+            "new name data=PATH",
+            "generate PATH prompt=x",
+            "cluster name=PATH",
+            "preview stage=sft model.path=PATH",
+        ),
         *(
             "plan stage=sft flags.tokenizer_name_or_path=PATH",
             "rollout stage=sft gpus=1,2 runs=PATH",
@@ -234,7 +375,9 @@ def test_the_unchanged_lines_and_files_are_planned(home: Path) -> None:
         ),
     ],
 )
-def test_a_path_that_no_file_can_have(argv: str, path: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_no_file_can_have(
+    argv: str, path: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv.replace("PATH", path).split()) in (0, 2)
     problems = capsys.readouterr().err
     assert "Traceback" not in problems and len(problems) < 1500
@@ -244,7 +387,11 @@ def test_a_path_that_no_file_can_have(argv: str, path: str, home: Path, capsys: 
 @pytest.mark.parametrize("variable", ["LAUNCH_CONFIG_DIR", "OPEN_INSTRUCT_DIR"])
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "a" * 300, "\udcff", "/dev/null/x"])
 def test_a_variable_that_no_file_can_have(
-    variable: str, path: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variable: str,
+    path: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(variable, path)
     assert main(["plan", "stage=sft"]) == 2

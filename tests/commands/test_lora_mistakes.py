@@ -23,7 +23,9 @@ PathFinder.find_spec = classmethod(hide)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a run `runs/lora/one` that trained an adapter of a model beside it."""
+    """The current folder, with a run `runs/lora/one` that trained an adapter of a model beside
+    it.
+    """
     base, run = tmp_path / "base", tmp_path / "runs" / "lora" / "one"
     (run / "model").mkdir(parents=True)
     base.mkdir()
@@ -73,10 +75,14 @@ def test_an_adapter_of_another_base(home: Path, launch: Launch) -> None:
     (home / "base" / "config.json").write_text(json.dumps({**SHAPE, "hidden_size": 256}))
     for verb in ("run stage=demo_dpo model.path=runs/lora/one", "merge lora/one"):
         sentence = refused(home, launch, verb)
-        assert outline(sentence).startswith("adapter_base") and {"q_proj", "128", "256"} <= set(values_of(sentence))
+        assert outline(sentence).startswith("adapter_base") and {"q_proj", "128", "256"} <= set(
+            values_of(sentence)
+        )
     config = home / "runs" / "lora" / "one" / "model" / "adapter_config.json"
     config.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen2.5-7B", "r": 8}))
-    sentence = refused(home, launch, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one")
+    sentence = refused(
+        home, launch, "run stage=demo_dpo model=llama3_1_8b model.path=runs/lora/one"
+    )
     assert "Qwen/Qwen2.5-7B" in sentence
 
 
@@ -101,7 +107,9 @@ def test_without_bitsandbytes(home: Path, launch: Launch) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     (home / "sitecustomize.py").write_text(_HIDE)
     python = home / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{home}" PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{home}" PYTHONDONTWRITEBYTECODE=1 exec {sys.executable} "$@"\n'
+    )
     python.chmod(0o755)
     done = launch("run", "stage=demo_lora", "recipe.lora.quantize=nf4", f"python={python}")
     [sentence] = [text for text in done.stderr.splitlines() if "missing_packages" in text]

@@ -25,8 +25,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_chats_make_an_sft_stage_that_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_lines(folder / "chats.jsonl", [CHAT, *(chat(f"{number}?", "Yes") for number in range(99))])
+def test_chats_make_an_sft_stage_that_plans(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(
+        folder / "chats.jsonl", [CHAT, *(chat(f"{number}?", "Yes") for number in range(99))]
+    )
     assert new(["mine", "--data", "chats.jsonl"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("chats.jsonl: 100 rows read: chat (messages)")
@@ -38,7 +42,10 @@ def test_chats_make_an_sft_stage_that_plans(folder: Path, capsys: pytest.Capture
     assert entry.share == 1.0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
     assert "# samples in an optimizer step, 23 steps an epoch" in text
-    assert "validation: 0.1 # of the rows, never trained on" in text and plan.config.data.validation == 0.1
+    assert (
+        "validation: 0.1 # of the rows, never trained on" in text
+        and plan.config.data.validation == 0.1
+    )
     assert "no open-instruct checkout" in text
 
 
@@ -48,7 +55,9 @@ def test_samples_are_no_longer_than_the_context_of_the_model(folder: Path) -> No
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(f'{{"max_position_embeddings": {context}}}')
         assert new([f"of_{name}", "--data", "chats.jsonl", "--model", f"./{name}"]) == 0
-        assert composed(f"stage=of_{name}", "gpus=1").config.recipe.max_seq_length == min(4096, context)
+        assert composed(f"stage=of_{name}", "gpus=1").config.recipe.max_seq_length == min(
+            4096, context
+        )
 
 
 def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
@@ -60,24 +69,37 @@ def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
 
 
 def test_pairs_of_a_table_with_other_names_make_a_dpo_stage(folder: Path) -> None:
-    write_csv(folder / "pairs.csv", [["Instruction", "Input", "Chosen", "Rejected"], *[["Hi", "", "Hello", "No"]] * 40])
+    write_csv(
+        folder / "pairs.csv",
+        [["Instruction", "Input", "Chosen", "Rejected"], *[["Hi", "", "Hello", "No"]] * 40],
+    )
     assert new(["pairs", "--data", "pairs.csv", "--model", "demo"]) == 0
     assert planned("stage=pairs", "gpus=0", machine=fixed_machine(digest=str)).trainer == "trl_dpo"
 
 
-def test_pairs_make_a_reward_model_if_that_is_the_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_make_a_reward_model_if_that_is_the_kind(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["judge", "--data", "pairs.jsonl", "--kind", "rm"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: launch preview stage=judge"
     plan = planned("stage=judge", "gpus=8", machine=fixed_machine(digest=str))
-    assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("reward_modeling", 128, 1)
+    assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == (
+        "reward_modeling",
+        128,
+        1,
+    )
     assert plan.config.stage.description == "a reward model on pairs.jsonl"
     assert new(["small", "--data", "pairs.jsonl", "--kind", "rm", "--model", "demo"]) == 0
-    assert planned("stage=small", "gpus=0", machine=fixed_machine(digest=str)).inputs.model.build == "demo"
+    assert (
+        planned("stage=small", "gpus=0", machine=fixed_machine(digest=str)).inputs.model.build
+        == "demo"
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "id"), [("rm", "data_columns"), ("dpo", "data_columns"), ("grpo", "bad_value"), ("", "bad_value")]
+    ("kind", "id"),
+    [("rm", "data_columns"), ("dpo", "data_columns"), ("grpo", "bad_value"), ("", "bad_value")],
 )
 def test_a_kind_that_the_rows_cannot_be_is_refused(folder: Path, kind: str, id: str) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * 3)
@@ -87,7 +109,9 @@ def test_a_kind_that_the_rows_cannot_be_is_refused(folder: Path, kind: str, id: 
     assert not (folder / "conf").exists()
 
 
-def test_with_a_checkout_the_stage_keeps_its_trainer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_checkout_the_stage_keeps_its_trainer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.commands.drafts.find_checkout", lambda *arguments: object())
     write_lines(folder / "chats.jsonl", [CHAT])
     assert new(["mine", "--data", "chats.jsonl", "--model", "allenai/x"]) == 0
@@ -99,7 +123,9 @@ def test_with_a_checkout_the_stage_keeps_its_trainer(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("model", "base"), [([], "sft"), (["--model", "demo"], "demo")])
-def test_the_keys_in_comments_have_the_shipped_values(folder: Path, model: list[str], base: str) -> None:
+def test_the_keys_in_comments_have_the_shipped_values(
+    folder: Path, model: list[str], base: str
+) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * 60)
     assert new(["mine", "--data", "chats.jsonl", *model]) == 0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
@@ -121,7 +147,9 @@ def test_columns_in_another_language_are_named(folder: Path) -> None:
     write_csv(folder / "fragen.csv", [["frage", "antwort"], ["Was?", "Das."], ["Wer?", "Ich."]])
     with pytest.raises(UserError, match=r"--columns prompt=frage,completion=antwort \["):
         new(["mine", "--data", "fragen.csv"])
-    assert new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
+    assert (
+        new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
+    )
     plan = planned("stage=mine", "gpus=0", machine=fixed_machine(digest=str))
     assert plan.config.data.columns == {"prompt": "frage", "completion": "antwort"}
 
@@ -185,7 +213,9 @@ def test_what_can_not_work_writes_nothing(folder: Path, argv: list[str], id: str
     ],
 )
 def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
-    """A data file's name was written into a comment as it is: a line break in it began a key of the stage file."""
+    """A data file's name was written into a comment as it is: a line break in it began a key of the
+    stage file.
+    """
     write_lines(folder / name, [CHAT, *(chat(f"{number}?", "Yes") for number in range(99))])
     model = folder / f"model {name}"
     model.mkdir()
@@ -200,15 +230,24 @@ def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
     assert config.stage.description.endswith(f"on {name}")
 
 
-def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_set_of_the_hub_is_drafted_unread(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert new(["hub", "--data", "allenai/tulu-3-sft-mixture", "--print"]) == 0
     assert 'name: "allenai/tulu-3-sft-mixture"' in capsys.readouterr().out
     assert new(["prefs", "--data", "allenai/some-preferences", "--kind", "dpo"]) == 0
     printed = capsys.readouterr().out
-    assert "not read, the trainer reads it from the hub; it is taken for data of DPO (--kind)" in printed
+    assert (
+        "not read, the trainer reads it from the hub; it is taken for data of DPO (--kind)"
+        in printed
+    )
     plan = planned("stage=prefs", "gpus=8", machine=fixed_machine(digest=str))
     [entry] = plan.inputs.mixture
-    assert (plan.trainer, entry.source.reference, entry.source.local) == ("trl_dpo", "allenai/some-preferences", None)
+    assert (plan.trainer, entry.source.reference, entry.source.local) == (
+        "trl_dpo",
+        "allenai/some-preferences",
+        None,
+    )
     (folder / "chats").mkdir()
     for misspelt in ("chats/mine", "nowhere/chats.jsonl"):
         with pytest.raises(UserError) as refusal:
@@ -216,17 +255,23 @@ def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.Ca
         assert refusal.value.problems[0].id == "data_no_files"
 
 
-def test_a_stage_fits_the_machine_and_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_fits_the_machine_and_says_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * 40)
 
     def drafted(name: str, *more: str) -> str:
         assert new([name, "--data", "chats.jsonl", *more]) == 0
         return (folder / "conf" / "stage" / f"{name}.yaml").read_text(encoding="utf-8")
 
-    assert "\ndevice: cpu # there is no GPU here; remove it" in drafted("a", "--model", "qwen2_5_7b")
+    assert "\ndevice: cpu # there is no GPU here; remove it" in drafted(
+        "a", "--model", "qwen2_5_7b"
+    )
     assert planned("stage=a", machine=fixed_machine(digest=str)).parallel.width.device == "cpu"
     assert "\ndevice:" not in drafted("b", "--model", "demo")  # its base sets it
-    monkeypatch.setattr("launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"]))
+    monkeypatch.setattr(
+        "launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"])
+    )
     assert "\ndevice:" not in drafted("c", "--model", "qwen2_5_7b")
     run = folder / "runs" / "sft" / "mine"
     run.mkdir(parents=True)
@@ -239,7 +284,9 @@ def test_a_stage_fits_the_machine_and_says_why(folder: Path, monkeypatch: pytest
             assert (reason in drafted(f"{name}{number}", option, "sft/mine")) is (name != "f")
 
 
-def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_bad_rows_is_drafted_with_their_number(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     empty, good = ({"prompt": "Hi", "completion": answer} for answer in ("", "Yes"))
     write_lines(folder / "chats.jsonl", [*[empty] * 5, *[good] * 40])
     assert new(["mine", "--data", "chats.jsonl"]) == 0
@@ -251,17 +298,27 @@ def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys:
     plan = planned("stage=mine", "gpus=0", "data.bad_rows=skip", machine=machine)
     assert plan.data[0] is not None and plan.data[0].read == 40
     [counted] = plan.as_json()["data"][0]["notes"]
-    assert {"5", "45"} <= set(values_of(counted)) and f"{folder / 'chats.jsonl'}:1" in counted and counted in printed
-    assert counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "") and "  # bad_rows: skip" in text
+    assert (
+        {"5", "45"} <= set(values_of(counted))
+        and f"{folder / 'chats.jsonl'}:1" in counted
+        and counted in printed
+    )
+    assert (
+        counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "")
+        and "  # bad_rows: skip" in text
+    )
 
 
 TINY = (
-    '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 512, "vocab_size": 2048, '
+    '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": '
+    '512, "vocab_size": 2048, '
 )
 TINY += '"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}'
 
 
-def write_run(folder: Path, *, stage: str = "demo", model: str = "{build: demo}", config: str | None = TINY) -> Path:
+def write_run(
+    folder: Path, *, stage: str = "demo", model: str = "{build: demo}", config: str | None = TINY
+) -> Path:
     """A run's folder below runs/, finished where it has a model's `config`."""
     run = folder / "runs" / stage / "cpu1-0badcafe"
     run.mkdir(parents=True)
@@ -289,7 +346,9 @@ def write_run(folder: Path, *, stage: str = "demo", model: str = "{build: demo}"
         ["--model", "copied"],
     ],
 )
-def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(folder: Path, given: list[str]) -> None:
+def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(
+    folder: Path, given: list[str]
+) -> None:
     run = write_run(folder)
     (folder / "conf").mkdir()  # a stage is composed
     (folder / "copied").mkdir()
@@ -297,25 +356,34 @@ def test_a_model_takes_the_recipe_that_suits_it_however_it_is_named(folder: Path
     write_lines(folder / "pairs.jsonl", [PAIR] * 60)
     option, name = given
     assert new(["polite", "--data", "pairs.jsonl", option, name.format(folder=folder)]) == 0
-    drafted = yaml.safe_load((folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8"))
+    drafted = yaml.safe_load(
+        (folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8")
+    )
     assert drafted["defaults"][0] == "demo_dpo"
     recipe = composed("stage=polite").config.recipe
     shipped = composed("stage=demo_dpo").config.recipe
-    context = 1024 if given == ["--after", "demo"] else 512  # of a stage its own limit, of a model its context
+    # of a stage its own limit, of a model its context
+    context = 1024 if given == ["--after", "demo"] else 512
     assert (recipe.learning_rate, recipe.max_seq_length) == (shipped.learning_rate, context)
     if name != "copied" and given != ["--after", "demo"]:
         assert Path(drafted["model"]["path"]).resolve() in (run, run / "model")
 
 
 @pytest.mark.parametrize("has_template", [True, False])
-def test_a_model_of_another_tool_gets_a_chat_template_where_it_has_none(folder: Path, has_template: bool) -> None:
+def test_a_model_of_another_tool_gets_a_chat_template_where_it_has_none(
+    folder: Path, has_template: bool
+) -> None:
     model = folder / "other"
     model.mkdir()
     (model / "config.json").write_text(TINY)
-    (model / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}' if has_template else "{}")
+    (model / "tokenizer_config.json").write_text(
+        '{"chat_template": "{{ messages }}"}' if has_template else "{}"
+    )
     write_lines(folder / "pairs.jsonl", [PAIR] * 60)
     assert new(["polite", "--data", "pairs.jsonl", "--model", "other"]) == 0
-    drafted = yaml.safe_load((folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8"))
+    drafted = yaml.safe_load(
+        (folder / "conf" / "stage" / "polite.yaml").read_text(encoding="utf-8")
+    )
     assert drafted["recipe"].get("chat_template") == (None if has_template else "tulu")
 
 
@@ -323,7 +391,12 @@ def test_a_model_of_another_tool_gets_a_chat_template_where_it_has_none(folder: 
     ("model", "config", "base", "limit"),
     [
         ("{build: demo}", None, "demo_dpo", 1024),  # a run that is not finished
-        ("{build: demo, path: /models/8b}", TINY.replace('"hidden_size": 128', '"hidden_size": 4096'), "dpo", 512),
+        (
+            "{build: demo, path: /models/8b}",
+            TINY.replace('"hidden_size": 128', '"hidden_size": 4096'),
+            "dpo",
+            512,
+        ),
         ("{build: null, path: runs/demo/other}", TINY, "demo_dpo", 512),
         (
             "{build: null, base: meta-llama/x}",
@@ -340,6 +413,8 @@ def test_the_model_of_a_run_decides_the_recipe_and_the_longest_sample(
     write_lines(folder / "pairs.jsonl", [PAIR] * 60)
     for number, option in enumerate(("--model", "--after")):
         assert new([f"of{number}", "--data", "pairs.jsonl", option, str(run)]) == 0
-        drafted = yaml.safe_load((folder / "conf" / "stage" / f"of{number}.yaml").read_text(encoding="utf-8"))
+        drafted = yaml.safe_load(
+            (folder / "conf" / "stage" / f"of{number}.yaml").read_text(encoding="utf-8")
+        )
         assert drafted["defaults"][0] == base
         assert composed(f"stage=of{number}").config.recipe.max_seq_length == limit

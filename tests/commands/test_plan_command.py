@@ -22,10 +22,18 @@ MOST_MODULES = 90  # of launch: what a plan does not need is imported where it i
 POSIX_ONLY = ("fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "posix_ipc", "syslog")
 
 
-def start(*arguments: str, cwd: Path, flags: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess[str]:
+def start(
+    *arguments: str, cwd: Path, flags: tuple[str, ...] = (), **environ: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *flags, "-m", "launch", *arguments]
     return subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=cwd,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -50,7 +58,12 @@ def test_planning_imports_nothing_that_only_posix_has(tmp_path: Path) -> None:
         "sys.exit(main(['plan', 'stage=sft', 'gpus=8', '--json']))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -81,7 +94,11 @@ def test_json_has_what_others_read(tmp_path: Path, launch: Launch) -> None:
     assert plan["trainer"] == "finetune"
     assert plan["command"][1:3] == ["-m", "accelerate.commands.launch"]
     assert plan["upstream"]["commit"] == load_lock().pin
-    for name, value in {"push_to_hub": False, "try_launch_beaker_eval_jobs": False, "logging_steps": 1}.items():
+    for name, value in {
+        "push_to_hub": False,
+        "try_launch_beaker_eval_jobs": False,
+        "logging_steps": 1,
+    }.items():
         assert (plan["flags"][name]["value"], plan["flags"][name]["origin"]) == (value, "launcher")
     reference = "REFERENCE_LOGPROBS_CACHE_PATH"
     assert reference not in plan["env"]
@@ -115,7 +132,15 @@ def test_the_same_command_gives_the_same_plan_byte_for_byte(tmp_path: Path) -> N
         (["pln"], "[unknown_verb]"),
         (["plan", "stage=sft", "gpus=3"], "[batch_not_divisible]"),
         (["run", "stage=sft", "gpus=64"], "[too_few_gpus]"),
-        (["plan", "stage=sft", "flags.push_to_hub=false", "flags.try_launch_beaker_eval_jobs=true"], "[contradiction]"),
+        (
+            [
+                "plan",
+                "stage=sft",
+                "flags.push_to_hub=false",
+                "flags.try_launch_beaker_eval_jobs=true",
+            ],
+            "[contradiction]",
+        ),
         (["plan", "stage=sft", "upstream.dir=/nowhere"], "[not_open_instruct]"),
     ],
 )
@@ -137,7 +162,9 @@ def test_a_misspelt_key_in_a_file_that_nobody_else_checks(
     doctored = tmp_path / "accelerate_configs"
     shutil.copytree(resources.ACCELERATE_CONFIGS, doctored)
     file = doctored / "deepspeed" / "zero3.json"
-    file.write_text(file.read_text().replace('"gradient_clipping"', '"gradient_clipp1ng"'), encoding="utf-8")
+    file.write_text(
+        file.read_text().replace('"gradient_clipping"', '"gradient_clipp1ng"'), encoding="utf-8"
+    )
     monkeypatch.setattr(resources, "ACCELERATE_CONFIGS", doctored)
     done = launch("plan", "stage=sft", "gpus=8")
     message = done.stderr
@@ -151,7 +178,9 @@ def test_a_misspelt_key_in_a_file_that_nobody_else_checks(
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m launch plan stage=sft | head -1"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout.split()[0], done.stderr) == ("stage", "")
 
 
@@ -173,7 +202,9 @@ def test_help_explains_verbs_and_keys(launch: Launch) -> None:
     for word in ("gpus=N", "flags.NAME=VALUE", "sft_25pct", "dpo_tune_cache", "zero3_offload"):
         assert word in page
     refused = launch("help", "pln")
-    assert refused.returncode == 2 and outline(refused.stderr.strip()).startswith("unknown_verb at command line, plan")
+    assert refused.returncode == 2 and outline(refused.stderr.strip()).startswith(
+        "unknown_verb at command line, plan"
+    )
 
 
 def test_version(launch: Launch) -> None:
@@ -198,7 +229,14 @@ def test_hydras_own_powers_stay(tmp_path: Path, launch: Launch) -> None:
     [
         ["run", "stage=sft", "gpus=64", "trainer=trl_sft"],
         ["run", "stage=demo", "device=cpu", "trainer=trl_sft", "model.path=./no_such_model"],
-        ["plan", "stage=demo", "device=cpu", "model.path=model", "recipe.global_batch_size=7", "processes=2"],
+        [
+            "plan",
+            "stage=demo",
+            "device=cpu",
+            "model.path=model",
+            "recipe.global_batch_size=7",
+            "processes=2",
+        ],
         ["plan", "--multirun", "stage=sft", "gpus=1,2"],
     ],
 )

@@ -79,7 +79,9 @@ def test_status_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(lines) == 5
 
 
-def test_status_of_a_live_run_names_its_process(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_live_run_names_its_process(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with run_lock(runs / "sft/gpu8-abc", pytest.fail):
         assert status(["sft/gpu8", "--json"]) == 0
         (run,) = json.loads(capsys.readouterr().out)
@@ -105,7 +107,9 @@ def test_which_run_a_name_resolves_to(runs: Path) -> None:
     assert refusal(["good"], "stop")[0] == "not_running"
 
 
-def test_logs_print_what_the_display_showed_and_how_it_ended(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_print_what_the_display_showed_and_how_it_ended(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert logs(["bad"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "importing the trainer",
@@ -117,7 +121,10 @@ def test_logs_print_what_the_display_showed_and_how_it_ended(runs: Path, capsys:
         "  train.py:12",
     ]
     assert logs(["gpu8", "--follow"]) == 0  # nobody runs it: there is nothing to wait for
-    assert capsys.readouterr().out.splitlines()[-1] == "unfinished: its launcher ended without recording an outcome"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "unfinished: its launcher ended without recording an outcome"
+    )
 
 
 def test_the_log_of_a_rank(runs: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -140,7 +147,9 @@ def test_runs_that_belong_together_are_listed_below_their_folder(runs: Path, sev
     assert resolve_run(f"sft/{several}/gpu1-abc", runs) == resolve_run("gpu1", runs) == width
 
 
-def test_the_printed_command_finds_the_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_printed_command_finds_the_run(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     width = write_run(runs / "sft/rollout-1/gpu1-abc", steps=1)
     assert command_for("logs", runs / "demo/good", "-f") == "launch logs demo/good -f"
     assert command_for("stop", width) == "launch stop sft/rollout-1/gpu1-abc"
@@ -151,12 +160,16 @@ def test_the_printed_command_finds_the_run(runs: Path, tmp_path: Path, monkeypat
 
 def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
     folder = runs / "sft" / "gpu8-abc"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
         argv = [sys.executable, "-c", AT_A_TERMINAL, "logs", "gpu8", "--follow", f"runs={runs}"]
-        follower = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        follower = subprocess.Popen(
+            argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert follower.stdout is not None
         assert follower.stdout.readline() == "importing the trainer\n"
         time.sleep(0.5)
@@ -174,7 +187,11 @@ def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "cluster"])
 def test_help_without_a_run(verb: str, launch: Launch) -> None:
     shown = launch(verb, "--help")
-    assert shown.stdout.startswith(f"usage: launch {verb} ") and "example" in shown.stdout and not shown.stderr
+    assert (
+        shown.stdout.startswith(f"usage: launch {verb} ")
+        and "example" in shown.stdout
+        and not shown.stderr
+    )
     assert shown.returncode == 0 and max(map(len, shown.stdout.splitlines())) <= 120
 
 

@@ -41,7 +41,9 @@ from tests.paths import ROOT
 )
 def test_candidates(line: str, some: list[str]) -> None:
     found = candidates(line)
-    assert set(some) <= set(found) and all(word.startswith(line.rpartition(" ")[2]) for word in found)
+    assert set(some) <= set(found) and all(
+        word.startswith(line.rpartition(" ")[2]) for word in found
+    )
     assert bool(found) == bool(some) and "node" not in found
 
 
@@ -64,12 +66,17 @@ def test_runs_and_the_users_own_stages(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("launch plan stage=sft recipe.packing=", "recipe.packing=bins recipe.packing=flatten recipe.packing=none"),
+        (
+            "launch plan stage=sft recipe.packing=",
+            "recipe.packing=bins recipe.packing=flatten recipe.packing=none",
+        ),
         ("launch report x --o", "--output"),
         ("launch preview stage=demo --ht", "--html"),
     ],
 )
-def test_the_shell_gets_an_answer_within_0_3_seconds_of_cpu(line: str, answer: str, tmp_path: Path) -> None:
+def test_the_shell_gets_an_answer_within_0_3_seconds_of_cpu(
+    line: str, answer: str, tmp_path: Path
+) -> None:
     environ = {
         "COMP_LINE": line,
         "COMP_POINT": str(len(line)),
@@ -82,7 +89,13 @@ def test_the_shell_gets_an_answer_within_0_3_seconds_of_cpu(line: str, answer: s
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-m", "launch", "-sc", "query=bash"]
         done = subprocess.run(
-            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+            command,
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.stdout.split() == answer.split()

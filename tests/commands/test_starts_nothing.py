@@ -1,4 +1,6 @@
-"""`plan`, `lint`, `flags`, `status` and `report` start no program that a file names; an audit hook lists the starts."""
+"""`plan`, `lint`, `flags`, `status` and `report` start no program that a file names; an audit hook
+lists the starts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import pytest
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
-# runs a command of launch, and prints every program that its process starts, and every file that it executes as Python
+# runs a command of launch, and prints every program that its process starts, and every file that it
+# executes as Python
 AUDITED = f"""
 import json, runpy, sys
 started = []
@@ -39,7 +42,13 @@ ALLOWED = ("nvidia-smi", "squeue", "scontrol")  # on the PATH of the tests
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's folder of stages, and a working folder with a program `evil`."""
     config, work = tmp_path / "config", tmp_path / "work"
-    for folder in (config / "stage", config / "cluster", config / "model", config / "tuned", work / "venv" / "bin"):
+    for folder in (
+        config / "stage",
+        config / "cluster",
+        config / "model",
+        config / "tuned",
+        work / "venv" / "bin",
+    ):
         folder.mkdir(parents=True)
     for path in (work / "evil", work / "venv" / "bin" / "python"):
         path.write_text(f'#!/bin/sh\ntouch {tmp_path}/executed\nexec {sys.executable} "$@"\n')
@@ -48,7 +57,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (work / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.12.0\n")
     packages = work / "venv" / "lib" / "python3.12" / "site-packages"
     packages.mkdir(parents=True)
-    (packages / "evil.pth").write_text(f"import os; open({str(tmp_path / 'executed')!r}, 'w')\n{ROOT}\n/no/such\n")
+    (packages / "evil.pth").write_text(
+        f"import os; open({str(tmp_path / 'executed')!r}, 'w')\n{ROOT}\n/no/such\n"
+    )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(config))
     monkeypatch.setenv("EVIL", str(work / "evil"))
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{work}")
@@ -58,9 +69,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def audited(home: Path, *argv: str) -> tuple[int, list[str], str]:
-    """Return the exit code, the programs and files of the user's that were executed, and the output."""
+    """Return the exit code, the programs and files of the user's that were executed, and the
+    output.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", AUDITED, str(home), *argv], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", AUDITED, str(home), *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     report = json.loads(done.stderr.splitlines()[-1])
     started = [program for program in report["started"] if Path(program).name not in ALLOWED]
@@ -90,7 +107,9 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_interpreter_of_a_stage_file(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_of_a_stage_file(
+    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value, shown = VARIANTS[name]
     monkeypatch.setenv("HOME", str(home / "work"))
     text = value.format(work=home / "work")
@@ -126,7 +145,8 @@ def test_upstreams_folder_of_a_stage_file_is_read_and_not_executed(home: Path) -
         (checkout / f"{name}.py").write_text(f"open({str(home / 'executed')!r}, 'w')\n")
     write(home, "stage/mine.yaml", f"{STAGE}upstream:\n  dir: ./checkout\n")
     _, started, output = audited(home, "plan", "stage=mine")
-    assert started in ([], [str(checkout / "finetune.py")]), output  # parsed, which is what `compile` notes
+    # parsed, which is what `compile` notes
+    assert started in ([], [str(checkout / "finetune.py")]), output
 
 
 def test_an_interpreter_that_the_command_line_names_is_asked(home: Path) -> None:
@@ -145,7 +165,15 @@ def test_the_other_verbs(home: Path) -> None:
     run = write_run(home / "work" / "runs" / "demo" / "mine", steps=2)
     (run / "config.yaml").write_text("python: ./evil\nupstream: {dir: ./evil}\n")
     (run / "command.sh").write_text("touch ../../../executed\n")
-    (home / "work" / "job.sh").write_text("$(./evil) python open_instruct/finetune.py; ./evil; source ./evil\n")
-    for argv in (["lint", "job.sh"], ["flags", "trl_sft"], ["status"], ["report", "mine"], ["logs", "mine"]):
+    (home / "work" / "job.sh").write_text(
+        "$(./evil) python open_instruct/finetune.py; ./evil; source ./evil\n"
+    )
+    for argv in (
+        ["lint", "job.sh"],
+        ["flags", "trl_sft"],
+        ["status"],
+        ["report", "mine"],
+        ["logs", "mine"],
+    ):
         _, started, output = audited(home, *argv)
         assert started == [], (argv, output)

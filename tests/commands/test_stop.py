@@ -1,4 +1,6 @@
-"""`stop` signals the launcher of the run and nothing else, whatever process the run's lock names."""
+"""`stop` signals the launcher of the run and nothing else, whatever process the run's lock
+names.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def run(*argv: str) -> psutil.Process:
-        process = subprocess.Popen([sys.executable, "-c", *argv], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", *argv], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         return psutil.Process(process.pid)
@@ -78,9 +82,14 @@ def run(tmp_path: Path) -> Path:
     ],
     ids=["any", "looks_like_it", "reads_the_run", "reads_the_folder", "another_run"],
 )
-def test_a_process_that_a_lock_names_and_that_does_not_hold_it(start: Start, run: Path, argv: tuple[str, ...]) -> None:
+def test_a_process_that_a_lock_names_and_that_does_not_hold_it(
+    start: Start, run: Path, argv: tuple[str, ...]
+) -> None:
     if argv[-1] == "{run}":
-        argv = (argv[0].replace("open(sys.argv[1])", "__import__('os').open(sys.argv[1], 0)"), argv[-1])
+        argv = (
+            argv[0].replace("open(sys.argv[1])", "__import__('os').open(sys.argv[1], 0)"),
+            argv[-1],
+        )
     process = start(*(part.replace("{run}", str(run)) for part in argv))
     name_in_lock(run, process.pid, process.create_time())
     assert refused(run) == "launcher_mismatch"
@@ -89,7 +98,9 @@ def test_a_process_that_a_lock_names_and_that_does_not_hold_it(start: Start, run
 
 
 @pytest.mark.parametrize(
-    "pid", [0, -1, -os.getpid(), 2**31 - 1, 2**40, 2**70], ids=["0", "-1", "own group", "int", "40", "70"]
+    "pid",
+    [0, -1, -os.getpid(), 2**31 - 1, 2**40, 2**70],
+    ids=["0", "-1", "own group", "int", "40", "70"],
 )
 def test_a_number_that_is_no_process(run: Path, pid: int) -> None:
     """0 and -1 would be every process of the group and of the user."""
@@ -107,7 +118,9 @@ def test_this_process_and_the_first_one(run: Path) -> None:
         assert refused(run) == "launcher_mismatch"
 
 
-def test_a_copied_run_names_the_launcher_of_the_original(start: Start, run: Path, tmp_path: Path) -> None:
+def test_a_copied_run_names_the_launcher_of_the_original(
+    start: Start, run: Path, tmp_path: Path
+) -> None:
     process = start(HOLD, str(run))
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
     assert refused(tmp_path / "copy" / "sft" / "mine") == "launcher_mismatch"

@@ -60,7 +60,10 @@ def test_predictions_without_a_probe(words: list[str], launch: Launch) -> None:
         and document["data"]["longest_tokens"] == 3000
     )
     first = document["predictions"][0]
-    assert first["low_seconds"] < first["step_seconds"] < first["high_seconds"] and first["fit"] == "fits"
+    assert (
+        first["low_seconds"] < first["step_seconds"] < first["high_seconds"]
+        and first["fit"] == "fits"
+    )
     assert "predicted; nothing was run" in shown.stderr and "the recipe's own" in shown.stderr
 
 
@@ -71,7 +74,9 @@ def test_unknown_lengths_are_reported(words: list[str], launch: Launch) -> None:
 
 def test_an_unknown_card_is_reported(words: list[str], launch: Launch) -> None:
     card = ("cluster.gpu_type=frobnicator", "cluster.gpu_memory=100")
-    assert "frobnicator is an unknown GPU" in launch("tune", *words[:-2], *card, "dry_run=true").stdout
+    assert (
+        "frobnicator is an unknown GPU" in launch("tune", *words[:-2], *card, "dry_run=true").stdout
+    )
 
 
 def refusal(words: list[str], launch: Launch) -> str:
@@ -102,11 +107,15 @@ def test_a_model_of_an_unknown_shape_is_refused(words: list[str], launch: Launch
 @pytest.mark.parametrize("size", ["0", "-1"])
 def test_a_card_without_memory_is_refused(words: list[str], size: str, launch: Launch) -> None:
     error = refusal([*words[:-1], f"cluster.gpu_memory={size}"], launch)
-    assert {"0", str(float(size))} - {"0.0"} <= set(values_of(error)) and error.endswith("[out_of_range]")
+    assert {"0", str(float(size))} - {"0.0"} <= set(values_of(error)) and error.endswith(
+        "[out_of_range]"
+    )
 
 
 @pytest.mark.parametrize(("number", "least"), [("steps=2", "3"), ("tune.skip=8", "9")])
-def test_steps_of_which_none_counts(words: list[str], number: str, least: str, launch: Launch) -> None:
+def test_steps_of_which_none_counts(
+    words: list[str], number: str, least: str, launch: Launch
+) -> None:
     error = refusal([*words, number], launch)
     assert least in values_of(error) and error.endswith("[bad_steps]")
 
@@ -116,4 +125,8 @@ def test_gpus_that_are_not_here_are_missed_before_anything_is_tokenised(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = launch("tune", *words)
-    assert done.returncode == 2 and "[too_few_gpus]" in done.stderr and "tokenising first" not in done.stdout
+    assert (
+        done.returncode == 2
+        and "[too_few_gpus]" in done.stderr
+        and "tokenising first" not in done.stdout
+    )

@@ -1,4 +1,6 @@
-"""`launch upstream`: the pin, what another commit changes and breaks, and moving the pin, completely or not at all."""
+"""`launch upstream`: the pin, what another commit changes and breaks, and moving the pin,
+completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,11 @@ def impact(root: Path, commit: str, *trainers: str, configs: Path = CONFIGS) -> 
     In forks with the libraries' imports done; `launch` below starts each anew.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "OPEN_INSTRUCT", {name: OPEN_INSTRUCT[name] for name in trainers or OPEN_INSTRUCT})
+        patch.setattr(
+            module,
+            "OPEN_INSTRUCT",
+            {name: OPEN_INSTRUCT[name] for name in trainers or OPEN_INSTRUCT},
+        )
         return assess_impact(root, commit, warm.python(), configs)
 
 
@@ -83,27 +89,48 @@ def test_an_older_commit_as_text_and_as_json(history: Path) -> None:
     assert content["unreadable"]["olmo_core_finetune"]["id"] == "trainer_script_missing"
     assert {"kind": "removed", "flag": "cp_degree"} in content["changes"]["dpo"]
     broken = {problem["id"] for problem in content["breaks"]}
-    assert broken == {"patch_source_changed", "rule_source_changed", "stale_allowlist", "trainer_script_missing"}
+    assert broken == {
+        "patch_source_changed",
+        "rule_source_changed",
+        "stale_allowlist",
+        "trainer_script_missing",
+    }
 
 
 @pytest.mark.slow
 def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -> None:
     result = impact(history, "6b3964bc", "dpo_tune_cache")
     lines = (CONFIGS / "trainer" / "dpo_tune_cache.yaml").read_text(encoding="utf-8").splitlines()
-    (mixer,) = (p for p in result.breaks if p.id == "stale_allowlist" and "'mixer_list' at that commit" in p.message)
+    (mixer,) = (
+        p
+        for p in result.breaks
+        if p.id == "stale_allowlist" and "'mixer_list' at that commit" in p.message
+    )
     assert mixer.cure == "write 'dataset_mixer_list'"
     file, _, line = str(mixer.where).rpartition(":")
     assert file.endswith("configs/tulu/trainer/dpo_tune_cache.yaml")
     assert "mixer_list" in lines[int(line) - 1]
-    assert any(p.id == "patch_source_changed" and p.where == "open_instruct/finetune.py:903" for p in result.breaks)
+    assert any(
+        p.id == "patch_source_changed" and p.where == "open_instruct/finetune.py:903"
+        for p in result.breaks
+    )
 
 
 def test_a_function_that_has_changed_is_named_for_its_rules() -> None:
     locked = locked_schema("finetune")
     code = locked.post_init["FlatArguments"]
     (place,) = code["functions"]
-    changed = replace(locked, post_init={"FlatArguments": {**code, "functions": [{**place, "digest": "0" * 40}]}})
-    assert list(module.find_stale_rules([TrainerImpact("finetune", locked, ()), TrainerImpact("dpo", None, ())])) == []
+    changed = replace(
+        locked, post_init={"FlatArguments": {**code, "functions": [{**place, "digest": "0" * 40}]}}
+    )
+    assert (
+        list(
+            module.find_stale_rules(
+                [TrainerImpact("finetune", locked, ()), TrainerImpact("dpo", None, ())]
+            )
+        )
+        == []
+    )
     (problem,) = module.find_stale_rules([TrainerImpact("finetune", changed, ())])
     assert (problem.id, problem.where) == ("rule_source_changed", "open_instruct/finetune.py:327")
 
@@ -113,9 +140,17 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     configs = tmp_path / "configs" / "tulu"
     file = configs / "trainer" / "finetune.yaml"
     file.parent.mkdir(parents=True)
-    text = "unread:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: '{value}'}}}\n"
+    text = (
+        "unread:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: "
+        "'{value}'}}}\n"
+    )
     file.write_text(f"{text}flags:\n  impl: '{{value}}'\n")
-    impl = replace(locked_schema("dpo").fields["attn_implementation"], name="impl", choices=["sdpa"], required=True)
+    impl = replace(
+        locked_schema("dpo").fields["attn_implementation"],
+        name="impl",
+        choices=["sdpa"],
+        required=True,
+    )
     schema = replace(locked_schema("finetune"), fields={"impl": impl, "b": replace(impl, name="b")})
     problems = list(module.find_broken_configs([TrainerImpact("finetune", schema, ())], configs))
     place = "configs/tulu/trainer/finetune.yaml"
@@ -136,8 +171,12 @@ def test_every_kind_of_break_is_reported_with_its_line(history: Path, configs: P
     renamed = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
     choice = edit(trainer, "\nflags:\n", "\nflags:\n  dataset_cache_mode: s3\n") + 2
     stage = configs / "stage" / "sft.yaml"
-    stage.write_text(stage.read_text(encoding="utf-8") + "flags:\n  no_such_flag: 1\n", encoding="utf-8")
-    (configs / "stage" / "mine.yaml").write_text("defaults:\n  - sft\nflags:\n  another: 1\n", encoding="utf-8")
+    stage.write_text(
+        stage.read_text(encoding="utf-8") + "flags:\n  no_such_flag: 1\n", encoding="utf-8"
+    )
+    (configs / "stage" / "mine.yaml").write_text(
+        "defaults:\n  - sft\nflags:\n  another: 1\n", encoding="utf-8"
+    )
     result = impact(history, load_lock().pin, "finetune", "dpo_tune_cache", configs=configs)
     reported = {(problem.id, str(problem.where).rpartition("/")[2]) for problem in result.breaks}
     length = len(stage.read_text(encoding="utf-8").splitlines())
@@ -184,19 +223,37 @@ def test_every_kind_of_change_has_a_line_and_its_values(
     schema, gone = locked_schema("finetune"), Problem("trainer_script_missing", "it has no dpo.py")
     trainers = (TrainerImpact("finetune", schema, changes), TrainerImpact("dpo", None, (), gone))
     broken = Problem("stale_allowlist", "finetune has no 'a'", "finetune.yaml:3")
-    found = Impact(load_lock().pin, (*trainers, TrainerImpact("reward_modeling", schema, ())), (broken,))
+    found = Impact(
+        load_lock().pin, (*trainers, TrainerImpact("reward_modeling", schema, ())), (broken,)
+    )
     monkeypatch.setattr("launch.commands.upstream.assess_impact", lambda *_, **__: found)
     monkeypatch.setenv(DIR_VARIABLE, str(history))
     assert upstream(["diff", "HEAD"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        *("", "finetune:", "  - a", "  > b -> c (int -> float) (proposed)", "  + d", "  ~ e: default 1 -> null"),
+        *(
+            "",
+            "finetune:",
+            "  - a",
+            "  > b -> c (int -> float) (proposed)",
+            "  + d",
+            "  ~ e: default 1 -> null",
+        ),
         *("  ~ f: now required", "", "dpo:", "  ! it has no dpo.py [trainer_script_missing]"),
-        *("", "reward_modeling: no change", "", "1 thing in this project would break:", f"  {broken}"),
+        *(
+            "",
+            "reward_modeling: no change",
+            "",
+            "1 thing in this project would break:",
+            f"  {broken}",
+        ),
     ]
     assert upstream(["diff", "HEAD", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["changes"]["finetune"][3] == {"kind": "default", "flag": "e", "old": 1}
-    assert content["changes"]["reward_modeling"] == [] and content["unreadable"]["dpo"]["message"] == gone.message
+    assert (
+        content["changes"]["reward_modeling"] == []
+        and content["unreadable"]["dpo"]["message"] == gone.message
+    )
     monkeypatch.setattr("launch.commands.upstream.read_gitlink", lambda root: load_lock().pin)
     assert upstream(["bump", "HEAD"]) == 0 and "already" in capsys.readouterr().out
     monkeypatch.setattr("launch.commands.upstream.read_gitlink", lambda root: None)
@@ -271,7 +328,9 @@ def whole_project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project(whole_project: Path) -> Path:
-    """The same with two trainers, each of which is started for a bump; the older commit lacks the second's script."""
+    """The same with two trainers, each of which is started for a bump; the older commit lacks the
+    second's script.
+    """
     names = ", ".join(f'"{name}"' for name in OPEN_INSTRUCT)
     edit(whole_project / "launch/upstream/trainers.py", names, '"finetune", "olmo_core_finetune"')
     commit(whole_project, "fewer trainers")
@@ -281,12 +340,25 @@ def project(whole_project: Path) -> Path:
 def git(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def commit(folder: Path, message: str) -> None:
     """Commit what git knows of the files in `folder`."""
-    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", message)
+    git(
+        folder,
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "commit",
+        "-q",
+        "-a",
+        "-m",
+        message,
+    )
 
 
 def launch(project: Path, history: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -298,12 +370,22 @@ def launch(project: Path, history: Path, *arguments: str) -> subprocess.Complete
     }
     command = [sys.executable, "-m", "launch", "upstream", *arguments]
     return subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=900
+        command,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
 
 
-@pytest.mark.parametrize(("target", "problem"), [(OLDER, "trainer_script_missing"), ("nothing", "unknown_commit")])
-def test_a_bump_that_cannot_be_made_changes_nothing(project: Path, history: Path, target: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "problem"), [(OLDER, "trainer_script_missing"), ("nothing", "unknown_commit")]
+)
+def test_a_bump_that_cannot_be_made_changes_nothing(
+    project: Path, history: Path, target: str, problem: str
+) -> None:
     """The older commit lacks a trainer's script, which not even --force can lock."""
     run = launch(project, history, "bump", target, "--force")
     assert run.returncode == 2
@@ -312,9 +394,14 @@ def test_a_bump_that_cannot_be_made_changes_nothing(project: Path, history: Path
 
 
 @pytest.mark.slow
-def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(whole_project: Path, history: Path) -> None:
-    # The commit before the last one that changed a schema: both the lock and the ledger differ there.
-    last = json.loads((ROOT / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))["entries"][-1]["commit"]
+def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(
+    whole_project: Path, history: Path
+) -> None:
+    # The commit before the last one that changed a schema: both the lock and the ledger differ
+    # there.
+    last = json.loads((ROOT / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))[
+        "entries"
+    ][-1]["commit"]
     target = git(history, "rev-parse", f"{last}^1").strip()
     run = launch(whole_project, history, "bump", target, "--force")
     assert run.returncode == 0, run.stderr
@@ -338,7 +425,9 @@ def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(whole_project: P
 
 
 @pytest.mark.slow
-def test_a_bump_under_another_trl_captures_its_parsers_too(project: Path, history: Path, tmp_path: Path) -> None:
+def test_a_bump_under_another_trl_captures_its_parsers_too(
+    project: Path, history: Path, tmp_path: Path
+) -> None:
     """An interpreter whose TRL has another version, and a flag more; the pin stays."""
     trl = Path(pytest.importorskip("trl").__file__).parent
     python = tmp_path / "python"
@@ -356,12 +445,19 @@ def test_a_bump_under_another_trl_captures_its_parsers_too(project: Path, histor
         "    wrapping: bool = False\n    packing: bool = field(",
     )
     target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
-    done = launch(project, history, "bump", target, "--force", "--python", str(python / "bin/python"))
+    done = launch(
+        project, history, "bump", target, "--force", "--python", str(python / "bin/python")
+    )
     assert done.returncode == 0, done.stderr
     data = project / "launch/upstream/data"
     assert json.loads((data / "lock.json").read_text(encoding="utf-8"))["packages"]["trl"] == "99.0"
-    assert "wrapping" in json.loads((data / "schemas/trl_sft.json").read_text(encoding="utf-8"))["fields"]
-    assert "+ wrapping" in done.stdout and "trl" not in git(project, "diff", "--", "launch/upstream/data/ledger.json")
+    assert (
+        "wrapping"
+        in json.loads((data / "schemas/trl_sft.json").read_text(encoding="utf-8"))["fields"]
+    )
+    assert "+ wrapping" in done.stdout and "trl" not in git(
+        project, "diff", "--", "launch/upstream/data/ledger.json"
+    )
 
 
 @pytest.mark.slow
@@ -383,8 +479,14 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
     assert "- timeout" in denied.stdout
     done = launch(project, clone, "bump", target, "--rename", "timeout=nccl_timeout")
     assert done.returncode == 0, done.stderr
-    entry = json.loads((project / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))["entries"][-1]
-    assert (entry["kind"], entry["flag"], entry["renamed_to"]) == ("renamed", "timeout", "nccl_timeout")
+    entry = json.loads((project / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))[
+        "entries"
+    ][-1]
+    assert (entry["kind"], entry["flag"], entry["renamed_to"]) == (
+        "renamed",
+        "timeout",
+        "nccl_timeout",
+    )
     assert entry["trainers"] == ["finetune"]
     assert entry["commit"] == target
     flags = launch(project, clone, "status", "--json")

@@ -1,4 +1,5 @@
-"""The batch scripts in scripts/: that they are what `submit` renders, without what is of one machine.
+"""The batch scripts in scripts/: that they are what `submit` renders, without what is of one
+machine.
 
 `--update-golden` writes them.
 """
@@ -19,17 +20,35 @@ from launch.__main__ import main
 ROOT = resources.ROOT
 PYTHON = ".venv/bin/python"
 # explains itself when the job is submitted from another folder
-GUARD = f"test -x {PYTHON} || {{ echo 'sbatch this from the clone, after ./scripts/setup' >&2; exit 2; }}"
+GUARD = (
+    f"test -x {PYTHON} || {{ echo 'sbatch this from the clone, after ./scripts/setup' >&2; "
+    f"exit 2; }}"
+)
 WRITER = "./scripts/test tests/commands/test_wrappers.py --update-golden"
-_CPUS = "cluster.cpus_per_rank=4"  # every node with eight GPUs has 32 CPUs, and not every one has 64
+_CPUS = (
+    "cluster.cpus_per_rank=4"  # every node with eight GPUs has 32 CPUs, and not every one has 64
+)
 # script -> the overrides of the `submit` that would render it
 WRAPPERS: dict[str, tuple[str, ...]] = {
-    "demo_2nodes": ("stage=demo", "trainer=trl_sft", "nodes=2", "recipe.max_steps=20", "name=2nodes", _CPUS),
+    "demo_2nodes": (
+        "stage=demo",
+        "trainer=trl_sft",
+        "nodes=2",
+        "recipe.max_steps=20",
+        "name=2nodes",
+        _CPUS,
+    ),
     "sft_1node": ("stage=sft", "gpus=8", "name=1node", _CPUS),
     "sft_4nodes": ("stage=sft", "nodes=4", "gpus=8", "name=4nodes", _CPUS),
     "dpo_1node": ("stage=dpo", "gpus=8", "name=1node", _CPUS),
     "dpo_4nodes": ("stage=dpo", "nodes=4", "gpus=8", "name=4nodes", _CPUS),
-    "dpo_after_sft": ("stage=dpo", "gpus=8", "model.path=runs/sft/4nodes/model", "name=after-sft-4nodes", _CPUS),
+    "dpo_after_sft": (
+        "stage=dpo",
+        "gpus=8",
+        "model.path=runs/sft/4nodes/model",
+        "name=after-sft-4nodes",
+        _CPUS,
+    ),
     "rm_1node": ("stage=rm", "gpus=8", "name=1node", _CPUS),
 }
 
@@ -56,7 +75,9 @@ def test_is_what_submit_renders(
         path.write_text(rendered, encoding="utf-8")
         path.chmod(0o755)
     recorded = path.read_text(encoding="utf-8") if path.is_file() else ""
-    diff = list(difflib.unified_diff(recorded.splitlines(), rendered.splitlines(), name, "now", lineterm=""))
+    diff = list(
+        difflib.unified_diff(recorded.splitlines(), rendered.splitlines(), name, "now", lineterm="")
+    )
     if diff:
         pytest.fail("\n".join([*diff, "", f"if the change is intended: {WRITER}"]), pytrace=False)
     assert os.access(path, os.X_OK)

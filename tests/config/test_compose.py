@@ -32,7 +32,8 @@ MISTAKES = {
     "stage=sft tuned=mine": "unknown_tuned at override +tuned=mine, mine, tune",
     "stage=sft hydra.run.dir=/tmp/x": "reserved_key at override hydra.run.dir, name=, runs=",
     "stage=sft +hydra.foo=1": "reserved_key at override hydra.foo",
-    "stage=sft ++hydra.output_subdir=x": "reserved_key at override hydra.output_subdir, name=, runs=",
+    "stage=sft ++hydra.output_subdir=x": "reserved_key at override hydra.output_subdir, name=, "
+    "runs=",
     "stage=sft hydra.mode=MULTIRUN": "reserved_key at override hydra.mode, sweep=true",
     "stage=sft hydra/launcher=x": "reserved_key at override hydra/launcher",
     "stage=sft +hydra/launcher=x": "reserved_key at override hydra/launcher",
@@ -58,14 +59,18 @@ def test_flags_are_open_and_everything_else_is_closed() -> None:
         composed("stage=sft", "trainer.flag.anything=1")
 
 
-def test_the_users_folder_is_searched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_folder_is_searched_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     stages = tmp_path / "stage"
     stages.mkdir()
     (stages / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 77\n", encoding="utf-8"
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 77\n",
+        encoding="utf-8",
     )
     (stages / "dpo.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 78\n", encoding="utf-8"
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 78\n",
+        encoding="utf-8",
     )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     assert composed("stage=mine").config.recipe.seed == 77
@@ -73,9 +78,13 @@ def test_the_users_folder_is_searched_first(monkeypatch: pytest.MonkeyPatch, tmp
     assert composed("stage=sft").config.recipe.seed == 8
 
 
-def test_an_overlay_is_added_where_there_are_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_overlay_is_added_where_there_are_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "mine.yaml").write_text("# @package _global_\nrecipe:\n  seed: 77\n", encoding="utf-8")
+    (tmp_path / "tuned" / "mine.yaml").write_text(
+        "# @package _global_\nrecipe:\n  seed: 77\n", encoding="utf-8"
+    )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     for override in ("+tuned=mine", "tuned=mine"):
         assert composed("stage=sft", override).config.recipe.seed == 77

@@ -1,4 +1,6 @@
-"""`launch schema`: the JSON Schema accepts every stage that ships and is drafted, and no mistake that Hydra refuses."""
+"""`launch schema`: the JSON Schema accepts every stage that ships and is drafted, and no mistake
+that Hydra refuses.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ STAGES = sorted((resources.CONFIGS / "stage").glob("*.yaml"))
 
 def errors(content: Any) -> list[str]:
     return [
-        "/".join(map(str, error.path)) for error in jsonschema.Draft202012Validator(stage_schema()).iter_errors(content)
+        "/".join(map(str, error.path))
+        for error in jsonschema.Draft202012Validator(stage_schema()).iter_errors(content)
     ]
 
 
@@ -84,7 +87,13 @@ def test_a_drafted_stage_names_the_schema_beside_it(
     (tmp_path / "conf/stage/stage.schema.json").write_text("of an earlier version")
     assert main(["new", "mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
     lines = (tmp_path / "conf/stage/mine.yaml").read_text(encoding="utf-8").splitlines()
-    assert lines[:2] == ["# yaml-language-server: $schema=./stage.schema.json", "# @package _global_"]
-    assert json.loads((tmp_path / "conf/stage/stage.schema.json").read_text(encoding="utf-8")) == stage_schema()
+    assert lines[:2] == [
+        "# yaml-language-server: $schema=./stage.schema.json",
+        "# @package _global_",
+    ]
+    assert (
+        json.loads((tmp_path / "conf/stage/stage.schema.json").read_text(encoding="utf-8"))
+        == stage_schema()
+    )
     assert errors(yaml.safe_load("\n".join(lines))) == []
     assert main(["plan", "stage=mine", "gpus=0"]) == 0

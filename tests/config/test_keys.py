@@ -1,4 +1,6 @@
-"""docs/reference/keys.md: every key of the configuration, read off the dataclasses. `--update-golden` writes it."""
+"""docs/reference/keys.md: every key of the configuration, read off the dataclasses.
+`--update-golden` writes it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from launch.config.json_schema import comments
 from launch.config.schema import MixConfig, RootConfig
 
 PAGE = resources.ROOT / "docs" / "reference" / "keys.md"
-# a trainer's file explains its own keys, `tune` writes an overlay, and a pipeline sets the last for its jobs
+# a trainer's file explains its own keys, `tune` writes an overlay, and a pipeline sets the last for
+# its jobs
 LEFT_OUT = ("trainer", "tuned", "model.trained_by")
 OF_ANY_TYPE = {
     "recipe.lora.targets": "text or list",
@@ -37,8 +40,16 @@ def kind(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return " ".join(f"`{member.value}`" for member in hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return ", ".join(kind(option) for option in typing.get_args(hint) if option is not type(None))
-    names = {int: "whole number", float: "number", str: "text", bool: "`true` `false`", Any: "any value"}
+        return ", ".join(
+            kind(option) for option in typing.get_args(hint) if option is not type(None)
+        )
+    names = {
+        int: "whole number",
+        float: "number",
+        str: "text",
+        bool: "`true` `false`",
+        Any: "any value",
+    }
     return names.get(hint) or {list: "list", dict: "map"}[typing.get_origin(hint)]
 
 
@@ -74,13 +85,19 @@ def rows(cls: Any, above: str) -> Iterator[tuple[str, str, str, str]]:
                 yield key, "", "", text.strip()
             yield from rows(inner, f"{key}.")
         else:
-            yield key, OF_ANY_TYPE.get(key) or kind(hints[field.name]), default(field), explanations.get(field.name, "")
+            yield (
+                key,
+                OF_ANY_TYPE.get(key) or kind(hints[field.name]),
+                default(field),
+                explanations.get(field.name, ""),
+            )
 
 
 def table(keys: list[tuple[str, str, str, str]]) -> list[str]:
     lines = ["| key | is | default | |", "| --- | --- | --- | --- |"]
     return lines + [
-        f"| `{key}` | {type_} | {value} | {text.replace('|', chr(92) + '|')} |" for key, type_, value, text in keys
+        f"| `{key}` | {type_} | {value} | {text.replace('|', chr(92) + '|')} |"
+        for key, type_, value, text in keys
     ]
 
 
@@ -97,7 +114,13 @@ def page() -> str:
         inner = nested(hints[field.name])
         if inner is None or field.name in LEFT_OUT:
             continue
-        lines += ["", f"## {field.name}", "", *sentence(inner), *table(list(rows(inner, f"{field.name}.")))]
+        lines += [
+            "",
+            f"## {field.name}",
+            "",
+            *sentence(inner),
+            *table(list(rows(inner, f"{field.name}."))),
+        ]
         if field.name == "data":
             entries = [(f"- {key}", *rest) for key, *rest in rows(MixConfig, "")]
             lines += ["", "An entry of `data.mix`:", "", *table(entries)]  # type: ignore[arg-type]
@@ -109,16 +132,22 @@ def test_the_page_has_every_key(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         PAGE.write_text(now, encoding="utf-8")
     written = PAGE.read_text(encoding="utf-8")
-    difference = "\n".join(difflib.unified_diff(written.splitlines(), now.splitlines(), PAGE.name, "now", lineterm=""))
+    difference = "\n".join(
+        difflib.unified_diff(written.splitlines(), now.splitlines(), PAGE.name, "now", lineterm="")
+    )
     assert written == now, (
-        f"{difference}\nif the change is meant: scripts/test --update-golden tests/config/test_keys.py"
+        f"{difference}\nif the change is meant: scripts/test --update-golden "
+        "tests/config/test_keys.py"
     )
 
 
 def test_every_key_of_the_root_and_the_recipe_is_explained() -> None:
     unexplained = [
         key
-        for key, _, _, text in [*rows(RootConfig, ""), *rows(typing.get_type_hints(RootConfig)["recipe"], "")]
+        for key, _, _, text in [
+            *rows(RootConfig, ""),
+            *rows(typing.get_type_hints(RootConfig)["recipe"], ""),
+        ]
         if not text
     ]
     assert not unexplained

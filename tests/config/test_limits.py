@@ -1,5 +1,6 @@
-"""A YAML or JSON file of any size, nesting or number of aliases is refused in a sentence, in bounded time; a setting of
-Hydra itself is refused in every file and by every way in."""
+"""A YAML or JSON file of any size, nesting or number of aliases is refused in a sentence, in
+bounded time; a setting of Hydra itself is refused in every file and by every way in.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 BOMBS = {
     "a list of lists of aliases": LAUGHS,
     "maps of aliases": "a0: &a0 {x: 1}\n"
-    + "".join(f"a{n}: &a{n} {{{', '.join(f'k{k}: *a{n - 1}' for k in range(9))}}}\n" for n in range(1, 12)),
-    "merged maps": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{l: *a{n - 1}, r: *a{n - 1}}}\n" for n in range(1, 40)),
+    + "".join(
+        f"a{n}: &a{n} {{{', '.join(f'k{k}: *a{n - 1}' for k in range(9))}}}\n" for n in range(1, 12)
+    ),
+    "merged maps": "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n}: &a{n} {{l: *a{n - 1}, r: *a{n - 1}}}\n" for n in range(1, 40)),
     "a list inside itself": "a: &a [*a]\n",
     "a map inside itself": "a: &a\n  b: {c: *a}\n",
     "deep lists": f"a: {'[' * 5000}{']' * 5000}\n",
@@ -106,27 +110,53 @@ def test_a_character_that_only_some_readers_of_yaml_accept(config: Path, text: s
 def test_a_file_of_accelerate(config: Path, suffix: str) -> None:
     text = LAUGHS if suffix == "yaml" else "[" * 100_000
     (config / f"mine.{suffix}").write_text(text, encoding="utf-8")
-    done = plan(config, "stage=demo", "parallel=zero3", "processes=2", f"parallel.accelerate_file=mine.{suffix}")
+    done = plan(
+        config,
+        "stage=demo",
+        "parallel=zero3",
+        "processes=2",
+        f"parallel.accelerate_file=mine.{suffix}",
+    )
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("text", [LAUGHS, BOMBS["deep lists"], BOMBS["a map inside itself"]])
 def test_lint(config: Path, text: str) -> None:
-    (config / "job.yaml").write_text(f"run: python open_instruct/finetune.py\n{text}", encoding="utf-8")
+    (config / "job.yaml").write_text(
+        f"run: python open_instruct/finetune.py\n{text}", encoding="utf-8"
+    )
     argv = [sys.executable, "-m", "launch", "lint", "job.yaml"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=config, timeout=60)
     assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2)
 
 
 CALLS = "{x: {_target_: runpy.run_path, path_name: evil.py}}"
-LOGS = '{version: 1, handlers: {h: {"()": runpy.run_path, path_name: evil.py}}, root: {handlers: [h]}}'
+LOGS = (
+    '{version: 1, handlers: {h: {"()": runpy.run_path, path_name: evil.py}}, root: {handlers: [h]}}'
+)
 HYDRA = {
-    "a stage": ("stage/mine.yaml", f"{GLOBAL}defaults: [demo, _self_]\nhydra:\n  callbacks: {CALLS}\n", "stage=mine"),
+    "a stage": (
+        "stage/mine.yaml",
+        f"{GLOBAL}defaults: [demo, _self_]\nhydra:\n  callbacks: {CALLS}\n",
+        "stage=mine",
+    ),
     "a cluster": ("cluster/mine.yaml", f"{GLOBAL}hydra:\n  callbacks: {CALLS}\n", "cluster=mine"),
-    "a header": ("cluster/mine.yaml", f"# @package hydra.callbacks\n{CALLS[1:-1]}\n", "cluster=mine"),
-    "a global header": ("model/mine.yaml", f"# @package _global_.hydra\ncallbacks: {CALLS}\n", "model=mine"),
+    "a header": (
+        "cluster/mine.yaml",
+        f"# @package hydra.callbacks\n{CALLS[1:-1]}\n",
+        "cluster=mine",
+    ),
+    "a global header": (
+        "model/mine.yaml",
+        f"# @package _global_.hydra\ncallbacks: {CALLS}\n",
+        "model=mine",
+    ),
     "logging": ("cluster/mine.yaml", f"{GLOBAL}hydra:\n  job_logging: {LOGS}\n", "cluster=mine"),
-    "a group of Hydra": ("hydra/job_logging/default.yaml", f"# @package hydra.job_logging\n{LOGS[1:-1]}\n", ""),
+    "a group of Hydra": (
+        "hydra/job_logging/default.yaml",
+        f"# @package hydra.job_logging\n{LOGS[1:-1]}\n",
+        "",
+    ),
     "a package of the defaults": (
         "stage/mine.yaml",
         f"{GLOBAL}defaults: [demo, {{/data@hydra.callbacks: evil}}, _self_]\n",
@@ -137,7 +167,11 @@ HYDRA = {
         f"{GLOBAL}defaults: [demo, {{override /hydra/job_logging: evil}}, _self_]\n",
         "stage=mine",
     ),
-    "a merged key": ("cluster/mine.yaml", f"{GLOBAL}<<: {{hydra: {{callbacks: {CALLS}}}}}\n", "cluster=mine"),
+    "a merged key": (
+        "cluster/mine.yaml",
+        f"{GLOBAL}<<: {{hydra: {{callbacks: {CALLS}}}}}\n",
+        "cluster=mine",
+    ),
     "the root": ("config.yaml", f"defaults: [_self_]\nhydra:\n  callbacks: {CALLS}\n", ""),
     "a name": ("cluster/hydra.yaml", f"# @package _name_\ncallbacks: {CALLS}\n", "cluster=hydra"),
 }
@@ -145,18 +179,25 @@ HYDRA = {
 
 @pytest.mark.parametrize("name", HYDRA)
 def test_no_file_sets_hydra(config: Path, name: str) -> None:
-    """Under --multirun Hydra itself starts what is composed, with callbacks and logging that a configuration names."""
+    """Under --multirun Hydra itself starts what is composed, with callbacks and logging that a
+    configuration names.
+    """
     file, text, override = HYDRA[name]
     (config / file).parent.mkdir(parents=True, exist_ok=True)
     (config / file).write_text(text, encoding="utf-8")
     for extra in ("data/evil.yaml", "hydra/job_logging/evil.yaml"):
         (config / extra).parent.mkdir(parents=True, exist_ok=True)
-        (config / extra).write_text(CALLS[1:-1] if extra.startswith("data") else LOGS[1:-1], encoding="utf-8")
+        (config / extra).write_text(
+            CALLS[1:-1] if extra.startswith("data") else LOGS[1:-1], encoding="utf-8"
+        )
     (config / "evil.py").write_text("open('executed', 'w')\n", encoding="utf-8")
     stage = [] if override.startswith("stage") else ["stage=demo"]
     for option in ([], ["--multirun"]):
         done = plan(config, *stage, *([override] if override else []), *option)
         assert not (config / "executed").exists(), done.stdout + done.stderr
         assert "Traceback" not in done.stderr
-        if name != "a group of Hydra" and (option or override):  # which Hydra reads from its own package
-            assert done.returncode == 2 and "[reserved_key]" in done.stderr, done.stdout + done.stderr
+        # which Hydra reads from its own package
+        if name != "a group of Hydra" and (option or override):
+            assert done.returncode == 2 and "[reserved_key]" in done.stderr, (
+                done.stdout + done.stderr
+            )

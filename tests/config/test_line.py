@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from launch.config.line import CommandLine, check_overrides, override_key, parse_line, quote_value, refuse_rank
+from launch.config.line import (
+    CommandLine,
+    check_overrides,
+    override_key,
+    parse_line,
+    quote_value,
+    refuse_rank,
+)
 from launch.errors import UserError
 from tests.messages import outline, values_of
 
@@ -36,7 +43,9 @@ def test_a_first_word_of_another_habit_is_answered(line: str, values: str) -> No
     assert outline(str(refused.value)) == f"unknown_verb, {values}"
 
 
-@pytest.mark.parametrize(("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", "status"), ("kill", "stop")])
+@pytest.mark.parametrize(
+    ("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", "status"), ("kill", "stop")]
+)
 def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> None:
     with pytest.raises(UserError) as refused:
         parse_line([word], VERBS)
@@ -46,12 +55,19 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 @pytest.mark.parametrize(
     ("line", "cure"),
     [
-        ("trl sft --learning_rate 2e-5", "a stage is set as a key: `launch stage=sft --learning_rate 2e-5`"),
+        (
+            "trl sft --learning_rate 2e-5",
+            "a stage is set as a key: `launch stage=sft --learning_rate 2e-5`",
+        ),
         ("axolotl train mine.yml", "did you mean 'run'?"),
         ("grpo gpus=8", "a stage is set as a key: `launch stage=rlvr gpus=8`"),
         (
             "torchrun x.py --lr 1",
-            "launch starts the ranks itself; `launch lint -- torchrun x.py --lr 1` checks such a line",
+            (
+                "launch starts the ranks itself; `launch lint -- torchrun x.py --lr 1` checks such "
+                "a "
+                "line"
+            ),
         ),
     ],
 )
@@ -66,7 +82,11 @@ def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, cure: str
 )
 def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, instead: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_overrides(CommandLine("plan", False, ("stage=sft", option, "--cfg", "job", "-p", "-x", "--resolve")))
+        check_overrides(
+            CommandLine(
+                "plan", False, ("stage=sft", option, "--cfg", "job", "-p", "-x", "--resolve")
+            )
+        )
     [problem] = refused.value.problems
     assert (problem.id, values_of(str(problem.cure))) == ("unknown_option", [instead])
 
@@ -84,7 +104,12 @@ def test_hydras_options_and_their_values_are_not_overrides() -> None:
 
 @pytest.mark.parametrize(
     ("word", "key"),
-    [("recipe.epochs=2", "recipe.epochs"), ("++flags.x=1", "flags.x"), ("~flags.x", "flags.x"), ("+a@b=c", "a")],
+    [
+        ("recipe.epochs=2", "recipe.epochs"),
+        ("++flags.x=1", "flags.x"),
+        ("~flags.x", "flags.x"),
+        ("+a@b=c", "a"),
+    ],
 )
 def test_override_key(word: str, key: str) -> None:
     assert override_key(word) == key
@@ -110,7 +135,14 @@ def test_overrides_that_hydra_would_misread(overrides: list[str], expected: str)
 
 
 @pytest.mark.parametrize(
-    "word", ["flags.x=[a,b]", "flags.x='a,b'", 'flags.x="a,b"', "data.mix=[{name: a, share: 0.5}]", "name=plain"]
+    "word",
+    [
+        "flags.x=[a,b]",
+        "flags.x='a,b'",
+        'flags.x="a,b"',
+        "data.mix=[{name: a, share: 0.5}]",
+        "name=plain",
+    ],
 )
 def test_commas_in_quotes_and_brackets_are_one_value(word: str) -> None:
     check_overrides(parse_line(["plan", word], VERBS))
@@ -127,7 +159,9 @@ def test_every_mistake_is_reported_at_once() -> None:
 
 
 def test_a_line_gives_its_overrides_away_and_takes_others() -> None:
-    line = parse_line(["plan", "--package", "gpus=1", "stage=demo", "++gpus=2", "~flags.x", "name=a"], VERBS)
+    line = parse_line(
+        ["plan", "--package", "gpus=1", "stage=demo", "++gpus=2", "~flags.x", "name=a"], VERBS
+    )
     assert line.pop_overrides(("gpus", "name"))[0] == {"gpus": "2", "name": "a"}
     changed = line.without("gpus", "flags.x").with_overrides("gpus=4")
     assert changed.argv == ("--package", "gpus=1", "stage=demo", "name=a", "gpus=4")
@@ -141,7 +175,10 @@ def test_a_line_gives_its_overrides_away_and_takes_others() -> None:
         ("name=прогон", "прогон"),
         ("runs=~/x y", "~/x y"),
         ("runs=/data (1)/é", "/data (1)/é"),
-        ("data.mix=[{name: /данные/мой файл.jsonl, share: 0.5}]", [{"name": "/данные/мой файл.jsonl", "share": 0.5}]),
+        (
+            "data.mix=[{name: /данные/мой файл.jsonl, share: 0.5}]",
+            [{"name": "/данные/мой файл.jsonl", "share": 0.5}],
+        ),
         ("data.mix=[{name: ~/a.jsonl}, {name: 'уже'}]", [{"name": "~/a.jsonl"}, {"name": "уже"}]),
         ("name='прогон'", "прогон"),
         ("name=it's", None),
@@ -177,7 +214,9 @@ def test_an_argument_that_the_shell_split_is_recognised(words: list[str], quoted
 
 
 def test_a_value_with_a_space_is_recognised() -> None:
-    with pytest.raises(UserError, match=r"launch run stage=a name=my\b.*'name=my run' \[misplaced_verb\]"):
+    with pytest.raises(
+        UserError, match=r"launch run stage=a name=my\b.*'name=my run' \[misplaced_verb\]"
+    ):
         parse_line(["stage=a", "name=my", "run"], ["run"])
     with pytest.raises(UserError, match=r"'one'.*'name=my one' \[not_an_override\]"):
         check_overrides(parse_line(["stage=a", "name=my", "one"], ["run"]))
@@ -189,6 +228,11 @@ def test_a_rank_of_another_launcher_starts_nothing() -> None:
     with pytest.raises(UserError) as refusal:
         refuse_rank(line, rank)
     [problem] = refusal.value.problems
-    assert (problem.id, values_of(str(problem.cure))) == ("started_as_rank", ["launch run stage=sft"])
+    assert (problem.id, values_of(str(problem.cure))) == (
+        "started_as_rank",
+        ["launch run stage=sft"],
+    )
     for harmless in (CommandLine("plan", False, ("stage=sft",)), line):
-        refuse_rank(harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"})
+        refuse_rank(
+            harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"}
+        )

@@ -1,4 +1,6 @@
-"""The names of other tools: each gets an answer, and following it plans or names another key; and the page's table."""
+"""The names of other tools: each gets an answer, and following it plans or names another key; and
+the page's table.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ VALUES = {
     "tokenised data": "/tmp/tokens",
     "clipping": "0.5",
 }
-NAMES = [(row.topic, name, VALUES.get(row.topic, "16")) for row in load_table()[0] for name in row.names]
+NAMES = [
+    (row.topic, name, VALUES.get(row.topic, "16")) for row in load_table()[0] for name in row.names
+]
 
 
 def refuse(*argv: str) -> str:
@@ -79,7 +83,9 @@ def test_the_answer_to_a_name_is_one_hop_away(topic: str, name: str, value: str)
         assert way.removes == name and (not way.is_exact or refuse(stage, *way.sets) == "")
 
 
-@pytest.mark.parametrize("spelling", ["--lora-r", "--lora_r", "-lora_r", "LORA_R", "recipe.lora.lora_r", "a.b.lora_r"])
+@pytest.mark.parametrize(
+    "spelling", ["--lora-r", "--lora_r", "-lora_r", "LORA_R", "recipe.lora.lora_r", "a.b.lora_r"]
+)
 def test_dashes_capitals_and_groups_do_not_matter(spelling: str) -> None:
     assert explain_name(spelling, "8") == "set recipe.lora.rank=8"
 
@@ -91,16 +97,23 @@ def test_dashes_capitals_and_groups_do_not_matter(spelling: str) -> None:
         (("--learning-rate=1e-5",), ["recipe.learning_rate=1e-5"]),
         (("--bf16",), ["recipe.precision=bf16"]),
         (("--bf16", "true"), ["recipe.precision=bf16"]),
-        (("--gradient_accumulation_steps", "4"), ["recipe.global_batch_size", "recipe.per_device_batch_size"]),
+        (
+            ("--gradient_accumulation_steps", "4"),
+            ["recipe.global_batch_size", "recipe.per_device_batch_size"],
+        ),
     ],
 )
-def test_an_option_of_another_tool_is_one_problem_with_its_cure(argv: tuple[str, ...], instead: list[str]) -> None:
+def test_an_option_of_another_tool_is_one_problem_with_its_cure(
+    argv: tuple[str, ...], instead: list[str]
+) -> None:
     [problem] = refuse("stage=sft", *argv).splitlines()
     assert [value for value in values_of(problem) if value.startswith("recipe.")] == instead
 
 
 def test_every_key_that_launch_has_not_is_named_at_once() -> None:
-    problems = refuse("stage=lora_sft", "lora_r=8", "recipe.seed=2", "micro_batch_size=2", "nonsense=4").splitlines()
+    problems = refuse(
+        "stage=lora_sft", "lora_r=8", "recipe.seed=2", "micro_batch_size=2", "nonsense=4"
+    ).splitlines()
     assert [outline(problem) for problem in problems] == [
         "unknown_key, lora_r, recipe.lora.rank=8",
         "unknown_key, micro_batch_size, recipe.per_device_batch_size=2",
@@ -137,7 +150,9 @@ def test_no_name_is_in_two_rows_but_those_of_one_thing() -> None:
 
 def test_every_name_has_an_answer() -> None:
     rows = load_table()[0]
-    assert [row.topic for row in rows if row.names and not (row.set or row.values or row.instead)] == []
+    assert [
+        row.topic for row in rows if row.names and not (row.set or row.values or row.instead)
+    ] == []
 
 
 def test_a_row_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
@@ -152,7 +167,10 @@ def render_table() -> str:
     lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
     for row in load_table()[0]:
         names = (getattr(row, tool) for tool in TOOLS)
-        cells = [cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell) for cell in names]
+        cells = [
+            cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell)
+            for cell in names
+        ]
         if row.here:
             lines.append(f"| {' | '.join([row.topic, row.here, *cells])} |")
     return "\n".join(lines) + "\n"
@@ -165,7 +183,9 @@ def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
     if pytestconfig.getoption("--update-golden"):
         PAGE.write_text(page[:start] + table + page[end:], encoding="utf-8")
         return
-    difference = difflib.unified_diff(page[start:end].splitlines(), table.splitlines(), "page", "rows", lineterm="")
+    difference = difflib.unified_diff(
+        page[start:end].splitlines(), table.splitlines(), "page", "rows", lineterm=""
+    )
     assert page[start:end] == table, "\n".join(difference)
     assert len(TOOLS) == 3
 

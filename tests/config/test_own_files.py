@@ -21,7 +21,9 @@ DEMO = HEAD + "defaults:\n  - demo\n  - _self_\n"  # 4 lines
 
 @pytest.fixture
 def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Write files of the user's own (`group/name` -> content) and return the one problem of `stage=mine`."""
+    """Write files of the user's own (`group/name` -> content) and return the one problem of
+    `stage=mine`.
+    """
     folder = tmp_path / "настройки"
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(folder))
 
@@ -37,7 +39,12 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
         [problem] = refused.value.problems
         text = str(problem)
         assert "\n" not in text and "Traceback" not in text
-        return Problem(problem.id, problem.message, (problem.where or "").replace(f"{folder}/", ""), problem.cure)
+        return Problem(
+            problem.id,
+            problem.message,
+            (problem.where or "").replace(f"{folder}/", ""),
+            problem.cure,
+        )
 
     return write
 
@@ -75,7 +82,10 @@ def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
     assert (problem.id, problem.where) == ("no_global_header", "stage/mine.yaml:1")
     problem = refuse({"stage/mine": DEMO + "recipe:\n  sed: 3\n"})
     assert outline(str(problem)) == "unknown_key at stage/mine.yaml:6, recipe.sed, recipe.seed"
-    for text in ("# @package recipe\nseed: 3\n", f"defaults: [demo, _self_]\n{HEAD}recipe: {{seed: 3}}\n"):
+    for text in (
+        "# @package recipe\nseed: 3\n",
+        f"defaults: [demo, _self_]\n{HEAD}recipe: {{seed: 3}}\n",
+    ):
         assert refuse({"stage/mine": text}).id == "no_global_header"
 
 
@@ -98,7 +108,9 @@ gradient_accumulation_steps: 4
 special_tokens:
   pad_token: <pad>
 """
-FOUND = "stage=lora_sft model.path=some/model recipe.lora.quantize=none 'data.mix=[x.jsonl,y.jsonl]'"
+FOUND = (
+    "stage=lora_sft model.path=some/model recipe.lora.quantize=none 'data.mix=[x.jsonl,y.jsonl]'"
+)
 LLAMA_FACTORY = """model_name_or_path: some/model
 stage: dpo
 do_train: true
@@ -115,10 +127,26 @@ pref_beta: 0.2
             f"{FOUND} recipe.lora.rank=32 'recipe.lora.targets=[q_proj,v_proj]'",
             "gradient_accumulation_steps, special_tokens",
         ),
-        (LLAMA_FACTORY, "stage=lora_dpo model.path=some/model recipe.lora.rank=16 recipe.beta=0.2", "do_train"),
-        ("base_model: some/model\nadapter: lora\n", "stage=lora_sft model.path=some/model recipe.lora.rank=16", ""),
-        ("model_name_or_path: a/b\nstage: pt\nlr: 1e-5\n", "stage=sft model.path=a/b recipe.learning_rate=1e-5", ""),
-        ("model_name_or_path: a/b\nstage: rm\nlora_rank: 4\n", "stage=rm model.path=a/b recipe.lora.rank=4", ""),
+        (
+            LLAMA_FACTORY,
+            "stage=lora_dpo model.path=some/model recipe.lora.rank=16 recipe.beta=0.2",
+            "do_train",
+        ),
+        (
+            "base_model: some/model\nadapter: lora\n",
+            "stage=lora_sft model.path=some/model recipe.lora.rank=16",
+            "",
+        ),
+        (
+            "model_name_or_path: a/b\nstage: pt\nlr: 1e-5\n",
+            "stage=sft model.path=a/b recipe.learning_rate=1e-5",
+            "",
+        ),
+        (
+            "model_name_or_path: a/b\nstage: rm\nlora_rank: 4\n",
+            "stage=rm model.path=a/b recipe.lora.rank=4",
+            "",
+        ),
         (
             "model_name_or_path: a/b\nstage: rm\nlora_rank: null\nlr: 1e-5\n",
             "stage=rm model.path=a/b recipe.learning_rate=1e-5",
@@ -136,9 +164,15 @@ def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(
 
 def test_a_value_of_another_type(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": DEMO + "recipe:\n  seed: three\n"})
-    assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "'three'" in problem.message
+    assert (problem.id, problem.where) == (
+        "bad_value",
+        "stage/mine.yaml:6",
+    ) and "'three'" in problem.message
     problem = refuse({"stage/mine": DEMO + "recipe:\n  seed: ${nope}\n"})
-    assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "nope" in problem.message
+    assert (problem.id, problem.where) == (
+        "bad_value",
+        "stage/mine.yaml:6",
+    ) and "nope" in problem.message
 
 
 DEFAULTS = {
@@ -156,7 +190,9 @@ DEFAULTS = {
 def test_a_wrong_defaults_list(refuse: Refuse, kind: str) -> None:
     entries, line, id, value = DEFAULTS[kind]
     other = HEAD + "defaults:\n  - mine\n  - _self_\n"
-    problem = refuse({"stage/mine": f"{HEAD}defaults:\n  {entries}\n  - _self_\n", "stage/other": other})
+    problem = refuse(
+        {"stage/mine": f"{HEAD}defaults:\n  {entries}\n  - _self_\n", "stage/other": other}
+    )
     assert problem.id == id and value in problem.message
     assert problem.where == ("stage/other.yaml:3" if kind == "other" else f"stage/mine.yaml:{line}")
 
@@ -192,20 +228,31 @@ def test_a_stage_is_a_single_name(refuse: Refuse, tmp_path: Path) -> None:
 def test_names_of_any_alphabet_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "мои настройки"
     (folder / "stage").mkdir(parents=True)
-    (folder / "stage" / "опыт.yaml").write_text(DEMO + "stage:\n  description: проба\n", encoding="utf-8")
+    (folder / "stage" / "опыт.yaml").write_text(
+        DEMO + "stage:\n  description: проба\n", encoding="utf-8"
+    )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(folder))
-    config = composed("stage=опыт", "name=прогон", "runs=/прогоны (1)/x", "data.mix=[{name: /данные/мой файл.jsonl}]")
+    config = composed(
+        "stage=опыт",
+        "name=прогон",
+        "runs=/прогоны (1)/x",
+        "data.mix=[{name: /данные/мой файл.jsonl}]",
+    )
     assert (config.config.name, config.config.runs) == ("прогон", "/прогоны (1)/x")
     assert config.config.data.mix[0].name == "/данные/мой файл.jsonl"
     assert (config.stage, config.config.stage.description) == ("опыт", "проба")
 
 
 @pytest.mark.parametrize("options", [(), ("--multirun",)])
-def test_a_file_that_sets_hydra_itself(refuse: Refuse, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_file_that_sets_hydra_itself(
+    refuse: Refuse, options: tuple[str, ...], tmp_path: Path
+) -> None:
     own = DEMO + f"hydra:\n  output_subdir: written\n  run: {{dir: '{tmp_path}/written'}}\n"
     problem = refuse({"stage/mine": own}, *options)
     assert (problem.id, problem.where) == ("reserved_key", "stage/mine.yaml:5")
-    base = refuse({"stage/base": own, "stage/mine": HEAD + "defaults:\n  - base\n  - _self_\n"}, *options)
+    base = refuse(
+        {"stage/base": own, "stage/mine": HEAD + "defaults:\n  - base\n  - _self_\n"}, *options
+    )
     assert (base.id, base.where) == ("reserved_key", "stage/base.yaml:5")
     assert not (tmp_path / "written").exists()
 

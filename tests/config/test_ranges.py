@@ -41,10 +41,15 @@ def numeric_keys(cls: Any, above: str = "") -> Iterator[tuple[str, type]]:
 
 
 KEYS = dict(numeric_keys(RootConfig))
-RANGES = {key: allowed for key, _, allowed in (*find_numbers(RootConfig()), *find_numbers(MixConfig(), "data.mix."))}
+RANGES = {
+    key: allowed
+    for key, _, allowed in (*find_numbers(RootConfig()), *find_numbers(MixConfig(), "data.mix."))
+}
 
 
-WITHOUT_RANGE = "has no range: write its default as COUNT.of(50) or another of launch/config/ranges.py"
+WITHOUT_RANGE = (
+    "has no range: write its default as COUNT.of(50) or another of launch/config/ranges.py"
+)
 
 
 def keys_without_range() -> list[str]:
@@ -69,7 +74,9 @@ def test_numbers_outside_are_refused() -> None:
     stage = composed("stage=sft", "recipe.lora.rank=8")
     for key in RANGES.keys() - {"data.mix.share"}:
         *nodes, name = key.split(".")
-        values = outside(RANGES[key]) + ([math.nan, math.inf, -math.inf] if KEYS[key] is float else [])
+        values = outside(RANGES[key]) + (
+            [math.nan, math.inf, -math.inf] if KEYS[key] is float else []
+        )
         for value in values:
             config = copy.deepcopy(stage.config)
             node: Any = config
@@ -95,13 +102,23 @@ def test_the_message_names_the_range(override: str, values: list[str]) -> None:
     with pytest.raises(UserError) as refused:
         composed("stage=sft", override)
     place = f"out_of_range at override {override.partition('=')[0]}"
-    assert [value for value in outline(str(refused.value)).split(", ") if value[:5] != "data."] == [place, *values]
+    assert [value for value in outline(str(refused.value)).split(", ") if value[:5] != "data."] == [
+        place,
+        *values,
+    ]
 
 
-def test_a_number_in_a_file_is_refused_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_number_in_a_file_is_refused_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "stage").mkdir()
-    text = "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 7\n  warmup_ratio: 30\n"
-    (tmp_path / "stage" / "mine.yaml").write_text(text + "guards:\n  stall:\n    training: 0\n", encoding="utf-8")
+    text = (
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 7\n  "
+        "warmup_ratio: 30\n"
+    )
+    (tmp_path / "stage" / "mine.yaml").write_text(
+        text + "guards:\n  stall:\n    training: 0\n", encoding="utf-8"
+    )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     with pytest.raises(UserError) as refused:
         composed("stage=mine")
@@ -115,7 +132,9 @@ def test_a_number_in_a_file_is_refused_with_its_line(monkeypatch: pytest.MonkeyP
     value=st.integers(-8, 8),
     ends=st.tuples(st.booleans(), st.booleans()),
 )
-def test_a_range_holds_what_lies_between_its_bounds(low: int, size: int, value: int, ends: tuple[bool, bool]) -> None:
+def test_a_range_holds_what_lies_between_its_bounds(
+    low: int, size: int, value: int, ends: tuple[bool, bool]
+) -> None:
     allowed = Range(low, low + size, *ends)
     inside = range(low if ends[0] else low + 1, low + size + 1 if ends[1] else low + size)
     assert allowed.contains(value) == (value in inside)

@@ -11,7 +11,10 @@ from launch.config.line import CommandLine, parse_line
 from launch.config.shorthand import expand
 from launch.errors import UserError
 
-OWN = "# @package _global_\ndefaults:\n  - demo\n  - override /trainer: trl_sft\n  - _self_\nrecipe:\n  seed: 7\n"
+OWN = (
+    "# @package _global_\ndefaults:\n  - demo\n  - override /trainer: trl_sft\n  - "
+    "_self_\nrecipe:\n  seed: 7\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +58,14 @@ def test_a_stage_by_its_file(given: str, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "mine.yaml").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     composed = compose_once(parse_line(["plan", given.format("./mine.yaml"), "gpus=0"], ["plan"]))
-    assert (composed.stage, composed.config.recipe.seed, composed.config.trainer.name) == ("mine", 7, "trl_sft")
-    assert composed.origins.overrides == (f"stage={tmp_path}/mine.yaml", "gpus=0"), "another process can use it"
+    assert (composed.stage, composed.config.recipe.seed, composed.config.trainer.name) == (
+        "mine",
+        7,
+        "trl_sft",
+    )
+    assert composed.origins.overrides == (f"stage={tmp_path}/mine.yaml", "gpus=0"), (
+        "another process can use it"
+    )
     assert composed.origins.of("recipe.seed").where == f"{tmp_path}/mine.yaml:7"
 
 
@@ -66,7 +75,9 @@ def test_a_stage_file_in_a_folder_of_any_name(place: str, tmp_path: Path) -> Non
     file.parent.mkdir()
     file.write_text(OWN, encoding="utf-8")
     composed = compose_once(CommandLine("plan", False, (f"stage={file}",)))
-    assert (composed.stage, composed.config.recipe.seed) == ("demo", 7), "and not the shipped stage of this name"
+    assert (composed.stage, composed.config.recipe.seed) == ("demo", 7), (
+        "and not the shipped stage of this name"
+    )
     again = compose_once(CommandLine("plan", False, composed.origins.overrides))
     assert again.origins.of("recipe.seed").where == f"{file}:7"
 

@@ -1,4 +1,6 @@
-"""What a trainer's file has to hold: a trainer that is half added is told everything that it lacks."""
+"""What a trainer's file has to hold: a trainer that is half added is told everything that it
+lacks.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
         yield f"launch/upstream/trainers.py does not map {name} to its entry {content.get('entry')}"
         return
     if not (SCHEMAS / f"{name}.json").is_file():
-        yield f"launch/upstream/data/schemas/{name}.json is missing: `relock --only {name}` reads its flags"
+        yield (
+            f"launch/upstream/data/schemas/{name}.json is missing: `relock --only {name}` reads "
+            "its flags"
+        )
         return
     if lacks(name, page("verbs.md"), r"\b{}\b"):
         yield f"docs/reference/verbs.md lacks {name}: {RENEW}"
@@ -80,33 +85,54 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     needed = REQUIRED | DATA[Family(content["family"])]
     needed -= {"accumulation"} if content.get("launcher") == Launcher.ray else set()
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
-    yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
+    yield from (
+        f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags
+    )
     named = {*recipe, *content.get("why", {})}
     others = RLVR_KEYS if content.get("kind") != Kind.rlvr else ()
     for key in sorted(
-        key for key in set(RECIPE_KEYS) - set(others) if key not in named and not key.startswith("lora.")
+        key
+        for key in set(RECIPE_KEYS) - set(others)
+        if key not in named and not key.startswith("lora.")
     ):
         yield f"recipe.{key} is missing: map it to its flag or values, or give the reason under why"
     if "lora.rank" not in recipe:
         yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"
     if recipe.get("lora.rank"):
-        yield from (f"recipe.{key} is missing" for key in RECIPE_KEYS if key.startswith("lora.") and key not in recipe)
+        yield from (
+            f"recipe.{key} is missing"
+            for key in RECIPE_KEYS
+            if key.startswith("lora.") and key not in recipe
+        )
     yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - set(RECIPE_KEYS)))
     for key, mapping in recipe.items():
-        yield from (f"recipe.{key}: it has no flag {flag}" for flag in flags_of_key(mapping) if flag not in flags)
+        yield from (
+            f"recipe.{key}: it has no flag {flag}"
+            for flag in flags_of_key(mapping)
+            if flag not in flags
+        )
         if mapping == {} and key not in content.get("why", {}):
             yield f"why.{key} is missing: the reason why recipe.{key} has no value"
 
 
 def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
-    """What every other shipped trainer of its family says of a flag, and why they do, is there to read."""
+    """What every other shipped trainer of its family says of a flag, and why they do, is there to
+    read.
+    """
     files = {path.stem: read(path) for path in FOLDER.glob("*.yaml")}
-    others = [file for other, file in files.items() if other != name and file["family"] == content["family"]]
+    others = [
+        file
+        for other, file in files.items()
+        if other != name and file["family"] == content["family"]
+    ]
     for section in ("flags", "cpu_flags", "refused"):
         for flag, value in (others[0].get(section, {}) if others else {}).items():
             everywhere = all(flag in other.get(section, {}) for other in others)
             if everywhere and flag in flags and flag not in content.get(section, {}):
-                yield f"{section}.{flag} is missing: the other trainers of {content['family']} have it, as {value!r}"
+                yield (
+                    f"{section}.{flag} is missing: the other trainers of {content['family']} "
+                    f"have it, as {value!r}"
+                )
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -128,7 +154,14 @@ def test_a_half_added_trainer_is_told_everything() -> None:
     ]
     recipe = {**whole["recipe"], "seed": "sed", "beeta": "b", "balanced": {"true": {}}, "liger": {}}
     del recipe["epochs"], recipe["lora.rank"]
-    half = {**whole, "kind": "sft", "reader": "mine", "patches": ["evidenc"], "recipe": recipe, "colour": 1}
+    half = {
+        **whole,
+        "kind": "sft",
+        "reader": "mine",
+        "patches": ["evidenc"],
+        "recipe": recipe,
+        "colour": 1,
+    }
     half["launch"] = {"model": "model_name", "mixer": "dataset_mixer_list"}
     assert list(lacking("finetune", half)) == [
         "there is no key colour",
@@ -156,15 +189,26 @@ def test_what_every_other_trainer_of_its_family_sets_is_missed() -> None:
     half = read(FOLDER / "trl_dpo.yaml")
     del half["flags"]["logging_nan_inf_filter"], half["cpu_flags"], half["refused"]["fsdp"]
     flags, cpu, refused = lacking("trl_dpo", half)
-    assert flags == "flags.logging_nan_inf_filter is missing: the other trainers of trl have it, as False"
-    assert cpu.startswith("cpu_flags.use_cpu is missing") and refused.startswith("refused.fsdp is missing")
+    assert (
+        flags
+        == "flags.logging_nan_inf_filter is missing: the other trainers of trl have it, as False"
+    )
+    assert cpu.startswith("cpu_flags.use_cpu is missing") and refused.startswith(
+        "refused.fsdp is missing"
+    )
 
 
-def test_a_trainer_without_a_schema_or_in_no_page_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trainer_without_a_schema_or_in_no_page_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     whole = {**read(FOLDER / "trl_sft.yaml"), "name": "trl_own"}
     monkeypatch.setitem(ENTRIES, "trl_own", whole["entry"])
     assert list(lacking("trl_own", whole)) == [
-        "launch/upstream/data/schemas/trl_own.json is missing: `relock --only trl_own` reads its flags"
+        (
+            "launch/upstream/data/schemas/trl_own.json is missing: `relock --only trl_own` reads "
+            "its "
+            "flags"
+        )
     ]
     shutil.copy(SCHEMAS / "trl_sft.json", tmp_path / "trl_own.json")
     monkeypatch.setattr("tests.config.test_trainers.SCHEMAS", tmp_path)

@@ -29,11 +29,13 @@ MISTAKES = {  # an override, and the outline of its message (tests/messages.py)
     "++guards.stall.trainig=5": "unknown_key, guards.stall.trainig, guards.stall.training=5",
     "+cluster.partitions=x": "unknown_key, cluster.partition=x, cluster.partitions",
     "+zzz=1": "unknown_key, flags.zzz=1, zzz",
-    "+trainer.recipe.lerning_rate=x": "unknown_key at override trainer.recipe.lerning_rate, learning_rate",
+    "+trainer.recipe.lerning_rate=x": "unknown_key at override trainer.recipe.lerning_rate, "
+    "learning_rate",
     "trainer.recipe.seed=5": "bad_value at override trainer.recipe.seed, 5, finetune.yaml",
     "++data.mix=${recipe}": "bad_value at override data.mix",
     "allow=[divergense]": "unknown_id at override allow, allow=[divergense], divergence",
-    "allow=[clock_off]": "unknown_id at override allow, allow=[clock_off], allow=[clock_skew], clock_skew",
+    "allow=[clock_off]": "unknown_id at override allow, allow=[clock_off], allow=[clock_skew], "
+    "clock_skew",
     "allow=[hydra_setting]": "unknown_id at override allow, allow=[hydra_setting], reserved_key",
     "allow=[said_twice]": "unknown_id at override allow, allow=[said_twice], duplicate_override",
     "allow=[batch_not_divisible]": "unknown_id at override allow, allow=[batch_not_divisible]",
@@ -48,13 +50,17 @@ def test_a_name_is_looked_up_where_it_is_set(override: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
-@pytest.mark.parametrize("override", ["flags.anything=1", "cluster.env.A=b", "data.columns.messages=talk"])
+@pytest.mark.parametrize(
+    "override", ["flags.anything=1", "cluster.env.A=b", "data.columns.messages=talk"]
+)
 def test_maps_are_open(prefix: str, override: str) -> None:
     assert composed("stage=sft", prefix + override).stage == "sft"
 
 
 def ids_in_source() -> set[str]:
-    """Return the ids that the package itself looks for in an `allow` list, or returns for a rule."""
+    """Return the ids that the package itself looks for in an `allow` list, or returns for a
+    rule.
+    """
     ids = set()
     for path in (ROOT / "launch").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -76,7 +82,11 @@ WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
 def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     expected = {rule.id for rule in RULES} | {gate.id for gate in GATES} | ids_in_source()
     expected |= {guard.id for guard in build_guards(GuardsConfig(), GuardContext())}
-    expected |= {f"{verdict}_{key}" for verdict in ("refuted", "unproven") for key in (*STATE, *EVIDENCE, *WEIGHTS)}
+    expected |= {
+        f"{verdict}_{key}"
+        for verdict in ("refuted", "unproven")
+        for key in (*STATE, *EVIDENCE, *WEIGHTS)
+    }
     missing = expected - allowable_ids()
     assert not missing
     extra = allowable_ids() - expected
@@ -90,7 +100,9 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
         "pipelines/links.py",
     ):
         sources += (ROOT / "launch" / file).read_text(encoding="utf-8")
-    assert [id for id in extra if f'Problem("{id}"' not in sources and f'"{id}",' not in sources] == []
+    assert [
+        id for id in extra if f'Problem("{id}"' not in sources and f'"{id}",' not in sources
+    ] == []
 
 
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
@@ -116,9 +128,14 @@ def test_a_secret_on_the_line_is_refused_without_showing_it(
     assert composed("stage=sft", "flags.hub_token=null").stage == "sft"
 
 
-def test_a_secret_in_a_file_is_refused_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_secret_in_a_file_is_refused_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "stage").mkdir()
-    text = "# @package _global_\ndefaults:\n  - sft\n  - _self_\nflags:\n  hub_token: ${oc.env:MY_TOKEN}\n"
+    text = (
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nflags:\n  hub_token: "
+        "${oc.env:MY_TOKEN}\n"
+    )
     (tmp_path / "stage" / "mine.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("MY_TOKEN", "swordfish-of-mine")
@@ -146,7 +163,10 @@ def test_a_secret_in_a_file_is_refused_with_its_line(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_secret_that_an_interpolation_puts_into_a_name(
-    override: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    override: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In an override, and in the file of a stage; nothing is made under that name."""
     monkeypatch.chdir(tmp_path)
@@ -170,7 +190,9 @@ def test_a_secret_that_an_interpolation_puts_into_a_name(
     assert [path.name for path in tmp_path.iterdir()] == ["config"]
 
 
-def test_a_secret_as_the_name_of_a_drafted_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_secret_as_the_name_of_a_drafted_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     with pytest.raises(UserError, match="secret_on_line") as refused:
         locate_option("stage", TOKEN, None)
@@ -184,7 +206,19 @@ def test_what_is_printed_holds_no_secret(
     monkeypatch.setenv("HF_TOKEN", "swordfish-of-mine")
     description = f"stage.description='${{oc.env:HF_TOKEN}} \x1b[31mred {TOKEN[:20]}'"
     assert main(["plan", "stage=sft", "gpus=1", "stage.description=${oc.env:HF_TOKEN}"]) == 0
-    assert main(["plan", "stage=sft", "stage.description=${oc.env:HF_TOKEN}", "--cfg", "job", "--resolve"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "stage=sft",
+                "stage.description=${oc.env:HF_TOKEN}",
+                "--cfg",
+                "job",
+                "--resolve",
+            ]
+        )
+        == 0
+    )
     assert main(["plan", "stage=swordfish-of-mine"]) == 2
     assert main(["plan", "stage=sft", description]) == 2
     output = "".join(capsys.readouterr())
@@ -215,12 +249,18 @@ def test_a_name_with_room_for_its_lock() -> None:
     ("override", "unset"),
     [
         *(("model.path=", "model.path=null"), ("model.path=' '", "model.path=null")),
-        *(("runs=", ""), ("cache=''", "cache=null"), ("cluster.partition=", "cluster.partition=null")),
+        *(
+            ("runs=", ""),
+            ("cache=''", "cache=null"),
+            ("cluster.partition=", "cluster.partition=null"),
+        ),
         ("data.mix=[{name: ''}]", ""),
     ],
 )
 def test_a_text_that_is_empty(override: str, unset: str) -> None:
-    """As of `model.path=$MODEL` where the shell has no MODEL: the stage's own model would be trained instead."""
+    """As of `model.path=$MODEL` where the shell has no MODEL: the stage's own model would be
+    trained instead.
+    """
     with pytest.raises(UserError) as caught:
         composed("stage=sft", "gpus=1", override)
     [problem] = caught.value.problems

@@ -1,4 +1,6 @@
-"""Real data files in every shape that people have them in, and helpers that read them as a plan does."""
+"""Real data files in every shape that people have them in, and helpers that read them as a plan
+does.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,19 @@ PAIR = {
 
 
 def chat(question: str, answer: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+    return {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+    }
 
 
 def write_lines(path: Path, rows: Sequence[object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 
@@ -54,7 +63,16 @@ def local(
         return DataFiles(files, content)
 
     held_out = known((validation,)) if isinstance(validation, Path) else validation
-    return LocalData(known(paths), kind, form, columns or {}, paths[0].parent / "cache", "data.mix", held_out, skips)
+    return LocalData(
+        known(paths),
+        kind,
+        form,
+        columns or {},
+        paths[0].parent / "cache",
+        "data.mix",
+        held_out,
+        skips,
+    )
 
 
 def converted(*paths: Path, kind: Kind = Kind.sft, **options: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The usual shapes are recognised and converted; a row that can't be used is named with its place and its fault."""
+"""The usual shapes are recognised and converted; a row that can't be used is named with its place
+and its fault.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 EMPTY_SYSTEM = {"role": "system", "content": ""}
 QUESTION, ANSWER = CHAT["messages"]
 HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"type": "function", "function": {"name": "f"}}],
+}
 RESULT = {"role": "tool", "content": "42"}
 
 
@@ -37,7 +43,10 @@ class Converted(NamedTuple):
 
 
 BRIEF = messages(SYSTEM, QUESTION, ANSWER)
-PARTS = messages(EMPTY_SYSTEM, *answered([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])["messages"])
+PARTS = messages(
+    EMPTY_SYSTEM,
+    *answered([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])["messages"],
+)
 CALLS = {**messages(QUESTION, CALL, RESULT, ANSWER), "tools": [{"name": "f"}]}
 GERMAN = {"prompt": "frage", "completion": "antwort"}
 BY_HAND = {"form": DataFormat.prompt_completion}
@@ -46,10 +55,16 @@ BRIEF_PROMPT = {**PROMPT, "prompt": [SYSTEM, QUESTION]}
 ONE_TURN = {"conversations": [HUMAN], "chosen": GPT, "rejected": {"from": "gpt", "value": "No"}}
 CONVERTED = (
     Converted("messages", CHAT, CHAT),
-    Converted("OpenAI's turns of conversations", {"conversations": [QUESTION, ANSWER], "source": "web"}, CHAT),
+    Converted(
+        "OpenAI's turns of conversations",
+        {"conversations": [QUESTION, ANSWER], "source": "web"},
+        CHAT,
+    ),
     Converted("ShareGPT", {"conversations": [HUMAN, GPT]}, CHAT),
     Converted(
-        "ShareGPT, other names", {"conversations": [{**HUMAN, "from": "User"}, {**GPT, "from": "Assistant"}]}, CHAT
+        "ShareGPT, other names",
+        {"conversations": [{**HUMAN, "from": "User"}, {**GPT, "from": "Assistant"}]},
+        CHAT,
     ),
     Converted(
         "ShareGPT, as roles",
@@ -57,48 +72,114 @@ CONVERTED = (
         CHAT,
     ),
     Converted("Alpaca", {"instruction": "Hi", "input": "", "output": "Hello"}, CHAT),
-    Converted("Alpaca with an input", {"instruction": "A", "input": "B", "output": "C"}, chat("A\n\nB", "C")),
-    Converted("Alpaca, capitals and spaces", {"Instruction": "Hi", " Output ": "Hello", "id": 7}, CHAT),
-    Converted("Alpaca with a context", {"instruction": "A", "context": "B", "response": "C"}, chat("A\n\nB", "C")),
-    Converted("Dolly", {"instruction": "Hi", "context": None, "response": "Hello", "category": "qa"}, CHAT),
+    Converted(
+        "Alpaca with an input",
+        {"instruction": "A", "input": "B", "output": "C"},
+        chat("A\n\nB", "C"),
+    ),
+    Converted(
+        "Alpaca, capitals and spaces", {"Instruction": "Hi", " Output ": "Hello", "id": 7}, CHAT
+    ),
+    Converted(
+        "Alpaca with a context",
+        {"instruction": "A", "context": "B", "response": "C"},
+        chat("A\n\nB", "C"),
+    ),
+    Converted(
+        "Dolly", {"instruction": "Hi", "context": None, "response": "Hello", "category": "qa"}, CHAT
+    ),
     Converted("prompt and completion", {"prompt": "Hi", "completion": "Hello"}, CHAT),
-    Converted("prompt and completion of turns", {"prompt": [QUESTION], "completion": [ANSWER]}, CHAT),
+    Converted(
+        "prompt and completion of turns", {"prompt": [QUESTION], "completion": [ANSWER]}, CHAT
+    ),
     Converted("question and answer", {"question": "Hi", "answer": "Hello"}, CHAT),
-    Converted("a part of a turn", messages({**QUESTION, "content": [{"type": "text", "text": "Hi"}]}, ANSWER), CHAT),
+    Converted(
+        "a part of a turn",
+        messages({**QUESTION, "content": [{"type": "text", "text": "Hi"}]}, ANSWER),
+        CHAT,
+    ),
     Converted("messages as JSON text", {"messages": json.dumps([QUESTION, ANSWER])}, CHAT),
     Converted(
         "parts are lines, and an empty system prompt stays",
         PARTS,
         messages(EMPTY_SYSTEM, *answered("Hel\nlo")["messages"]),
     ),
-    Converted("system prompt of ShareGPT", {"conversations": [HUMAN, GPT], "system": "Be brief."}, BRIEF),
-    Converted("system prompt of Alpaca", {"instruction": "Hi", "output": "Hello", "system": "Be brief."}, BRIEF),
-    Converted("system prompt of a prompt", {"prompt": "Hi", "response": "Hello", "system": "Be brief."}, BRIEF),
-    Converted("developer", messages({**SYSTEM, "role": "developer"}, QUESTION, ANSWER), BRIEF),
-    Converted("tool calls", CALLS, {**CALLS, **messages(QUESTION, {**CALL, "content": ""}, RESULT, ANSWER)}),
-    Converted("columns in another language", {"frage": "Hi", "antwort": "Hello"}, CHAT, options={"columns": GERMAN}),
     Converted(
-        "a format that is set", {**messages(QUESTION), "prompt": "Hi", "completion": "Hello"}, CHAT, options=BY_HAND
+        "system prompt of ShareGPT", {"conversations": [HUMAN, GPT], "system": "Be brief."}, BRIEF
+    ),
+    Converted(
+        "system prompt of Alpaca",
+        {"instruction": "Hi", "output": "Hello", "system": "Be brief."},
+        BRIEF,
+    ),
+    Converted(
+        "system prompt of a prompt",
+        {"prompt": "Hi", "response": "Hello", "system": "Be brief."},
+        BRIEF,
+    ),
+    Converted("developer", messages({**SYSTEM, "role": "developer"}, QUESTION, ANSWER), BRIEF),
+    Converted(
+        "tool calls",
+        CALLS,
+        {**CALLS, **messages(QUESTION, {**CALL, "content": ""}, RESULT, ANSWER)},
+    ),
+    Converted(
+        "columns in another language",
+        {"frage": "Hi", "antwort": "Hello"},
+        CHAT,
+        options={"columns": GERMAN},
+    ),
+    Converted(
+        "a format that is set",
+        {**messages(QUESTION), "prompt": "Hi", "completion": "Hello"},
+        CHAT,
+        options=BY_HAND,
     ),
     Converted("pair", PAIR, PAIR, Kind.dpo),
     Converted("pair of a reward model", PAIR, PAIR, Kind.rm),
-    Converted("pair of texts", {"prompt": "Hi", "chosen": "Hello", "rejected": "No"}, PAIR, Kind.dpo),
     Converted(
-        "pair of turns", {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": PAIR["rejected"][1:]}, PAIR, Kind.dpo
+        "pair of texts", {"prompt": "Hi", "chosen": "Hello", "rejected": "No"}, PAIR, Kind.dpo
     ),
     Converted(
-        "pair of Alpaca", {"instruction": "Hi", "input": "", "chosen": "Hello", "rejected": "No"}, PAIR, Kind.dpo
+        "pair of turns",
+        {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": PAIR["rejected"][1:]},
+        PAIR,
+        Kind.dpo,
     ),
-    Converted("pair, capitals", {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"}, PAIR, Kind.dpo),
-    Converted("pair with the prompt once more, as in UltraFeedback", {"prompt": "Hi", **PAIR}, PAIR, Kind.dpo),
+    Converted(
+        "pair of Alpaca",
+        {"instruction": "Hi", "input": "", "chosen": "Hello", "rejected": "No"},
+        PAIR,
+        Kind.dpo,
+    ),
+    Converted(
+        "pair, capitals", {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"}, PAIR, Kind.dpo
+    ),
+    Converted(
+        "pair with the prompt once more, as in UltraFeedback",
+        {"prompt": "Hi", **PAIR},
+        PAIR,
+        Kind.dpo,
+    ),
     Converted("pair of ShareGPT", ONE_TURN, PAIR, Kind.dpo),
-    Converted("prompt", {"prompt": "Hi", "ground_truth": "4", "level": 2}, {**PROMPT, "level": 2}, Kind.rlvr),
+    Converted(
+        "prompt",
+        {"prompt": "Hi", "ground_truth": "4", "level": 2},
+        {**PROMPT, "level": 2},
+        Kind.rlvr,
+    ),
     Converted("prompt that is a chat", {**CHAT, "ground_truth": "4"}, PROMPT, Kind.rlvr),
     Converted(
-        "prompt with a system turn", {**messages(SYSTEM, QUESTION), "ground_truth": "4"}, BRIEF_PROMPT, Kind.rlvr
+        "prompt with a system turn",
+        {**messages(SYSTEM, QUESTION), "ground_truth": "4"},
+        BRIEF_PROMPT,
+        Kind.rlvr,
     ),
     Converted(
-        "ground truth of numbers", {"prompt": "Hi", "ground_truth": [4]}, {**PROMPT, "ground_truth": "[4]"}, Kind.rlvr
+        "ground truth of numbers",
+        {"prompt": "Hi", "ground_truth": [4]},
+        {**PROMPT, "ground_truth": "[4]"},
+        Kind.rlvr,
     ),
 )
 
@@ -123,37 +204,101 @@ TWO_CHATS = {**PAIR, "rejected": chat("Other", "No")["messages"]}
 EQUAL = {"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"}
 NO_FORMAT = "fit no known format"
 REFUSED = (
-    Refused("a list", [1, 2], "data_row", "the row is a list; an object with named columns is expected"),
+    Refused(
+        "a list", [1, 2], "data_row", "the row is a list; an object with named columns is expected"
+    ),
     Refused("null", None, "data_row", "the row is null; an object with named columns is expected"),
     Refused("unknown columns", {"text": "once"}, "data_columns", f"the columns 'text' {NO_FORMAT}"),
     Refused("no columns", {}, "data_columns", f"the columns none {NO_FORMAT}"),
-    Refused("messages is null", {"messages": None}, "data_columns", f"the columns 'messages' (null) {NO_FORMAT}"),
-    Refused("other language", {"frage": "Hi", "antwort": "Hello"}, "data_columns", "'frage', 'antwort'"),
+    Refused(
+        "messages is null",
+        {"messages": None},
+        "data_columns",
+        f"the columns 'messages' (null) {NO_FORMAT}",
+    ),
+    Refused(
+        "other language", {"frage": "Hi", "antwort": "Hello"}, "data_columns", "'frage', 'antwort'"
+    ),
     Refused("a pair for SFT", PAIR, "data_columns", "preference pairs can't train an sft stage"),
     Refused("no turns", messages(), "data_no_answer", "messages is an empty list"),
-    Refused("messages is a text", {"messages": "Hi"}, "data_row", "messages is a text; a list of messages is expected"),
-    Refused("a turn is a text", messages("Hi"), "data_row", "turn 1 of messages is a text; an object with role is"),
+    Refused(
+        "messages is a text",
+        {"messages": "Hi"},
+        "data_row",
+        "messages is a text; a list of messages is expected",
+    ),
+    Refused(
+        "a turn is a text",
+        messages("Hi"),
+        "data_row",
+        "turn 1 of messages is a text; an object with role is",
+    ),
     Refused("no answer", messages(QUESTION), "data_no_answer", NO_ANSWER),
     Refused("system only", messages(SYSTEM), "data_no_answer", "the row has only a system turn"),
     Refused(
-        "system later", messages(QUESTION, SYSTEM, ANSWER), "data_roles", "turn 2 is a system turn; it may only be"
+        "system later",
+        messages(QUESTION, SYSTEM, ANSWER),
+        "data_roles",
+        "turn 2 is a system turn; it may only be",
     ),
-    Refused("unknown role", messages({"role": "bard", "content": "x"}), "data_roles", "has the unknown role 'bard'"),
-    Refused("no role", messages({"content": "x"}), "data_roles", "turn 1 of messages has no 'role'; it has 'content'"),
-    Refused("content is null", answered(None), "data_row", "turn 2 of messages is null where text belongs"),
-    Refused("content is a list", answered(["a"]), "data_row", "turn 2 of messages is a list where text belongs"),
-    Refused("content is a number", answered(42), "data_row", "turn 2 of messages is a number where text belongs"),
+    Refused(
+        "unknown role",
+        messages({"role": "bard", "content": "x"}),
+        "data_roles",
+        "has the unknown role 'bard'",
+    ),
+    Refused(
+        "no role",
+        messages({"content": "x"}),
+        "data_roles",
+        "turn 1 of messages has no 'role'; it has 'content'",
+    ),
+    Refused(
+        "content is null",
+        answered(None),
+        "data_row",
+        "turn 2 of messages is null where text belongs",
+    ),
+    Refused(
+        "content is a list",
+        answered(["a"]),
+        "data_row",
+        "turn 2 of messages is a list where text belongs",
+    ),
+    Refused(
+        "content is a number",
+        answered(42),
+        "data_row",
+        "turn 2 of messages is a number where text belongs",
+    ),
     Refused("content is empty", answered(" \n"), "data_row", "turn 2 of messages is empty"),
-    Refused("an image", answered([{"type": "image_url"}]), "data_row", "has a part of type 'image_url'"),
-    Refused("a part without text", answered([{"type": "text"}]), "data_row", "is null where text belongs"),
+    Refused(
+        "an image", answered([{"type": "image_url"}]), "data_row", "has a part of type 'image_url'"
+    ),
+    Refused(
+        "a part without text",
+        answered([{"type": "text"}]),
+        "data_row",
+        "is null where text belongs",
+    ),
     Refused(
         "a weight",
         messages(QUESTION, {**ANSWER, "weight": 0}),
         "data_row",
         f"turn 2 of messages has weight 0, {LEARNED}",
     ),
-    Refused("a weight of 0.0", messages(QUESTION, {**ANSWER, "weight": 0.0}), "data_row", "has weight 0.0"),
-    Refused("not to train", messages(QUESTION, {**ANSWER, "train": False}), "data_row", f"has train False, {LEARNED}"),
+    Refused(
+        "a weight of 0.0",
+        messages(QUESTION, {**ANSWER, "weight": 0.0}),
+        "data_row",
+        "has weight 0.0",
+    ),
+    Refused(
+        "not to train",
+        messages(QUESTION, {**ANSWER, "train": False}),
+        "data_row",
+        f"has train False, {LEARNED}",
+    ),
     Refused(
         "function_call",
         messages(QUESTION, {"role": "assistant", "function_call": {}}),
@@ -174,7 +319,11 @@ REFUSED = (
         r"half of a character pair ('\ud83d')",
     ),
     Refused(
-        "a chat for DPO", CHAT, "data_columns", "a dpo stage needs pairs, and the columns are 'messages'", Kind.dpo
+        "a chat for DPO",
+        CHAT,
+        "data_columns",
+        "a dpo stage needs pairs, and the columns are 'messages'",
+        Kind.dpo,
     ),
     Refused(
         "no prompt",
@@ -185,9 +334,19 @@ REFUSED = (
     ),
     Refused("no ground truth", {"prompt": "Hi"}, "no_ground_truth", "ground_truth", Kind.rlvr),
     Refused(
-        "an empty ground truth", {"prompt": "Hi", "ground_truth": []}, "no_ground_truth", "ground_truth", Kind.rlvr
+        "an empty ground truth",
+        {"prompt": "Hi", "ground_truth": []},
+        "no_ground_truth",
+        "ground_truth",
+        Kind.rlvr,
     ),
-    Refused("no turn to answer", {**messages(ANSWER), "ground_truth": "4"}, "data_no_answer", "messages", Kind.rlvr),
+    Refused(
+        "no turn to answer",
+        {**messages(ANSWER), "ground_truth": "4"},
+        "data_no_answer",
+        "messages",
+        Kind.rlvr,
+    ),
     Refused(
         "no answer in a pair",
         {**PAIR, "rejected": [QUESTION]},
@@ -195,9 +354,27 @@ REFUSED = (
         "rejected does not end with a",
         Kind.dpo,
     ),
-    Refused("two chats", TWO_CHATS, "data_pair", "chosen and rejected answer different conversations", Kind.dpo),
-    Refused("an equal pair", EQUAL, "data_pair", "chosen and rejected are equal, so there is nothing", Kind.dpo),
-    Refused("a list in a pair", {**EQUAL, "rejected": [["No"]]}, "data_row", "turn 1 of rejected is a list;", Kind.dpo),
+    Refused(
+        "two chats",
+        TWO_CHATS,
+        "data_pair",
+        "chosen and rejected answer different conversations",
+        Kind.dpo,
+    ),
+    Refused(
+        "an equal pair",
+        EQUAL,
+        "data_pair",
+        "chosen and rejected are equal, so there is nothing",
+        Kind.dpo,
+    ),
+    Refused(
+        "a list in a pair",
+        {**EQUAL, "rejected": [["No"]]},
+        "data_row",
+        "turn 1 of rejected is a list;",
+        Kind.dpo,
+    ),
 )
 
 
@@ -224,12 +401,33 @@ COLUMNS = "as in data.columns.prompt=frage data.columns.completion=antwort"
 MIXED = "this is a row of alpaca, and the rows before it are chat"
 FILES = (
     Files("no format fits: once", [{"text": "once"}] * 5, "data_columns", (1,)),
-    Files("columns in another language", [{"frage": "Hi", "antwort": "Hello"}], "data_columns", (1,), cure=COLUMNS),
     Files(
-        "rows inside one object", [{"version": 1, "data": [CHAT, CHAT]}], "data_columns", (1,), cure="jq -c '.data[]'"
+        "columns in another language",
+        [{"frage": "Hi", "antwort": "Hello"}],
+        "data_columns",
+        (1,),
+        cure=COLUMNS,
     ),
-    Files("two kinds of rows", [CHAT, CHAT, {"instruction": "Hi", "output": "Hello"}], "data_mixed", (3,), MIXED),
-    Files("the first faults together", [CHAT, BROKEN, CHAT, BROKEN, BROKEN], "data_no_answer", (2, 4, 5)),
+    Files(
+        "rows inside one object",
+        [{"version": 1, "data": [CHAT, CHAT]}],
+        "data_columns",
+        (1,),
+        cure="jq -c '.data[]'",
+    ),
+    Files(
+        "two kinds of rows",
+        [CHAT, CHAT, {"instruction": "Hi", "output": "Hello"}],
+        "data_mixed",
+        (3,),
+        MIXED,
+    ),
+    Files(
+        "the first faults together",
+        [CHAT, BROKEN, CHAT, BROKEN, BROKEN],
+        "data_no_answer",
+        (2, 4, 5),
+    ),
 )
 
 
@@ -237,7 +435,9 @@ FILES = (
 def test_a_file_that_cannot_be_used(tmp_path: Path, case: Files) -> None:
     path = write_lines(tmp_path / "a.json", case.rows)
     found = problems(path)
-    assert [(problem.id, problem.where) for problem in found] == [(case.id, f"{path}:{line}") for line in case.lines]
+    assert [(problem.id, problem.where) for problem in found] == [
+        (case.id, f"{path}:{line}") for line in case.lines
+    ]
     assert case.message in found[0].message and str(found[0].cure).endswith(case.cure)
 
 

@@ -20,7 +20,10 @@ from launch.data.rows import read_rows
 from launch.errors import Problem, UserError
 from tests.data.files import CHAT, local, write_lines
 
-ROWS = [{"prompt": "Größe?", "completion": "1,80 m\n(ungefähr)"}, {"prompt": "Why?", "completion": 'say "so"'}]
+ROWS = [
+    {"prompt": "Größe?", "completion": "1,80 m\n(ungefähr)"},
+    {"prompt": "Why?", "completion": 'say "so"'},
+]
 
 
 def values(path: Path) -> list[object]:
@@ -51,11 +54,15 @@ def json_text(indent: int | None = None) -> bytes:
 
 def csv_text(delimiter: str) -> bytes:
     stream = io.StringIO(newline="")
-    csv.writer(stream, delimiter=delimiter).writerows([list(ROWS[0]), *(list(row.values()) for row in ROWS)])
+    csv.writer(stream, delimiter=delimiter).writerows(
+        [list(ROWS[0]), *(list(row.values()) for row in ROWS)]
+    )
     return stream.getvalue().encode()
 
 
-LINES = b"\n" + b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS) + b"\n\n"
+LINES = (
+    b"\n" + b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS) + b"\n\n"
+)
 WINDOWS = b"\xef\xbb\xbf" + b"\r\n".join(json.dumps(row).encode() for row in ROWS)
 SHORT = [{"prompt": "Why?", "completion": "a, b"}]
 READ = (
@@ -70,16 +77,34 @@ READ = (
     Read("xz", "a.jsonl.xz", lzma.compress(LINES), ROWS, (2, 3)),
     Read("CSV with a line end in a value", "a.csv", csv_text(","), ROWS, (2, 4)),
     Read("TSV", "a.tsv", csv_text("\t"), ROWS, (2, 4)),
-    Read("CSV of Windows", "a.csv", b'\xef\xbb\xbfprompt,completion\r\nWhy?,"a, b"\r\n', SHORT, (2,)),
+    Read(
+        "CSV of Windows", "a.csv", b'\xef\xbb\xbfprompt,completion\r\nWhy?,"a, b"\r\n', SHORT, (2,)
+    ),
     # as spreadsheets write it in much of Europe
     Read("CSV with semicolons", "a.csv", b"prompt;completion\nWhy?;a, b\n", SHORT, (2,)),
     Read("CSV with tabs", "a.csv", b"prompt\tcompletion\nWhy?\ta, b\n", SHORT, (2,)),
     Read("CSV with bars", "a.csv", b'prompt|completion\nWhy?|"a, b"\n', SHORT, (2,)),
-    Read("CSV, spaces before quotes", "a.csv", b'prompt, completion\n"Why?", "a, b"\n', SHORT, (2,)),
-    Read("CSV of a data frame with its index", "a.csv", b',prompt,completion\n0,Why?,"a, b"\n', SHORT, (2,)),
+    Read(
+        "CSV, spaces before quotes", "a.csv", b'prompt, completion\n"Why?", "a, b"\n', SHORT, (2,)
+    ),
+    Read(
+        "CSV of a data frame with its index",
+        "a.csv",
+        b',prompt,completion\n0,Why?,"a, b"\n',
+        SHORT,
+        (2,),
+    ),
     Read("CSV with empty columns", "a.csv", b'prompt,completion,,\nWhy?,"a, b",,\n', SHORT, (2,)),
-    Read("CSV, a space before a value", "a.csv", b"a,b\nWhy?, So\n", [{"a": "Why?", "b": " So"}], (2,)),
-    Read("CSV with blank lines", "a.csv", b"a,b\n\nHi,Hello\n\n", [{"a": "Hi", "b": "Hello"}], (3,)),
+    Read(
+        "CSV, a space before a value",
+        "a.csv",
+        b"a,b\nWhy?, So\n",
+        [{"a": "Why?", "b": " So"}],
+        (2,),
+    ),
+    Read(
+        "CSV with blank lines", "a.csv", b"a,b\n\nHi,Hello\n\n", [{"a": "Hi", "b": "Hello"}], (3,)
+    ),
     Read("CSV of a blank line", "a.csv", b"\n", [], ()),
 )
 
@@ -107,33 +132,149 @@ NINES, NO_NUMBER = b"9" * 5000, "Exceeds the limit"
 PARSED, ENCODED, UNREADABLE = "data_not_parsed", "data_encoding", "data_unreadable"
 REFUSED = (
     Refused(
-        "an object without an end", "a.jsonl", b'{"a": 1}\n{"a": 1\n', PARSED, 2, "not JSON: Expecting ',' delimiter"
+        "an object without an end",
+        "a.jsonl",
+        b'{"a": 1}\n{"a": 1\n',
+        PARSED,
+        2,
+        "not JSON: Expecting ',' delimiter",
     ),
     Refused("no JSON", "a.jsonl", b"hello\n", PARSED, 1, "not JSON: Expecting value"),
     Refused("too deep", "a.jsonl", b'{"a":' + b"[" * 100_000 + b"\n", PARSED, 1, "not"),
     Refused("Latin-1", "a.jsonl", b'{"a": "caf\xe9"}\n', ENCODED, 1, "byte 0xe9 is not UTF-8"),
     Refused("UTF-16", "a.jsonl", '{"a": 1}'.encode("utf-16"), ENCODED, 1, "the file is UTF-16"),
-    Refused("UTF-16LE", "a.jsonl", '{"a": 1}'.encode("utf-16-le"), ENCODED, 1, "the file is UTF-16LE"),
-    Refused("UTF-16BE", "a.jsonl", '{"a": 1}'.encode("utf-16-be"), ENCODED, 1, "the file is UTF-16BE"),
+    Refused(
+        "UTF-16LE", "a.jsonl", '{"a": 1}'.encode("utf-16-le"), ENCODED, 1, "the file is UTF-16LE"
+    ),
+    Refused(
+        "UTF-16BE", "a.jsonl", '{"a": 1}'.encode("utf-16-be"), ENCODED, 1, "the file is UTF-16BE"
+    ),
     Refused("UTF-32", "a.jsonl", '{"a": 1}'.encode("utf-32"), ENCODED, 1, "the file is UTF-32"),
     Refused("binary", "a.jsonl", b'{"a": 1}\n\x00\x01\x02\n', ENCODED, 2, "the file is binary"),
-    Refused("a large number", "a.jsonl", b'{"a": ' + NINES + b"}\n", PARSED, 1, "not usable JSON: a number"),
-    Refused("a large number in a list", "a.json", b'[{"a": ' + NINES + b"}]\n", PARSED, 1, f"not JSON: {NO_NUMBER}"),
-    Refused("a list without an end", "a.json", b'[{"a": 1},\n {"a": 2}', PARSED, 2, "not JSON: the list has no end"),
-    Refused("no comma", "a.json", b'[{"a": 1}\n {"a": 2}]', PARSED, 2, "not JSON: ',' or ']' is expected"),
+    Refused(
+        "a large number",
+        "a.jsonl",
+        b'{"a": ' + NINES + b"}\n",
+        PARSED,
+        1,
+        "not usable JSON: a number",
+    ),
+    Refused(
+        "a large number in a list",
+        "a.json",
+        b'[{"a": ' + NINES + b"}]\n",
+        PARSED,
+        1,
+        f"not JSON: {NO_NUMBER}",
+    ),
+    Refused(
+        "a list without an end",
+        "a.json",
+        b'[{"a": 1},\n {"a": 2}',
+        PARSED,
+        2,
+        "not JSON: the list has no end",
+    ),
+    Refused(
+        "no comma",
+        "a.json",
+        b'[{"a": 1}\n {"a": 2}]',
+        PARSED,
+        2,
+        "not JSON: ',' or ']' is expected",
+    ),
     Refused("a comma too many", "a.json", b'[{"a": 1},\n]', PARSED, 2, "not JSON: Expecting value"),
-    Refused("two lists", "a.json", b'[{"a": 1}]\n[', PARSED, 1, "not JSON: there is more after the end"),
-    Refused("an object on many lines", "a.json", b'{\n "a": 1\n}', PARSED, 1, "not JSON: Expecting property name"),
-    Refused("too few columns", "a.csv", b"a,b\n1,2\n1\n", PARSED, 3, "the row has 1 columns, the first line names 2"),
-    Refused("too many columns", "a.csv", b"a,b\n1,2,3\n", PARSED, 2, "the row has 3 columns, the first line names 2"),
-    Refused("a column twice", "a.csv", b"a,a\n1,2\n", PARSED, 1, "the first line must name the columns, each once"),
-    Refused("a quote without an end", "a.csv", b'a,b\n"1,2\n', PARSED, 2, "not CSV: unexpected end of data"),
-    Refused("gzip as JSON", "a.jsonl", gzip.compress(b"{}"), UNREADABLE, 1, " .gz file", "rename it to a.jsonl.gz"),
-    Refused("bzip2 as JSON", "a.jsonl", bz2.compress(b"{}"), UNREADABLE, 1, " .bz2 file", "rename it to a.jsonl.bz2"),
-    Refused("xz as JSON", "a.jsonl", lzma.compress(b"{}"), UNREADABLE, 1, " .xz file", "rename it to a.jsonl.xz"),
-    Refused("zstd as JSON", "a.jsonl", b"\x28\xb5\x2f\xfd\n", UNREADABLE, 1, " .zst file", "unpack it: zstd -d FILE"),
-    Refused("zip as JSON", "a.jsonl", b"PK\x03\x04\n", UNREADABLE, 1, " .zip file", "unpack it: unzip FILE"),
-    Refused("Parquet as JSON", "a.jsonl", b"PAR1\n", UNREADABLE, 1, " .parquet file", "rename it so"),
+    Refused(
+        "two lists", "a.json", b'[{"a": 1}]\n[', PARSED, 1, "not JSON: there is more after the end"
+    ),
+    Refused(
+        "an object on many lines",
+        "a.json",
+        b'{\n "a": 1\n}',
+        PARSED,
+        1,
+        "not JSON: Expecting property name",
+    ),
+    Refused(
+        "too few columns",
+        "a.csv",
+        b"a,b\n1,2\n1\n",
+        PARSED,
+        3,
+        "the row has 1 columns, the first line names 2",
+    ),
+    Refused(
+        "too many columns",
+        "a.csv",
+        b"a,b\n1,2,3\n",
+        PARSED,
+        2,
+        "the row has 3 columns, the first line names 2",
+    ),
+    Refused(
+        "a column twice",
+        "a.csv",
+        b"a,a\n1,2\n",
+        PARSED,
+        1,
+        "the first line must name the columns, each once",
+    ),
+    Refused(
+        "a quote without an end",
+        "a.csv",
+        b'a,b\n"1,2\n',
+        PARSED,
+        2,
+        "not CSV: unexpected end of data",
+    ),
+    Refused(
+        "gzip as JSON",
+        "a.jsonl",
+        gzip.compress(b"{}"),
+        UNREADABLE,
+        1,
+        " .gz file",
+        "rename it to a.jsonl.gz",
+    ),
+    Refused(
+        "bzip2 as JSON",
+        "a.jsonl",
+        bz2.compress(b"{}"),
+        UNREADABLE,
+        1,
+        " .bz2 file",
+        "rename it to a.jsonl.bz2",
+    ),
+    Refused(
+        "xz as JSON",
+        "a.jsonl",
+        lzma.compress(b"{}"),
+        UNREADABLE,
+        1,
+        " .xz file",
+        "rename it to a.jsonl.xz",
+    ),
+    Refused(
+        "zstd as JSON",
+        "a.jsonl",
+        b"\x28\xb5\x2f\xfd\n",
+        UNREADABLE,
+        1,
+        " .zst file",
+        "unpack it: zstd -d FILE",
+    ),
+    Refused(
+        "zip as JSON",
+        "a.jsonl",
+        b"PK\x03\x04\n",
+        UNREADABLE,
+        1,
+        " .zip file",
+        "unpack it: unzip FILE",
+    ),
+    Refused(
+        "Parquet as JSON", "a.jsonl", b"PAR1\n", UNREADABLE, 1, " .parquet file", "rename it so"
+    ),
 )
 
 
@@ -150,15 +291,21 @@ def test_what_does_not_parse_is_named_with_its_line(tmp_path: Path, case: Refuse
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
-def test_a_compressed_file_that_was_cut_short(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+def test_a_compressed_file_that_was_cut_short(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(compress(LINES * 100)[:-20])
     assert refusal(path).id == UNREADABLE
 
 
-def test_a_long_json_list_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_json_list_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows_module, "_CHUNK", 50)
-    many = [{"number": number, "text": "x" * (number % 70), "more": [1, 2]} for number in range(300)]
+    many = [
+        {"number": number, "text": "x" * (number % 70), "more": [1, 2]} for number in range(300)
+    ]
     path = tmp_path / "a.json"
     path.write_text(json.dumps(many, indent=1), encoding="utf-8")
     found = list(read_rows(path))
@@ -188,6 +335,9 @@ def test_a_gigantic_row_is_refused_before_it_fills_the_memory(
 
 
 def test_columns_that_the_file_has_not_are_told_with_those_it_has(tmp_path: Path) -> None:
-    data = local(write_lines(tmp_path / "rows.jsonl", [CHAT]), columns={"prompt": "frage", "completion": "antwort"})
+    data = local(
+        write_lines(tmp_path / "rows.jsonl", [CHAT]),
+        columns={"prompt": "frage", "completion": "antwort"},
+    )
     with pytest.raises(UserError, match=r"no column 'frage'.*the row has 'messages'"):
         list(Conversion(data).rows(data.files.paths))

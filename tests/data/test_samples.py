@@ -1,4 +1,6 @@
-"""Warnings about tokenised samples, and the numbers of all of them; tests/integration/test_preview.py has real ones."""
+"""Warnings about tokenised samples, and the numbers of all of them;
+tests/integration/test_preview.py has real ones.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ GOOD = Side(
 
 
 def samples(*sides: Side, kept: bool = True, pad: int = 0, bos: int = BOS) -> TokenizedSamples:
-    found = tuple(Sample(f"/data.jsonl:{number}", kept, (side,)) for number, side in enumerate(sides, 1))
+    found = tuple(
+        Sample(f"/data.jsonl:{number}", kept, (side,)) for number, side in enumerate(sides, 1)
+    )
     counts = {
         name: {"messages": tuple(values)}
         for name, values in {
@@ -41,7 +45,9 @@ MASKED = replace(GOOD, loss=(False, False, True, False))  # the end token carrie
 SILENT, CUT = replace(GOOD, loss=(False,) * 4), replace(GOOD, loss=(False,) * 4, untruncated=9)
 TWICE = replace(GOOD, ids=(BOS, BOS, ANSWER, EOS))
 USER_LAST = replace(GOOD, messages=(("assistant", True), ("user", True)))
-SYSTEM_DROPPED = replace(GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None))
+SYSTEM_DROPPED = replace(
+    GOOD, messages=(("system", False), *GOOD.messages), turns=(None, 1, 2, None)
+)
 NO_CALLS = replace(GOOD, drops_calls=True)
 ENDS_HIDDEN = replace(GOOD, loss=None, hidden=(3,))
 NO_LOSS = "/data.jsonl:2: no token carries loss in 1 of 2 samples, 1 of them because they are cut"
@@ -58,7 +64,10 @@ CASES = (
     Case("a good sample", samples(GOOD), ()),
     # once, with its first place
     Case(
-        "a user's tokens carry loss", samples(GOOD, LEAKY, LEAKY), ("loss_on_user",), "/data.jsonl:2: tokens of a user"
+        "a user's tokens carry loss",
+        samples(GOOD, LEAKY, LEAKY),
+        ("loss_on_user",),
+        "/data.jsonl:2: tokens of a user",
     ),
     Case("two of three", samples(GOOD, LEAKY, LEAKY), ("loss_on_user",), "(2 of 3 samples)"),
     Case("the end carries no loss", samples(MASKED), ("no_end_of_turn",)),
@@ -96,7 +105,9 @@ KINDS = {
 
 @pytest.mark.parametrize("id", KINDS)
 def test_what_most_samples_have_is_told_from_what_some_have(id: str) -> None:
-    assert id in {problem.id for problem in find_sample_problems(samples(GOOD, KINDS[id], KINDS[id]), 0.5)}
+    assert id in {
+        problem.id for problem in find_sample_problems(samples(GOOD, KINDS[id], KINDS[id]), 0.5)
+    }
     assert find_sample_problems(samples(GOOD, GOOD, KINDS[id]), 0.5) == []
 
 
@@ -104,7 +115,8 @@ def test_all_samples_are_described_in_a_line() -> None:
     cut = replace(GOOD, loss=(False,) * 4, untruncated=9)
     [lengths] = samples(GOOD, GOOD, cut).lengths
     assert replace(lengths, duplicates=("/data.jsonl:2",)).describe() == (
-        "3 rows of 4 to 9 tokens, median 4; 33.3% cut off; 1 without a token that carries loss (first: /data.jsonl:3); "
+        "3 rows of 4 to 9 tokens, median 4; 33.3% cut off; 1 without a token that carries loss "
+        "(first: /data.jsonl:3); "
         "1 duplicates (first: /data.jsonl:2)"
     )
     [scored] = samples(replace(GOOD, loss=None)).lengths
@@ -117,7 +129,10 @@ def test_batches_are_described() -> None:
 
 
 def test_pairs_that_are_equal_after_truncation() -> None:
-    chosen, other = replace(GOOD, name="chosen"), replace(GOOD, name="rejected", ids=(BOS, USER, 12, EOS))
+    chosen, other = (
+        replace(GOOD, name="chosen"),
+        replace(GOOD, name="rejected", ids=(BOS, USER, 12, EOS)),
+    )
     pair = Sample("/pairs.jsonl:1", True, (chosen, replace(GOOD, name="rejected", untruncated=9)))
     data = replace(samples(), samples=(pair, replace(pair, sides=(chosen, other))), lengths=())
     [problem] = [str(problem) for problem in find_sample_problems(data)]

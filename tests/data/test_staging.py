@@ -1,4 +1,6 @@
-"""The converted copy is complete or absent, is keyed by content, and nothing of the user's is changed."""
+"""The converted copy is complete or absent, is keyed by content, and nothing of the user's is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_the_copy_holds_the_converted_rows(tmp_path: Path) -> None:
     data = local(path)
     found = staged(data)
     assert found is not None
-    assert found.describe() == "1 rows: prompt_completion (prompt, completion), converted to messages"
+    assert (
+        found.describe() == "1 rows: prompt_completion (prompt, completion), converted to messages"
+    )
     assert read(data.train_file) == [chat("Größe?", "groß")]
     assert staged(data) is None  # it is there
     assert path.read_bytes() == before
@@ -72,7 +76,10 @@ def test_a_bad_row_leaves_nothing(tmp_path: Path) -> None:
 
 EMPTY, OTHER = {"prompt": "Hi", "completion": ""}, {"text": "Hi"}
 MIXED = [OTHER, *[EMPTY, {"prompt": "Hi", "completion": "Yes"}, EMPTY] * 3]
-COUNTED = "7 of 10 rows can't be used (6: completion is empty; 1: the columns 'text' fit no known format; first: {}:1)"
+COUNTED = (
+    "7 of 10 rows can't be used (6: completion is empty; 1: the columns 'text' fit no known "
+    "format; first: {}:1)"
+)
 
 
 def test_bad_rows_are_counted_by_reason_and_named(tmp_path: Path) -> None:
@@ -92,12 +99,21 @@ def test_bad_rows_are_counted_by_reason_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("row", "reason"), [({"a": 1}, "a"), ([1, 2], "the row is a list")])
-def test_a_row_that_is_nothing_known_is_faulty_in_itself(tmp_path: Path, row: object, reason: str) -> None:
+def test_a_row_that_is_nothing_known_is_faulty_in_itself(
+    tmp_path: Path, row: object, reason: str
+) -> None:
     """Among rows of a known kind: the file is not said to have two kinds of rows."""
     with pytest.raises(UserError) as caught:
-        stage(local(write_lines(tmp_path / "rows.jsonl", [CHAT, row, CHAT])), DigestCache(tmp_path / "digests").of)
+        stage(
+            local(write_lines(tmp_path / "rows.jsonl", [CHAT, row, CHAT])),
+            DigestCache(tmp_path / "digests").of,
+        )
     [problem] = caught.value.problems
-    assert problem.id != "data_mixed" and reason in problem.message and problem.where == f"{tmp_path}/rows.jsonl:2"
+    assert (
+        problem.id != "data_mixed"
+        and reason in problem.message
+        and problem.where == f"{tmp_path}/rows.jsonl:2"
+    )
 
 
 def test_a_file_without_a_row_that_is_known_is_not_read_to_its_end(tmp_path: Path) -> None:
@@ -115,11 +131,17 @@ def test_bad_rows_are_left_out_on_request_and_recorded(tmp_path: Path) -> None:
     note = (
         COUNTED.format(path)
         .replace("7 of 10", "8 of 11")
-        .replace("; first", "; 1: not JSON: Expecting property name enclosed in double quotes at character 2; first")
+        .replace(
+            "; first",
+            "; 1: not JSON: Expecting property name enclosed in double quotes at character 2; "
+            "first",
+        )
     )
     assert read_structure(data, rows=None).notes == (note,)  # all are read, to count them
     rows = staged(data)
-    assert rows is not None and rows.train == 3 and rows.notes == (note,) and note in rows.describe()
+    assert (
+        rows is not None and rows.train == 3 and rows.notes == (note,) and note in rows.describe()
+    )
     assert load_staged(data) == rows
     assert len(read(data.train_file)) == 3 and note in read_structure(data).describe()
 
@@ -129,16 +151,26 @@ def test_a_row_that_outweighs_all_others_is_named(tmp_path: Path) -> None:
     held = write_lines(tmp_path / "held.jsonl", [chat("Hi", "Hello"), chat("Hi", "x" * 500)])
     data = local(path, validation=held)
     structure = read_structure(data)
-    assert structure.notes == (f"one row has 502 of the 509 characters of 2 held-out rows: {held}:2",)
+    assert structure.notes == (
+        f"one row has 502 of the 509 characters of 2 held-out rows: {held}:2",
+    )
     rows = staged(data)
-    assert rows is not None and f"of 2 held-out rows: {data.folder / 'validation.jsonl'}:2" in rows.describe()
+    assert (
+        rows is not None
+        and f"of 2 held-out rows: {data.folder / 'validation.jsonl'}:2" in rows.describe()
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "row"),
-    [(Kind.sft, {**CHAT, "tools": [{"type": "function"}]}), (Kind.rlvr, {"prompt": "a", "words": ["b"]})],
+    [
+        (Kind.sft, {**CHAT, "tools": [{"type": "function"}]}),
+        (Kind.rlvr, {"prompt": "a", "words": ["b"]}),
+    ],
 )
-def test_lists_beside_the_conversation_are_no_turns(tmp_path: Path, kind: Kind, row: dict[str, Any]) -> None:
+def test_lists_beside_the_conversation_are_no_turns(
+    tmp_path: Path, kind: Kind, row: dict[str, Any]
+) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{**row, "ground_truth": "b"}] * 2)
     assert "2 rows read" in read_structure(local(path, kind=kind)).describe()
 
@@ -224,7 +256,10 @@ def test_a_split_leaves_rows_on_both_sides(
         return
     with pytest.raises(UserError) as refused:
         staged(data)
-    assert refused.value.problems[0].id == "data_split" and outcome in refused.value.problems[0].message
+    assert (
+        refused.value.problems[0].id == "data_split"
+        and outcome in refused.value.problems[0].message
+    )
     assert list(data.folder.parent.iterdir()) == []
 
 
@@ -241,7 +276,8 @@ def test_the_first_rows_are_described(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [CHAT] * 500)
     structure = read_structure(local(path))
     assert structure.describe() == (
-        "a.jsonl: the first 200 rows read: chat (messages), taken as it is; 2 turns (user, assistant)"
+        "a.jsonl: the first 200 rows read: chat (messages), taken as it is; 2 turns (user, "
+        "assistant)"
     )
     assert read_structure(local(path), 500).all_
     staged(local(path))
@@ -257,7 +293,11 @@ FIND = {
         ["train-2.jsonl", "train.jsonl"],
     ),
     "other files": (["a.jsonl", "x.txt.bak"], ".", ["a.jsonl"]),
-    "a split is a whole word": (["chats.jsonl", "trainers.csv"], ".", ["chats.jsonl", "trainers.csv"]),
+    "a split is a whole word": (
+        ["chats.jsonl", "trainers.csv"],
+        ".",
+        ["chats.jsonl", "trainers.csv"],
+    ),
     "a pattern": (["a/1.jsonl", "b/2.jsonl"], "*/*.jsonl", ["a/1.jsonl", "b/2.jsonl"]),
     "a pattern of nothing": (["a.jsonl"], "nothing*", "data_no_files"),
     "a folder of nothing": (["a.jsonl", "c/.hidden.jsonl"], "c", "data_no_files"),
@@ -274,20 +314,32 @@ def test_files_are_found(tmp_path: Path, case: str) -> None:
     for name in files:
         write_lines(tmp_path / name, [CHAT])
     if isinstance(expected, list):
-        assert find_files(tmp_path / reference, "train", None) == tuple(tmp_path / name for name in expected)
+        assert find_files(tmp_path / reference, "train", None) == tuple(
+            tmp_path / name for name in expected
+        )
         return
     with pytest.raises(UserError) as refused:
         find_files(tmp_path / reference, "train", "data.mix")
     [problem] = refused.value.problems
     assert problem.id == expected
-    assert not case.startswith("packed") or (files[-1] in problem.message and "unpack it" in str(problem.cure))
+    assert not case.startswith("packed") or (
+        files[-1] in problem.message and "unpack it" in str(problem.cure)
+    )
 
 
 def test_validation_rows_that_are_also_trained_on_are_counted_by_content(tmp_path: Path) -> None:
-    """Whatever the file's name and its format: a conversation in ShareGPT's form is the same conversation."""
+    """Whatever the file's name and its format: a conversation in ShareGPT's form is the same
+    conversation.
+    """
     asked = [f"question {number}" for number in range(4)]
-    chats = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]} for text in asked]
-    turns = [{"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]} for text in asked]
+    chats = [
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]}
+        for text in asked
+    ]
+    turns = [
+        {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]}
+        for text in asked
+    ]
     held_out = write_lines(tmp_path / "held_out.jsonl", [turns[0], turns[3], *({"messages": [
         {"role": "user", "content": "new"}, {"role": "assistant", "content": "a"}]},)])  # fmt: skip
     counts = staged(local(write_lines(tmp_path / "a.jsonl", chats), validation=held_out))

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from launch.demo import ensure
-from launch.demo.ensure import ABANDONED_AFTER, MARKER, BuiltFolder, build_once, ensure_model, ensure_rows
+from launch.demo.ensure import (
+    ABANDONED_AFTER,
+    MARKER,
+    BuiltFolder,
+    build_once,
+    ensure_model,
+    ensure_rows,
+)
 from launch.demo.rewards import is_right
 from launch.demo.tasks import make_tasks
 from launch.errors import UserError
@@ -189,11 +196,15 @@ def test_chats_then_preferences(tmp_path: Path) -> None:
 
     pairs = ensure_rows(tmp_path / "preferences", "preferences")
     assert pairs.built and pairs.facts["rows"] < chats.facts["rows"]
-    assert set(json.loads((tmp_path / "preferences" / "train.jsonl").read_bytes().splitlines()[0])) == {
+    assert set(
+        json.loads((tmp_path / "preferences" / "train.jsonl").read_bytes().splitlines()[0])
+    ) == {
         "chosen",
         "rejected",
     }
-    assert ensure_rows(tmp_path / "chats", "preferences").built  # another kind in the same place is replaced
+    assert ensure_rows(
+        tmp_path / "chats", "preferences"
+    ).built  # another kind in the same place is replaced
 
 
 def test_model_is_made_once_by_the_interpreter_that_was_named(tmp_path: Path) -> None:
@@ -235,7 +246,9 @@ def test_an_interpreter_that_fails_is_quoted(tmp_path: Path) -> None:
     assert "libgomp.so.1: cannot open shared object file" in text
 
 
-def test_an_interpreter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ensure, "MODEL_TIMEOUT", 0.2)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -243,7 +256,10 @@ def test_an_interpreter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError) as refused:
         ensure_model(tmp_path / "model", python, trained=True)
     identity, text = problem_of(refused)
-    assert identity == "demo_model_failed" and f"run it by hand to see where it hangs: {python} " in text
+    assert (
+        identity == "demo_model_failed"
+        and f"run it by hand to see where it hangs: {python} " in text
+    )
 
 
 def test_prompts_and_the_verifier_that_scores_their_answers(tmp_path: Path) -> None:

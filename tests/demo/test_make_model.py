@@ -33,7 +33,12 @@ EXPECTED = (
 def run_builder(out: Path, hash_seed: str = "0") -> dict[str, Any]:
     command = [sys.executable, str(SCRIPT), "--out", str(out), "--seed", "0"]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}, cwd=out.parent
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": hash_seed},
+        cwd=out.parent,
     )
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return facts
@@ -56,16 +61,21 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_same_seed_same_bytes_another_seed_other_weights(built: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_same_seed_same_bytes_another_seed_other_weights(
+    built: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     first = contents(built[0])
     run_builder(tmp_path / "again", hash_seed="5")
     assert contents(tmp_path / "again") == first
-    make_model.build(tmp_path / "other", seed=1)  # in this process: its import of torch takes most of the time
+    # in this process: its import of torch takes most of the time
+    make_model.build(tmp_path / "other", seed=1)
     other = contents(tmp_path / "other")
     assert [name for name in first if other[name] != first[name]] == ["model.safetensors"]
 
 
-def test_the_printed_facts_match_the_model(built: tuple[Path, dict[str, Any]], tokenizer: Any) -> None:
+def test_the_printed_facts_match_the_model(
+    built: tuple[Path, dict[str, Any]], tokenizer: Any
+) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -88,8 +98,12 @@ def test_special_tokens_are_three_and_differ(tokenizer: Any) -> None:
 
 def test_chat_template_renders_the_tulu_format(tokenizer: Any) -> None:
     assert tokenizer.apply_chat_template(CONVERSATION, tokenize=False) == EXPECTED
-    prompt = tokenizer.apply_chat_template(CONVERSATION[:2], tokenize=False, add_generation_prompt=True)
-    assert prompt == "<|system|>\nBe brief.\n<|user|>\nWhat does `os.path.join` do?\n<|assistant|>\n"
+    prompt = tokenizer.apply_chat_template(
+        CONVERSATION[:2], tokenize=False, add_generation_prompt=True
+    )
+    assert (
+        prompt == "<|system|>\nBe brief.\n<|user|>\nWhat does `os.path.join` do?\n<|assistant|>\n"
+    )
     assert EXPECTED.startswith(prompt)
 
 
@@ -97,11 +111,17 @@ def test_generation_mask_is_the_assistants_words_and_their_end(tokenizer: Any) -
     encoded = tokenizer.apply_chat_template(
         CONVERSATION, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
-    masked = [token for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if mask]
+    masked = [
+        token
+        for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True)
+        if mask
+    ]
     assert tokenizer.decode(masked) == "`os.path.join(a, *p)`\n\nJoin paths.<|end|>Gladly.<|end|>"
 
 
-@pytest.mark.parametrize("text", ["plain words", "  spaces\n\tand\u2028lines ", "caf\u00e9 \u4e2d\u6587 \U0001f600"])
+@pytest.mark.parametrize(
+    "text", ["plain words", "  spaces\n\tand\u2028lines ", "caf\u00e9 \u4e2d\u6587 \U0001f600"]
+)
 def test_tokenizer_is_lossless(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
@@ -114,8 +134,15 @@ def test_a_question_is_short_and_a_letter_has_one_token_wherever_it_stands(token
     encoded = tokenizer(texts).input_ids
     assert tokenizer.batch_decode(encoded) == texts
     used = {token for tokens in encoded for token in tokens}
-    assert max(map(len, encoded)) <= 40 and used.isdisjoint([tokenizer.pad_token_id, tokenizer.bos_token_id])
+    assert max(map(len, encoded)) <= 40 and used.isdisjoint(
+        [tokenizer.pad_token_id, tokenizer.bos_token_id]
+    )
     [letter] = tokenizer("q").input_ids
-    assert all(tokenizer(text).input_ids.count(letter) == 1 for text in ('"vqx"[::-1]', "['vl', 'qd']", "q", " q"))
-    unused = [piece for piece in make_model.PIECES if tokenizer.convert_tokens_to_ids(piece) not in used]
+    assert all(
+        tokenizer(text).input_ids.count(letter) == 1
+        for text in ('"vqx"[::-1]', "['vl', 'qd']", "q", " q")
+    )
+    unused = [
+        piece for piece in make_model.PIECES if tokenizer.convert_tokens_to_ids(piece) not in used
+    ]
     assert unused == ["<|system|>"]

@@ -1,4 +1,6 @@
-"""The demo's questions: right, alike on every machine, too many answers to guess, and none held out and trained on."""
+"""The demo's questions: right, alike on every machine, too many answers to guess, and none held out
+and trained on.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_a_guess_is_right_at_most_once_in_twenty() -> None:
 def test_the_answer_that_was_trained_most_is_not_right_on_what_is_held_out() -> None:
     trained, held_out = make_tasks()
     most_common = {
-        kind: collections.Counter(task.answer for task in trained if task.kind == kind).most_common(1)[0][0]
+        kind: collections.Counter(task.answer for task in trained if task.kind == kind).most_common(
+            1
+        )[0][0]
         for kind in KINDS
     }
     assert [task for task in held_out if task.answer == most_common[task.kind]] == []
@@ -88,20 +92,30 @@ def test_pairs_prefer_the_right_answer_alone_to_a_wrong_and_to_a_rambling_one() 
     assert rambling == len(pairs) / 2 == 800
 
 
-@pytest.mark.parametrize("answer", ["7", "0", "abc", "zz", "ZUwhr", "61b3", "[9, 0, 5, 9]", "['vl', 'qd']"])
+@pytest.mark.parametrize(
+    "answer", ["7", "0", "abc", "zz", "ZUwhr", "61b3", "[9, 0, 5, 9]", "['vl', 'qd']"]
+)
 def test_a_spoilt_answer_is_nearly_right(answer: str) -> None:
     """One letter is its neighbour's or the next of the alphabet, or one digit is off by one."""
     draw = Draw(3)
     spoilt = {spoil(answer, draw) for _ in range(80)}
-    changed = {place for wrong in spoilt for place in range(len(answer)) if answer[place] != wrong[place]}
+    changed = {
+        place for wrong in spoilt for place in range(len(answer)) if answer[place] != wrong[place]
+    }
     assert changed == {place for place, character in enumerate(answer) if character.isalnum()}
     for near in spoilt:
         [(right, wrong)] = [pair for pair in zip(answer, near, strict=True) if pair[0] != pair[1]]
-        assert (right.isdigit(), right.islower()) == (wrong.isdigit(), wrong.islower()) and wrong.isalnum()
+        assert (right.isdigit(), right.islower()) == (
+            wrong.isdigit(),
+            wrong.islower(),
+        ) and wrong.isalnum()
         if right.isdigit():
             assert abs(int(right) - int(wrong)) == 1
         else:
-            assert wrong.lower() in answer.lower() or ord(wrong) in (ord(right) + 1, ord(right) - 25)
+            assert wrong.lower() in answer.lower() or ord(wrong) in (
+                ord(right) + 1,
+                ord(right) - 25,
+            )
 
 
 def test_the_chats_answer_in_three_forms_and_two_kinds_mostly_in_a_sentence() -> None:
@@ -113,13 +127,19 @@ def test_the_chats_answer_in_three_forms_and_two_kinds_mostly_in_a_sentence() ->
     most = {kind: counts.most_common(1)[0][0] for kind, counts in forms.items()}
     sentence = ", if I am not mistaken."
     assert most == {kind: sentence if kind in ("split", "list") else "" for kind in KINDS}
-    assert all(set(counts) == {"", ".", sentence} and min(counts.values()) > 100 for counts in forms.values())
+    assert all(
+        set(counts) == {"", ".", sentence} and min(counts.values()) > 100
+        for counts in forms.values()
+    )
 
 
 def test_a_prompt_has_its_answer_beside_it() -> None:
     row = decode("prompts")[3]
     task = make_tasks()[0][3]
-    assert row == {"prompt": [{"role": "user", "content": task.question}], "ground_truth": task.answer}
+    assert row == {
+        "prompt": [{"role": "user", "content": task.question}],
+        "ground_truth": task.answer,
+    }
 
 
 def test_another_seed_draws_other_tasks() -> None:
@@ -129,14 +149,19 @@ def test_another_seed_draws_other_tasks() -> None:
 
 def other_pythons() -> list[str]:
     found = [path for minor in range(11, 16) if (path := shutil.which(f"python3.{minor}"))]
-    return [sys.executable, *(path for path in found if subprocess.run([path, "-V"], check=False).returncode == 0)]
+    return [
+        sys.executable,
+        *(path for path in found if subprocess.run([path, "-V"], check=False).returncode == 0),
+    ]
 
 
 @pytest.mark.parametrize("python", other_pythons())
 @pytest.mark.parametrize("hash_seed", ["0", "7"])
 def test_every_python_makes_the_same_bytes(python: str, hash_seed: str) -> None:
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([python, "-c", PRINT_DIGEST], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, "-c", PRINT_DIGEST], env=environ, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == hashlib.sha256(b"".join(map(make_rows, ROWS))).hexdigest()
 
 
@@ -145,4 +170,6 @@ def test_the_key_stands_for_what_the_demo_is_made_of() -> None:
     content = [*map(make_rows, ROWS), *((folder / name).read_bytes() for name in MADE_OF)]
     content.append(" ".join(ensure._TRAINING).encode())
     digest = hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
-    assert (DEMO_KEY, digest) == ("7c19f4ae20d85b36", "9c952a1d45f2db59"), "a change needs another key and digest"
+    assert (DEMO_KEY, digest) == ("7c19f4ae20d85b36", "9c952a1d45f2db59"), (
+        "a change needs another key and digest"
+    )

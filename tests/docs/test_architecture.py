@@ -14,15 +14,21 @@ _PATH = re.compile(r"`((?:[\w.]+/)*[\w.]+(?:/|\.py))`")
 def test_every_path_exists() -> None:
     paths = set(_PATH.findall(PAGE))
     assert len(paths) > 80
-    missing = [path for path in paths if not (ROOT / "launch" / path).exists() and not (ROOT / path).exists()]
+    missing = [
+        path
+        for path in paths
+        if not (ROOT / "launch" / path).exists() and not (ROOT / path).exists()
+    ]
     assert not missing
 
 
 def test_the_page_has_the_layers_in_order() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    layers = next(contract["layers"] for contract in contracts if contract["containers"] == ["launch"])
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]["contracts"]
+    layers = next(
+        contract["layers"] for contract in contracts if contract["containers"] == ["launch"]
+    )
     drawing = PAGE.split("```text\n")[1].split("```")[0]
     lines = [line for line in drawing.splitlines() if not line.startswith(" ")]
     assert len(lines) == len(layers)

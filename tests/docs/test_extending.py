@@ -1,4 +1,6 @@
-"""docs/how-to/extending.md: its examples are carried out in a copy of the tree, and each has effect there."""
+"""docs/how-to/extending.md: its examples are carried out in a copy of the tree, and each has effect
+there.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def paths_of(title: str) -> list[str]:
 
 
 _BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
-BLOCKS = [(match[1], path, match[3]) for match in _BLOCK.finditer(PAGE) for path in paths_of(match[2])]
+BLOCKS = [
+    (match[1], path, match[3]) for match in _BLOCK.finditer(PAGE) for path in paths_of(match[2])
+]
 TESTS = [path for language, path, _ in BLOCKS if path.startswith("tests/")]
 _TREE = ("launch", "configs", "accelerate_configs", "benchmarks", "tests", "docs")
 _TREE += ("pyproject.toml", "README.md", "CHANGELOG.md")
@@ -40,7 +44,10 @@ def apply_diff(path: Path, diff: str) -> None:
     before = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
     after = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
     text = path.read_text(encoding="utf-8")
-    found = f"docs/how-to/extending.md shows these lines of {path.name}, which has them {text.count(before)} times"
+    found = (
+        f"docs/how-to/extending.md shows these lines of {path.name}, which has them "
+        f"{text.count(before)} times"
+    )
     assert text.count(before) == 1, f"{found}; show the lines of today:\n{before}"
     path.write_text(text.replace(before, after), encoding="utf-8")
 
@@ -54,11 +61,15 @@ class Tree:
         for name in _TREE:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, self.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    source, self.root / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy(source, self.root / name)
         for language, name, text in BLOCKS:
-            path = self.home / name.removeprefix(_HOME) if name.startswith(_HOME) else self.root / name
+            path = (
+                self.home / name.removeprefix(_HOME) if name.startswith(_HOME) else self.root / name
+            )
             if language == "diff":
                 apply_diff(path, text)
                 continue
@@ -70,12 +81,18 @@ class Tree:
         """Run Python with the copy's packages and return what it prints."""
         environ = {**os.environ, "PYTHONPATH": str(self.root), "LAUNCH_CONFIG_DIR": str(self.home)}
         argv = (sys.executable, *argv)
-        ended = subprocess.run(argv, cwd=self.root, env=environ, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, f"{' '.join(argv)}\n{ended.stdout[-6000:]}\n{ended.stderr[-3000:]}"
+        ended = subprocess.run(
+            argv, cwd=self.root, env=environ, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, (
+            f"{' '.join(argv)}\n{ended.stdout[-6000:]}\n{ended.stderr[-3000:]}"
+        )
         return ended.stdout
 
     def plan(self, *overrides: str) -> dict[str, object]:
-        content: dict[str, object] = json.loads(self.python("-m", "launch", "plan", *overrides, "--json"))
+        content: dict[str, object] = json.loads(
+            self.python("-m", "launch", "plan", *overrides, "--json")
+        )
         return content
 
     def pytest(self, *argv: str) -> None:
@@ -88,7 +105,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     if root is None:
         pytest.skip("needs an open-instruct checkout (OPEN_INSTRUCT_DIR or the submodule)")
     tree = Tree(tmp_path_factory.mktemp("extended"))
-    locked = {path: path.read_bytes() for path in (tree.root / "launch" / "upstream" / "data").rglob("*.json")}
+    locked = {
+        path: path.read_bytes()
+        for path in (tree.root / "launch" / "upstream" / "data").rglob("*.json")
+    }
     tree.python("-m", "launch.upstream.pin.relock", str(root), "--only", "trl_reward")
     assert {path: path.read_bytes() for path in locked} == locked, "the others are as they were"
     renewed = ("tests/docs/test_reference.py", "tests/config/test_keys.py")
@@ -128,7 +148,10 @@ def test_every_change_fits_the_tree(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
     tree.pytest(
-        "tests/test_registers.py", "tests/config/test_trainers.py", "tests/execution/guards/test_guards.py", *TESTS
+        "tests/test_registers.py",
+        "tests/config/test_trainers.py",
+        "tests/execution/guards/test_guards.py",
+        *TESTS,
     )
 
 
@@ -146,11 +169,18 @@ def test_the_stage_the_model_and_the_cluster_decide_a_plan(tree: Tree) -> None:
 @pytest.mark.slow
 def test_the_trainer_the_patch_and_the_ids_are_in_a_plan(tree: Tree) -> None:
     rows = tree.root / "pairs.jsonl"
-    chats = {key: [{"role": "user", "content": "a"}, {"role": "assistant", "content": key}] for key in PAIR}
+    chats = {
+        key: [{"role": "user", "content": "a"}, {"role": "assistant", "content": key}]
+        for key in PAIR
+    }
     rows.write_text(f"{json.dumps(chats)}\n" * 200, encoding="utf-8")
     reward = json.dumps(
         tree.plan(
-            "stage=rm", "trainer=trl_reward", "gpus=8", f"data.mix=[{{name: {rows}}}]", "recipe.global_batch_size=64"
+            "stage=rm",
+            "trainer=trl_reward",
+            "gpus=8",
+            f"data.mix=[{{name: {rows}}}]",
+            "recipe.global_batch_size=64",
         )
     )
     assert "trl.scripts.reward" in reward and "--max_length" in reward

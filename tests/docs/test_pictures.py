@@ -47,11 +47,15 @@ def test_the_bars_are_those_of_the_bench(theme: str, pictures: ModuleType) -> No
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_recorded_refusal_is_what_plan_prints(theme: str, pictures: ModuleType, tmp_path: Path) -> None:
+def test_the_recorded_refusal_is_what_plan_prints(
+    theme: str, pictures: ModuleType, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "launch", *pictures.REFUSED]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert re.sub(r"\s", "", f"$ launch {' '.join(pictures.REFUSED)}{done.stderr}$") in recorded(theme)
+    assert re.sub(r"\s", "", f"$ launch {' '.join(pictures.REFUSED)}{done.stderr}$") in recorded(
+        theme
+    )
 
 
 def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
@@ -68,8 +72,14 @@ def test_a_picture_asks_no_other_host(pictures: ModuleType) -> None:
 def test_the_recorded_demo_has_every_line_of_a_run(pictures: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     command = [warm.python(), "-m", "launch", *pictures.DEMO]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500
+    )
     text = shape(recorded("light"))
-    lines = [line for line in done.stdout.replace(f"{tmp_path}/", "").splitlines() if not line.startswith("step ")]
+    lines = [
+        line
+        for line in done.stdout.replace(f"{tmp_path}/", "").splitlines()
+        if not line.startswith("step ")
+    ]
     assert len(lines) > 15
     assert [line for line in lines if shape(line) not in text] == []

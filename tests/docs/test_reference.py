@@ -30,7 +30,15 @@ from tests.paths import ROOT
 REFERENCE = ROOT / "docs" / "reference"
 # what somebody does when a message comes, and where its source is
 DOING = {
-    "Typing a command": ("__main__", "commands", "config/line", "config/shorthand", "errors", "terminal", "files"),
+    "Typing a command": (
+        "__main__",
+        "commands",
+        "config/line",
+        "config/shorthand",
+        "errors",
+        "terminal",
+        "files",
+    ),
     "Writing a stage, a recipe or a cluster": ("config",),
     "Preparing data": ("data",),
     "Planning a run": ("planning", "api/planning", "demo"),
@@ -47,7 +55,12 @@ DOING = {
 
 def verbs_page() -> str:
     """Return the help of every verb."""
-    lines = ["# Verbs", "", "Generated from `launch help`. Exit codes are explained [here](exit-codes.md).", ""]
+    lines = [
+        "# Verbs",
+        "",
+        "Generated from `launch help`. Exit codes are explained [here](exit-codes.md).",
+        "",
+    ]
     lines += ["```text", overview().rstrip(), "```"]
     for verb in (verb for group in GROUPS for verb in group if not verb.hidden):
         lines += ["", f"## {verb.name}", "", "```text", help_text(verb).rstrip(), "```"]
@@ -59,7 +72,11 @@ def rules_page() -> str:
     lines = [
         "# Rules",
         "",
-        "Generated from the source. `allow=[ID]` turns every rule of `check`, guard and gate into a warning, and the",
+        (
+            "Generated from the source. `allow=[ID]` turns every rule of `check`, guard and gate "
+            "into "
+            "a warning, and the"
+        ),
         "messages that are marked.",
         "",
         "## Rules of check",
@@ -67,7 +84,11 @@ def rules_page() -> str:
         *table(
             ("id", "reason", "message", "cure"),
             (
-                (f"`{rule.id}`", rule.reason, *("<br>".join(texts_of(rule, argument)) for argument in (0, 1)))
+                (
+                    f"`{rule.id}`",
+                    rule.reason,
+                    *("<br>".join(texts_of(rule, argument)) for argument in (0, 1)),
+                )
                 for rule in RULES
             ),
         ),
@@ -82,7 +103,11 @@ def rules_page() -> str:
         "",
         "## Patches",
         "",
-        "A patch is applied in the trainer's process where a run needs it. It checks the upstream lines first.",
+        (
+            "A patch is applied in the trainer's process where a run needs it. It checks the "
+            "upstream "
+            "lines first."
+        ),
         "",
         *table(
             ("id", "reason", "upstream"),
@@ -91,31 +116,65 @@ def rules_page() -> str:
         "",
         "## Options of launch's entry over TRL",
         "",
-        "`trl_sft` and `trl_dpo` train with TRL as a library, with the flags of `trl sft` and `trl dpo`. What they do",
-        "beside the flags is an option of the run ([what differs](../explanation/upstream.md#trl-is-a-library)).",
+        (
+            "`trl_sft` and `trl_dpo` train with TRL as a library, with the flags of `trl sft` and "
+            "`trl "
+            "dpo`. What they do"
+        ),
+        (
+            "beside the flags is an option of the run ([what "
+            "differs](../explanation/upstream.md#trl-is-a-library))."
+        ),
         "",
-        *table(("id", "what it does"), ((f"`{name}`", option.meaning) for name, option in OPTIONS.items())),
+        *table(
+            ("id", "what it does"),
+            ((f"`{name}`", option.meaning) for name, option in OPTIONS.items()),
+        ),
         "",
         "## Messages",
         "",
-        "Every message of the launcher ends with one of these ids. What varies is in capitals; a printed message has",
-        "its values filled in. They are grouped by what you are doing when a message can first come.",
+        (
+            "Every message of the launcher ends with one of these ids. What varies is in capitals; "
+            "a "
+            "printed message has"
+        ),
+        (
+            "its values filled in. They are grouped by what you are doing when a message can first "
+            "come."
+        ),
     ]
     allowable, left = allowable_ids(), messages()
     for doing, rooms in DOING.items():
-        names = sorted(name for name, found in left.items() if any(path.startswith(rooms) for path in found.paths))
+        names = sorted(
+            name
+            for name, found in left.items()
+            if any(path.startswith(rooms) for path in found.paths)
+        )
         group = [(name, left.pop(name)) for name in names]
         rows = (
-            (f"`{name}`", "<br>".join(found.texts), "<br>".join(found.cures), "yes" if name in allowable else "")
+            (
+                f"`{name}`",
+                "<br>".join(found.texts),
+                "<br>".join(found.cures),
+                "yes" if name in allowable else "",
+            )
             for name, found in group
         )
         lines += ["", f"### {doing}", "", *table(("id", "message", "cure", "allow"), rows)]
-    assert not left, f"in no group of DOING: {[(name, found.paths) for name, found in left.items()]}"
+    assert not left, (
+        f"in no group of DOING: {[(name, found.paths) for name, found in left.items()]}"
+    )
     return "\n".join(lines) + "\n"
 
 
-def table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> list[str]:
-    cells = [head, ("---",) * len(head), *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows)]
+def table(
+    head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]
+) -> list[str]:
+    cells = [
+        head,
+        ("---",) * len(head),
+        *(tuple(cell.replace("|", "\\|") for cell in row) for row in rows),
+    ]
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
@@ -128,14 +187,22 @@ def doc(cls: type) -> str:
 
 
 def short(upstream: tuple[str, ...]) -> str:
-    return "<br>".join(upstream[:3]) + (f"<br>and {len(upstream) - 3} more" if len(upstream) > 3 else "")
+    return "<br>".join(upstream[:3]) + (
+        f"<br>and {len(upstream) - 3} more" if len(upstream) > 3 else ""
+    )
 
 
 def texts_of(rule: PreflightRule, argument: int) -> list[str]:
-    """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of `failed` and `warned`."""
+    """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of
+    `failed` and `warned`.
+    """
     function = ast.parse(inspect.getsource(rule.inspect)).body[0]
     assert isinstance(function, ast.FunctionDef)
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > argument]
+    calls = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and len(node.args) > argument
+    ]
     texts = (
         template(call.args[argument], function, call.lineno)
         for call in calls
@@ -168,14 +235,23 @@ def messages() -> dict[str, Message]:
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                if isinstance(call.func, ast.Name) and call.func.id in MAKERS and len(call.args) > 1:
+                if (
+                    isinstance(call.func, ast.Name)
+                    and call.func.id in MAKERS
+                    and len(call.args) > 1
+                ):
                     name, text = call.args[:2]
                     by_name = [word.value for word in call.keywords if word.arg == "cure"]
                     given = [*call.args[MAKERS[call.func.id] :], *by_name]
                     message = template(text, function, call.lineno)
                     cure = template(given[0], function, call.lineno) if given else ""
                     if isinstance(name, ast.Constant) and message:
-                        add_message(found[name.value], message, cure, path.relative_to(ROOT / "launch").as_posix())
+                        add_message(
+                            found[name.value],
+                            message,
+                            cure,
+                            path.relative_to(ROOT / "launch").as_posix(),
+                        )
     return dict(found)
 
 
@@ -186,7 +262,9 @@ def add_message(message: Message, text: str, cure: str, path: str) -> None:
 
 
 def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
-    """Return the text of a message, what varies in capitals; "" if it is not written as a text near its use."""
+    """Return the text of a message, what varies in capitals; "" if it is not written as a text near
+    its use.
+    """
     if isinstance(node, ast.Name):
         before = [
             statement
@@ -195,14 +273,20 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
             and statement.lineno <= line
             and node.id in map(ast.unparse, statement.targets)
         ]
-        return template(max(before, key=lambda each: each.lineno).value, function, line) if before else ""
+        return (
+            template(max(before, key=lambda each: each.lineno).value, function, line)
+            if before
+            else ""
+        )
     if isinstance(node, ast.Constant | ast.JoinedStr):
         return placeholder(node)
     return template_of_choice(node, function, line)
 
 
 def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
-    """Return the text of a cure that is a value, one of two, or longer with a part that is not always there."""
+    """Return the text of a cure that is a value, one of two, or longer with a part that is not
+    always there.
+    """
     if isinstance(node, ast.BinOp):
         return template(node.left, function, line)
     if isinstance(node, ast.IfExp):
@@ -211,8 +295,14 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
         return placeholder(node.values[-1])
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and name == "Cure":
-        sentence, *ways = (template(part, function, line) or placeholder(part) for part in node.args)
-        return re.sub(r"\{(\d)\}", lambda place: str(parse_way((ways[int(place[1]) :] or ["KEY=VALUE"])[0])), sentence)
+        sentence, *ways = (
+            template(part, function, line) or placeholder(part) for part in node.args
+        )
+        return re.sub(
+            r"\{(\d)\}",
+            lambda place: str(parse_way((ways[int(place[1]) :] or ["KEY=VALUE"])[0])),
+            sentence,
+        )
     return "set KEY=VALUE" if name == "set_any" else ""
 
 
@@ -227,7 +317,9 @@ INNER = {
 
 
 def placeholder(node: ast.expr) -> str:
-    """Return the text of a part of a message: of a value a word in capitals, the last name in its expression."""
+    """Return the text of a part of a message: of a value a word in capitals, the last name in its
+    expression.
+    """
     if isinstance(node, ast.JoinedStr):
         return "".join(map(placeholder, node.values))
     if isinstance(node, ast.Constant):
@@ -248,7 +340,10 @@ def placeholder(node: ast.expr) -> str:
 
 @pytest.mark.parametrize(("name", "render"), [("verbs.md", verbs_page), ("rules.md", rules_page)])
 def test_the_page_is_current(
-    name: str, render: Callable[[], str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    render: Callable[[], str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")  # help is wrapped at it
     page = REFERENCE / name
@@ -256,17 +351,26 @@ def test_the_page_is_current(
     if request.config.getoption("--update-golden"):
         page.write_text(now, encoding="utf-8")
     written = page.read_text(encoding="utf-8")
-    diff = "\n".join(difflib.unified_diff(written.splitlines(), now.splitlines(), name, "now", lineterm=""))
-    assert written == now, f"{diff}\nif the change is meant: scripts/test --update-golden tests/docs"
+    diff = "\n".join(
+        difflib.unified_diff(written.splitlines(), now.splitlines(), name, "now", lineterm="")
+    )
+    assert written == now, (
+        f"{diff}\nif the change is meant: scripts/test --update-golden tests/docs"
+    )
 
 
 @pytest.mark.parametrize("name", VISIBLE)
-def test_the_help_of_a_verb_begins_with_examples_and_is_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_of_a_verb_begins_with_examples_and_is_short(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     lines = help_text(VERBS[name]).splitlines()
     assert lines[0].startswith("usage: launch ") and name in lines[0]
     assert "examples:" in lines[:6], "examples come first"
-    assert any(line.startswith(f"  launch {name}") or "--version" in line for line in lines) or name == "run"
+    assert (
+        any(line.startswith(f"  launch {name}") or "--version" in line for line in lines)
+        or name == "run"
+    )
     assert len(lines) < 40 and max(map(len, lines)) <= 120
 
 
@@ -284,13 +388,17 @@ def test_the_readme_is_short_and_its_table_has_verbs_that_exist() -> None:
 
 
 def test_every_page_is_reachable_and_every_relative_link_leads_somewhere() -> None:
-    """`mkdocs build --strict` checks the site; this also holds for the README and without the group docs."""
+    """`mkdocs build --strict` checks the site; this also holds for the README and without the group
+    docs.
+    """
     broken = []
     for page in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
         for target in links(page.read_text(encoding="utf-8")):
             name, _, anchor = target.partition("#")
             path = page.parent / name
-            if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+            if not path.exists() or (
+                anchor and path.suffix == ".md" and anchor not in anchors(path)
+            ):
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken
 
@@ -298,7 +406,9 @@ def test_every_page_is_reachable_and_every_relative_link_leads_somewhere() -> No
 def anchors(page: Path) -> set[str]:
     """Return the ids of a page's headings, as GitHub and mkdocs form them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    plain = (re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)) for text in headings)
+    plain = (
+        re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)) for text in headings
+    )
     return {re.sub(r"\s+", "-", text.strip().lower()) for text in plain}
 
 
@@ -325,12 +435,18 @@ def test_every_page_begins_with_a_title() -> None:
 
 
 def test_no_message_needs_a_clone_or_leaves_a_part_of_its_cure_out() -> None:
-    """What only a clone has is behind `resources.IN_CLONE`; `{"prompt": "..."}` is an example of a row."""
+    """What only a clone has is behind `resources.IN_CLONE`; `{"prompt": "..."}` is an example of a
+    row.
+    """
     cures = {name: " ".join(message.cures) for name, message in messages().items()}
     assert len(cures) > 250
     assert not {
-        name: cure for name, cure in cures.items() if re.search(r"\./scripts|\bdocs/|submodule|constraints", cure)
+        name: cure
+        for name, cure in cures.items()
+        if re.search(r"\./scripts|\bdocs/|submodule|constraints", cure)
     }
     assert {
-        name for name, cure in cures.items() if "..." in cure.replace('"..."', "").replace("`rollout ...", "")
+        name
+        for name, cure in cures.items()
+        if "..." in cure.replace('"..."', "").replace("`rollout ...", "")
     } == set()

@@ -1,4 +1,6 @@
-"""The documentation's site, opened from a disk: the search finds pages, and no other host is asked."""
+"""The documentation's site, opened from a disk: the search finds pages, and no other host is
+asked.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.slow
 in_chromium = pytest.mark.skipif(why_missing() is not None, reason=str(why_missing()))
 ADDRESS = re.compile(r"(?:https?:)?//[\w-]+\.[\w.-]+")
-COMMENT = re.compile(r"/\*.*?\*/|\\3c !--.*?-->", re.DOTALL)  # of a script or sheet, and of a drawing inside a sheet
+# of a script or sheet, and of a drawing inside a sheet
+COMMENT = re.compile(r"/\*.*?\*/|\\3c !--.*?-->", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +28,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("material", reason="the group docs is not installed")
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    subprocess.run(build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=300)
+    subprocess.run(
+        build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=300
+    )
     return folder
 
 
 class Attributes(HTMLParser):
-    """Collects the addresses that a page has outside its text and the links that a reader may follow."""
+    """Collects the addresses that a page has outside its text and the links that a reader may
+    follow.
+    """
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -48,7 +55,9 @@ def test_no_file_names_another_host_but_in_links_and_licences(site: Path) -> Non
     assert len(pages) > 40
     for page in pages:
         assert Attributes(page.read_text(encoding="utf-8")).addresses == [], page
-    loaded = [path for path in (site / "assets").rglob("*") if path.suffix in (".js", ".css", ".svg")]
+    loaded = [
+        path for path in (site / "assets").rglob("*") if path.suffix in (".js", ".css", ".svg")
+    ]
     assert len(loaded) > 6
     for path in loaded:
         text = COMMENT.sub("", path.read_text(encoding="utf-8"))
@@ -64,7 +73,9 @@ def browser() -> Browser:
 def open_page(browser: Browser, page: Path) -> None:
     """Open a page, which may ask for files only, and write nothing to the console."""
     browser.driver.get(page.as_uri())
-    requested = browser.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+    requested = browser.run(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
     assert [address for address in requested if not address.startswith(("file:", "data:"))] == []
     assert [entry["message"] for entry in browser.driver.get_log("browser")] == []
 
@@ -75,7 +86,12 @@ def test_every_page_opens_without_a_server(site: Path, browser: Browser) -> None
         if page.name != "404.html":  # a server's
             open_page(browser, page)
             assert browser.run("return document.documentElement.classList.contains('js')")
-            assert browser.run("return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)") == []
+            assert (
+                browser.run(
+                    "return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
+                )
+                == []
+            )
 
 
 @in_chromium
@@ -84,7 +100,8 @@ def test_every_page_opens_without_a_server(site: Path, browser: Browser) -> None
     [
         ("index.html", "batch_not_divisible", "reference/rules.html"),
         ("how-to/slurm.html", "requeue preempted", "how-to/slurm.html"),
-        ("reference/verbs.html", "gradient accumul", "explanation/batches.html"),  # the end of a word is not typed yet
+        # the end of a word is not typed yet
+        ("reference/verbs.html", "gradient accumul", "explanation/batches.html"),
     ],
 )
 def test_the_search_finds_a_page_without_a_server(
@@ -109,12 +126,17 @@ def test_the_search_finds_a_page_without_a_server(
 
 
 @in_chromium
-def test_a_worker_from_a_disk_answers_in_order_and_ends(site: Path, browser: Browser, tmp_path: Path) -> None:
+def test_a_worker_from_a_disk_answers_in_order_and_ends(
+    site: Path, browser: Browser, tmp_path: Path
+) -> None:
     (tmp_path / "echo.js").write_text(
-        "addEventListener('message', ({data}) => { data.seen = true; postMessage(data.text.toUpperCase()); });"
+        "addEventListener('message', ({data}) => { data.seen = true; "
+        "postMessage(data.text.toUpperCase()); });"
     )
     page = tmp_path / "page.html"
-    page.write_text(f'<body><script src="{(site / "assets" / "iframe-worker.js").as_uri()}"></script></body>')
+    page.write_text(
+        f'<body><script src="{(site / "assets" / "iframe-worker.js").as_uri()}"></script></body>'
+    )
     browser.driver.get(page.as_uri())
     browser.run(
         "window.answers = []; window.sent = {text: 'c'}; window.worker = new Worker('echo.js');"

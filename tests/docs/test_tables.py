@@ -1,4 +1,6 @@
-"""The tables of docs/reference that are written by hand: exit codes, metrics and the run folder, held to the code."""
+"""The tables of docs/reference that are written by hand: exit codes, metrics and the run folder,
+held to the code.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _OF_AN_EVALUATION = {"eval_loss", "eval_...", "eval_runtime"}
 
 def first_column(page: str) -> list[str]:
     """Return what the first cells of the page's table name."""
-    cells = re.findall(r"^\| (.+?) \|", (REFERENCE / page).read_text(encoding="utf-8"), re.MULTILINE)
+    cells = re.findall(
+        r"^\| (.+?) \|", (REFERENCE / page).read_text(encoding="utf-8"), re.MULTILINE
+    )
     return [name for cell in cells[1:] for name in re.findall(r"`([^`]+)`", cell) or [cell]]
 
 
@@ -51,26 +55,51 @@ def test_every_key_of_metrics_is_explained_and_no_other() -> None:
     assert step is not None
     explained = set(first_column("metrics.md")) - {"anything else", *_OF_AN_EVALUATION}
     assert explained == (step.keys() - {"schema_version"}) | _OF_SOME_RUNS
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "launch" / "worker").rglob("*.py"))
-    source += (ROOT / "launch" / "execution" / "supervise" / "readers.py").read_text(encoding="utf-8")
-    assert [name for name in _OF_SOME_RUNS if f'"{name}"' not in source and f"{name}=" not in source] == []
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "launch" / "worker").rglob("*.py")
+    )
+    source += (ROOT / "launch" / "execution" / "supervise" / "readers.py").read_text(
+        encoding="utf-8"
+    )
+    assert [
+        name for name in _OF_SOME_RUNS if f'"{name}"' not in source and f"{name}=" not in source
+    ] == []
 
 
 def test_every_name_of_the_run_folder_is_one_that_the_code_writes() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "launch").rglob("*.py")]
-    missing = [name for name in run_folder_names() if not any(f'"{name}' in source for source in sources)]
+    missing = [
+        name for name in run_folder_names() if not any(f'"{name}' in source for source in sources)
+    ]
     assert not missing
 
 
 def unexplained(run: Path) -> set[str]:
     """Return the files of a run that the page does not name; hidden ones are the launcher's own."""
-    return {path.name for path in run.iterdir() if not path.name.startswith(".")} - run_folder_names()
+    return {
+        path.name for path in run.iterdir() if not path.name.startswith(".")
+    } - run_folder_names()
 
 
 def trainers_table() -> list[str]:
-    """Return a row for each trainer: what its YAML declares, and whether a record in benchmarks/ is of it."""
-    records = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.json"))
-    heads = ("trainer", "trains", "Llama", "OLMo", "Qwen3", "LoRA", "packing", "resume", "CPU", "GPU tried")
+    """Return a row for each trainer: what its YAML declares, and whether a record in benchmarks/ is
+    of it.
+    """
+    records = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.json")
+    )
+    heads = (
+        "trainer",
+        "trains",
+        "Llama",
+        "OLMo",
+        "Qwen3",
+        "LoRA",
+        "packing",
+        "resume",
+        "CPU",
+        "GPU tried",
+    )
     rows = []
     for name, trainer in trainer_files().items():
         packing = [kind for kind in trainer["recipe"].get("packing", ()) if kind != "none"]
@@ -80,7 +109,9 @@ def trainers_table() -> list[str]:
         facts = (
             *(family in trainer.get("builds", family) for family in ("Llama", "OLMo", "Qwen3")),
             bool(trainer["recipe"].get("lora.rank")),
-            " or ".join(packing) + (", always" if trainer.get("always_packs") else "") if packing else False,
+            " or ".join(packing) + (", always" if trainer.get("always_packs") else "")
+            if packing
+            else False,
             trainer.get("resumable", False),
             "cpu" in trainer.get("devices", ["cpu"]),
             is_tried,
@@ -95,8 +126,13 @@ def test_the_table_of_trainers_is_what_their_files_declare(request: pytest.Fixtu
     text = page.read_text(encoding="utf-8")
     table = "\n".join(trainers_table())
     now = re.sub(
-        r"(<!-- trainers: .*? -->\n).*?(<!-- end -->)", lambda at: f"{at[1]}{table}\n{at[2]}", text, flags=re.DOTALL
+        r"(<!-- trainers: .*? -->\n).*?(<!-- end -->)",
+        lambda at: f"{at[1]}{table}\n{at[2]}",
+        text,
+        flags=re.DOTALL,
     )
     if request.config.getoption("--update-golden"):
         page.write_text(now, encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == now, "scripts/test --update-golden tests/docs/test_tables.py"
+    assert page.read_text(encoding="utf-8") == now, (
+        "scripts/test --update-golden tests/docs/test_tables.py"
+    )

@@ -24,8 +24,16 @@ PAGES = (
     *sorted((ROOT / "docs").glob("tutorial/*.md")),
     *sorted((ROOT / "docs").glob("how-to/*.md")),
 )
-# what a reader has and this test has not: stages and clusters of the user's own, an overlay of `tune`
-STAGES = {"mine": "sft", "mine_lora": "sft", "guesses": "sft", "polite": "dpo", "sft_1b": "sft", "S": "sft"}
+# what a reader has and this test has not: stages and clusters of the user's own, an overlay of
+# `tune`
+STAGES = {
+    "mine": "sft",
+    "mine_lora": "sft",
+    "guesses": "sft",
+    "polite": "dpo",
+    "sft_1b": "sft",
+    "S": "sft",
+}
 _NOT_HERE = re.compile(r"^(cluster=(mine|uni)|trainer=trl_reward|\+tuned=.*|python=.*)$")
 MISTAKE = "recipe.learning_rat="  # on purpose
 # keys of a pipeline, `submit` and `rollout`, which their own tests cover
@@ -52,7 +60,9 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("argv", ALL)
-def test_the_command_is_accepted(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_is_accepted(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     verb = VERBS.get(argv[0]) if argv else None
     if not argv or argv[0].startswith("-") or (verb is not None and not verb.composes):
@@ -82,10 +92,22 @@ def test_the_mistake_of_the_tutorial_is_refused() -> None:
 
 def stage_lines(line: CommandLine) -> Iterator[CommandLine]:
     """Yield the line of each stage that the verb would plan."""
-    pipeline = next((word.partition("=")[2].split(",") for word in line.argv if word.startswith("pipeline=")), [])
-    argv = [word for word in line.argv if not _NOT_HERE.match(word) and not re.match(r"^\w+:[\w.]+=", word)]
-    argv = [f"stage={STAGES.get(word[6:], word[6:])}" if word.startswith("stage=") else word for word in argv]
-    bare = CommandLine("plan", False, tuple(word for word in argv if word not in ("--cfg", "job", "[both]")))
+    pipeline = next(
+        (word.partition("=")[2].split(",") for word in line.argv if word.startswith("pipeline=")),
+        [],
+    )
+    argv = [
+        word
+        for word in line.argv
+        if not _NOT_HERE.match(word) and not re.match(r"^\w+:[\w.]+=", word)
+    ]
+    argv = [
+        f"stage={STAGES.get(word[6:], word[6:])}" if word.startswith("stage=") else word
+        for word in argv
+    ]
+    bare = CommandLine(
+        "plan", False, tuple(word for word in argv if word not in ("--cfg", "job", "[both]"))
+    )
     if line.verb == "bench":
         if not any("'" in word or "overrides]" in word for word in argv):
             request = read_bench(bare)

@@ -1,6 +1,8 @@
-"""The tutorial's commands for a CPU, carried out page by page; what a page shows of their output is what they print.
+"""The tutorial's commands for a CPU, carried out page by page; what a page shows of their output is
+what they print.
 
-Commands that need GPUs are planned in test_tutorial.py; those of the Slurm page run in tests/slurm/test_tutorial.py.
+Commands that need GPUs are planned in test_tutorial.py; those of the Slurm page run in
+tests/slurm/test_tutorial.py.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def write_files(page: str, home: Path) -> None:
 
 
 def train_with_transformers(model: Path) -> None:
-    """Write what another tool leaves: a model that transformers' own Trainer trained, without a chat template."""
+    """Write what another tool leaves: a model that transformers' own Trainer trained, without a
+    chat template.
+    """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
 
@@ -61,7 +65,11 @@ def train_with_transformers(model: Path) -> None:
     tokens = tokenizer("Colours are red, blue, green and grey.")["input_ids"]
     data = Dataset.from_list([{"input_ids": tokens, "labels": tokens}] * 8)
     arguments = TrainingArguments(
-        str(model.with_name("another_tool")), max_steps=2, use_cpu=True, report_to=[], save_strategy="no"
+        str(model.with_name("another_tool")),
+        max_steps=2,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
     )
     trainer = Trainer(AutoModelForCausalLM.from_pretrained(model), arguments, train_dataset=data)
     trainer.train()
@@ -71,23 +79,37 @@ def train_with_transformers(model: Path) -> None:
 
 
 def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), "OPEN_INSTRUCT_DIR": "", "HF_HUB_OFFLINE": "1"}
+    environ = {
+        **os.environ,
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "OPEN_INSTRUCT_DIR": "",
+        "HF_HUB_OFFLINE": "1",
+    }
     command = [warm.python(), "-m", "launch", *argv]
     environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
-    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def for_a_cpu(page: Path) -> Iterator[list[str]]:
-    """Yield the arguments of the page's commands that a machine without GPUs carries out, made short."""
+    """Yield the arguments of the page's commands that a machine without GPUs carries out, made
+    short.
+    """
     for _, argv in commands(page, with_mistakes=True):
         stage = next((word for word in argv if word.startswith("stage=")), None)
         if argv[0] in _OF_RUNS or (stage in _OWN and "gpus=8" not in argv and "--cfg" not in argv):
             yield argv
         elif stage and stage.startswith("stage=demo"):
             # what is evaluated has to be trained
-            short = argv if page.stem == "rlvr" else [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
+            short = (
+                argv
+                if page.stem == "rlvr"
+                else [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
+            )
             if not any("steps=" in word for word in short):
-                short.append("recipe.max_steps=40" if page.stem == "demo" else "recipe.max_steps=2")  # it is evaluated
+                # it is evaluated
+                short.append("recipe.max_steps=40" if page.stem == "demo" else "recipe.max_steps=2")
             if stage == "stage=demo" and "trainer=trl_sft" not in short:
                 short.append("trainer=trl_sft")
             yield short
@@ -95,7 +117,9 @@ def for_a_cpu(page: Path) -> Iterator[list[str]]:
 
 def shown_output(page: Path) -> list[str]:
     """Return the lines of output that the page shows, with # for what differs from run to run."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     lines = re.findall(r"^    ((?!launch |\{|\.\.\.)\S.*|  \S.*)$", text, re.MULTILINE)
     return [normalise(line) for line in lines if line.strip() != "..."]
 

@@ -32,7 +32,9 @@ def test_there_are_blocks() -> None:
 
 
 @pytest.mark.parametrize(("page", "block"), BLOCKS)
-def test_the_block_is_planned(page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_is_planned(
+    page: Path, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = yaml.safe_load(block)
     if block.startswith(_FOREIGN):
         table = page.read_text(encoding="utf-8").replace(block, "")
@@ -48,7 +50,9 @@ def test_the_block_is_planned(page: Path, block: str, tmp_path: Path, monkeypatc
         block = block.replace(name, str(local))
     (tmp_path / group).mkdir()
     (tmp_path / group / "here.yaml").write_text(block, encoding="utf-8")
-    overrides = ("stage=here", "gpus=8") if group == "stage" else ("stage=sft", "cluster=here", "gpus=8")
+    overrides = (
+        ("stage=here", "gpus=8") if group == "stage" else ("stage=sft", "cluster=here", "gpus=8")
+    )
     configuration = composed(*overrides)
     planned = plan_composed(configuration)
     assert planned.flags

@@ -36,7 +36,9 @@ def release(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer Llama whose mean loss has a gradient shorter than 1, as in real training: only the sum is clipped."""
+    """A two-layer Llama whose mean loss has a gradient shorter than 1, as in real training: only
+    the sum is clipped.
+    """
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     pytest.importorskip("deepspeed", reason="the `open-instruct` dependencies are not installed")
     from transformers import AutoModelForCausalLM

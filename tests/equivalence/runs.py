@@ -1,6 +1,8 @@
-"""Runs the old scripts, and `launch` on the same rows at the same width, and compares what they trained.
+"""Runs the old scripts, and `launch` on the same rows at the same width, and compares what they
+trained.
 
-The old scripts are those of the checkout's history. They are unpacked from git for a test and never kept.
+The old scripts are those of the checkout's history. They are unpacked from git for a test and never
+kept.
 """
 
 from __future__ import annotations
@@ -23,14 +25,22 @@ import pytest
 
 from tests.paths import ROOT
 
-BEFORE_1024 = "1b695caf94e7223fccbc457f1940398562d342dd"  # the parent of bb98dbcac, which removed --reduce_loss
+# the parent of bb98dbcac, which removed --reduce_loss
+BEFORE_1024 = "1b695caf94e7223fccbc457f1940398562d342dd"
 RELEASE = "30d11b4fb9e363f32214e484aeac86ded419a9ef"  # of 2024-11-20: it added docs/tulu3.md
 STEPS = 10
 GLOBAL = 4
 _SITE = Path(__file__).parent / "site"
 _SECONDS = 900
 _OLD_STAND_INS = (
-    *("transformers_cache", "litellm", "matplotlib", "token_ids", "gpu_memory", "registered_models"),
+    *(
+        "transformers_cache",
+        "litellm",
+        "matplotlib",
+        "token_ids",
+        "gpu_memory",
+        "registered_models",
+    ),
     "old_accelerator",
 )
 BOTH = ("fp32", "record")
@@ -38,11 +48,15 @@ BF16 = ("record",)
 
 
 def unpack(checkout: Path, commit: str, folder: Path) -> Path:
-    """Unpack the Python files of a commit into `folder`; skips the test where the checkout's history lacks it."""
+    """Unpack the Python files of a commit into `folder`; skips the test where the checkout's
+    history lacks it.
+    """
     git = ["git", "-C", str(checkout), "archive", commit, ":(glob)open_instruct/**/*.py"]
     done = subprocess.run(git, capture_output=True, check=False)
     if done.returncode:
-        pytest.skip(f"the checkout has no history with {commit[:9]}: fetch it whole (git fetch --unshallow)")
+        pytest.skip(
+            f"the checkout has no history with {commit[:9]}: fetch it whole (git fetch --unshallow)"
+        )
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
@@ -99,11 +113,16 @@ class Trained:
     def weights(self) -> dict[str, Any]:
         from safetensors.torch import load_file
 
-        return {name: tensor.double() for name, tensor in load_file(self.model / "model.safetensors").items()}
+        return {
+            name: tensor.double()
+            for name, tensor in load_file(self.model / "model.safetensors").items()
+        }
 
 
 def _split(batch: dict[str, Any]) -> list[list[int]]:
-    """Return the samples of a micro batch: of a padded one by its mask, of a packed one by its positions."""
+    """Return the samples of a micro batch: of a padded one by its mask, of a packed one by its
+    positions.
+    """
     rows: list[list[int]] = batch["input_ids"]
     masks: Any = batch.get("attention_mask")
     positions: Any = batch.get("position_ids")
@@ -113,15 +132,25 @@ def _split(batch: dict[str, Any]) -> list[list[int]]:
             for row, mask in zip(rows, masks, strict=True)
         ]
     starts = [place for place, position in enumerate(positions[0]) if position == 0]
-    return [rows[0][start:end] for start, end in zip(starts, [*starts[1:], len(rows[0])], strict=True)]
+    return [
+        rows[0][start:end] for start, end in zip(starts, [*starts[1:], len(rows[0])], strict=True)
+    ]
 
 
 def distance(left: Trained, right: Trained, start: Path) -> float:
-    """Return the distance of two models as a fraction of the update of the first. `start`: what both began with."""
+    """Return the distance of two models as a fraction of the update of the first. `start`: what
+    both began with.
+    """
     begun = Trained(start, start).weights
     assert left.weights.keys() == right.weights.keys()
-    apart = sum(float((left.weights[name] - right.weights[name]).square().sum()) for name in left.weights)
-    moved = sum(float((left.weights[name] - begun[name]).square().sum()) for name in left.weights if name in begun)
+    apart = sum(
+        float((left.weights[name] - right.weights[name]).square().sum()) for name in left.weights
+    )
+    moved = sum(
+        float((left.weights[name] - begun[name]).square().sum())
+        for name in left.weights
+        if name in begun
+    )
     assert moved > 0
     return math.sqrt(apart / moved)
 
@@ -133,7 +162,11 @@ def _environment(folder: Path, stand_ins: Sequence[str], *paths: Path) -> dict[s
     """Return the variables of a run, without those that a surrounding launcher set."""
     records = folder / "records"
     records.mkdir(parents=True)
-    inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
     return {
         **inherited,
         "CUDA_VISIBLE_DEVICES": "",
@@ -148,20 +181,41 @@ def _environment(folder: Path, stand_ins: Sequence[str], *paths: Path) -> dict[s
 
 def _run(command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
     )
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    assert done.returncode == 0, (
+        f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    )
 
 
 def train_old(
-    folder: Path, source: Path, script: str, flags: Sequence[str], *, ranks: int = 2, stand_ins: Sequence[str] = BOTH
+    folder: Path,
+    source: Path,
+    script: str,
+    flags: Sequence[str],
+    *,
+    ranks: int = 2,
+    stand_ins: Sequence[str] = BOTH,
 ) -> Trained:
     """Train with an old script, whose flags name the output `out`."""
     environment = _environment(folder, (*_OLD_STAND_INS, *stand_ins), source)
     launcher = ["--cpu"] if ranks == 1 else ["--multi_gpu"]
     if ranks > 1:
         environment["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu starts one process only
-    command = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "--num_processes", str(ranks)]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        *launcher,
+        "--num_processes",
+        str(ranks),
+    ]
     command += [
         "--num_machines",
         "1",
@@ -186,9 +240,17 @@ def train_launch(
 ) -> Trained:
     """Train a stage of `launch` on the CPU, with the pinned script."""
     environment = _environment(folder, stand_ins, ROOT)
-    own = ("device=cpu", f"processes={ranks}", "name=run", "report=false", f"recipe.global_batch_size={GLOBAL}")
+    own = (
+        "device=cpu",
+        f"processes={ranks}",
+        "name=run",
+        "report=false",
+        f"recipe.global_batch_size={GLOBAL}",
+    )
     allow = "allow=[refuted_dtype]" if "fp32" in stand_ins else "allow=[]"
-    _run([sys.executable, "-P", "-m", "launch", "run", *overrides, *own, allow], folder, environment)
+    _run(
+        [sys.executable, "-P", "-m", "launch", "run", *overrides, *own, allow], folder, environment
+    )
     [config] = folder.glob("runs/*/run/model/**/config.json")
     return Trained(config.parent, folder / "records")
 
@@ -211,7 +273,9 @@ def write_rows(folder: Path) -> tuple[Path, Path]:
     pairs = []
     for _ in range(STEPS * GLOBAL):
         question = turn("user", 3)
-        pairs.append({side: [question, turn("assistant", length(2))] for side in ("chosen", "rejected")})
+        pairs.append(
+            {side: [question, turn("assistant", length(2))] for side in ("chosen", "rejected")}
+        )
     paths = []
     for name, rows in (("chats", chats), ("pairs", pairs)):
         path = folder / f"{name}.jsonl"

@@ -1,7 +1,8 @@
-"""What the old scripts need beside today's libraries, and what makes both sides fp32: each a stand-in with its reason.
+"""What the old scripts need beside today's libraries, and what makes both sides fp32: each a
+stand-in with its reason.
 
-`STAND_INS` is the table of docs/explanation/tulu3.md. Nothing else of either side is changed. Each rank applies its own
-(EQUIVALENCE_STAND_INS) before its script is read (site/sitecustomize.py).
+`STAND_INS` is the table of docs/explanation/tulu3.md. Nothing else of either side is changed. Each
+rank applies its own (EQUIVALENCE_STAND_INS) before its script is read (site/sitecustomize.py).
 """
 
 from __future__ import annotations
@@ -143,17 +144,26 @@ def _record() -> None:
             return
         tensors = {"input_ids": arguments[0], **named} if arguments else named
         names = ("input_ids", "labels", "attention_mask", "position_ids")
-        write(batch={name: tensors[name].tolist() for name in names if hasattr(tensors.get(name), "tolist")})
+        write(
+            batch={
+                name: tensors[name].tolist()
+                for name in names
+                if hasattr(tensors.get(name), "tolist")
+            }
+        )
 
     def on_step(optimizer: Any, arguments: Any, named: Any) -> None:
         groups = optimizer.param_groups
         gradients = [parameter.grad for group in groups for parameter in group["params"]]
         norms = [gradient.double().norm() for gradient in gradients if gradient is not None]
-        write(rates=sorted({group["lr"] for group in groups}), norm=float(torch.stack(norms).norm()))
+        write(
+            rates=sorted({group["lr"] for group in groups}), norm=float(torch.stack(norms).norm())
+        )
 
     def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
         model = load(cls, *arguments, **options)
-        called = model.base_model if hasattr(model, "score") else model  # get_reward calls the model without its head
+        # get_reward calls the model without its head
+        called = model.base_model if hasattr(model, "score") else model
         called.register_forward_pre_hook(on_forward, with_kwargs=True)
         return model
 
@@ -167,10 +177,16 @@ STAND_INS = {
         "transformers 5 lacks it; used to look for a tokenizer's commit",
         _add_transformers_cache,
     ),
-    "litellm": StandIn("litellm.acompletion", "imported for a judge, which no training calls", _add_litellm),
-    "matplotlib": StandIn("matplotlib.pyplot", "imported for a plot, which no training here draws", _add_matplotlib),
+    "litellm": StandIn(
+        "litellm.acompletion", "imported for a judge, which no training calls", _add_litellm
+    ),
+    "matplotlib": StandIn(
+        "matplotlib.pyplot", "imported for a plot, which no training here draws", _add_matplotlib
+    ),
     "token_ids": StandIn(
-        "apply_chat_template(return_dict=False)", "transformers 5 returns a dictionary by default", _return_token_ids
+        "apply_chat_template(return_dict=False)",
+        "transformers 5 returns a dictionary by default",
+        _return_token_ids,
     ),
     "gpu_memory": StandIn(
         "torch.cuda.current_device, max_memory_reserved, max_memory_allocated",
@@ -189,7 +205,8 @@ STAND_INS = {
     ),
     "empty_group": StandIn(
         "torch.optim.AdamW(groups with parameters)",
-        "DeepSpeed drops a group without parameters, as Llama's biases are, which torch's schedulers now refuse",
+        "DeepSpeed drops a group without parameters, as Llama's biases are, which torch's "
+        "schedulers now refuse",
         _leave_out_empty_groups,
     ),
     "fp32": StandIn(
@@ -198,7 +215,9 @@ STAND_INS = {
         _train_in_fp32,
     ),
     "record": StandIn(
-        "a hook of the model and of the optimizer", "writes batches, rates and norms; on both sides", _record
+        "a hook of the model and of the optimizer",
+        "writes batches, rates and norms; on both sides",
+        _record,
     ),
 }
 

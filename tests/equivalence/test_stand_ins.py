@@ -10,7 +10,10 @@ from tests.paths import ROOT
 
 def test_the_page_lists_every_stand_in() -> None:
     page = (ROOT / "docs" / "explanation" / "tulu3.md").read_text(encoding="utf-8")
-    rows = [f"| `{name}` | {stand_in.replaces} | {stand_in.reason} |" for name, stand_in in STAND_INS.items()]
+    rows = [
+        f"| `{name}` | {stand_in.replaces} | {stand_in.reason} |"
+        for name, stand_in in STAND_INS.items()
+    ]
     table = "\n".join(["| | stands in for | because |", "|---|---|---|", *rows])
     match = re.search(r"<!-- stand-ins -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
     assert match is not None

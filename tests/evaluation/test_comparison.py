@@ -14,12 +14,23 @@ from launch.evaluation.run_facts import read_run_facts
 from tests.conftest import Launch
 
 
-def write_run(folder: Path, losses: Sequence[float | None], tokens: float | None = 100, **config: Any) -> Path:
+def write_run(
+    folder: Path, losses: Sequence[float | None], tokens: float | None = 100, **config: Any
+) -> Path:
     folder.mkdir(parents=True)
-    settings = {"stage": {"kind": "sft"}, "recipe": {"learning_rate": 1e-3}, "name": folder.name, **config}
+    settings = {
+        "stage": {"kind": "sft"},
+        "recipe": {"learning_rate": 1e-3},
+        "name": folder.name,
+        **config,
+    }
     (folder / "config.yaml").write_text(json.dumps(settings))
-    (folder / "plan.json").write_text(json.dumps({"flags": {"model_name_or_path": {"value": "base"}}}))
-    (folder / "versions.json").write_text(json.dumps({"python": "3.11.7", "packages": {"torch": "2.13.0"}}))
+    (folder / "plan.json").write_text(
+        json.dumps({"flags": {"model_name_or_path": {"value": "base"}}})
+    )
+    (folder / "versions.json").write_text(
+        json.dumps({"python": "3.11.7", "packages": {"torch": "2.13.0"}})
+    )
     (folder / "patches.json").write_text(json.dumps([{"id": "evidence", "value": None}]))
     steps = [
         {"step": step, "loss": loss, "seconds": 2.0, "memory_gib": 1.0 + step}
@@ -31,11 +42,17 @@ def write_run(folder: Path, losses: Sequence[float | None], tokens: float | None
     return folder
 
 
-def write_bench(runs: Path, losses: Sequence[float], speeds: Sequence[float], *, identical: bool = False) -> None:
+def write_bench(
+    runs: Path, losses: Sequence[float], speeds: Sequence[float], *, identical: bool = False
+) -> None:
     folder = runs / "sft" / "bench-1"
     folder.mkdir(parents=True)
     finished = [
-        {"label": f"{'AB'[index % 2]}1", "state": "done", "measured": {"loss": loss, "per_second": speed}}
+        {
+            "label": f"{'AB'[index % 2]}1",
+            "state": "done",
+            "measured": {"loss": loss, "per_second": speed},
+        }
         for index, (loss, speed) in enumerate(zip(losses, speeds, strict=True))
     ]
     failed = {"label": "A9", "state": "failed", "measured": None}
@@ -45,8 +62,12 @@ def write_bench(runs: Path, losses: Sequence[float], speeds: Sequence[float], *,
 
 def test_only_what_differs_is_listed(tmp_path: Path) -> None:
     a = write_run(tmp_path / "sft" / "a", [3.0])
-    b = write_run(tmp_path / "sft" / "b", [3.0], recipe={"learning_rate": 2e-3}, data={"fraction": 0.5})
-    (b / "versions.json").write_text(json.dumps({"python": "3.11.7", "packages": {"torch": "2.14.0"}}))
+    b = write_run(
+        tmp_path / "sft" / "b", [3.0], recipe={"learning_rate": 2e-3}, data={"fraction": 0.5}
+    )
+    (b / "versions.json").write_text(
+        json.dumps({"python": "3.11.7", "packages": {"torch": "2.14.0"}})
+    )
     differences = compare_runs([read_run_facts(a), read_run_facts(b)], Noise()).differences
     assert [(item.section, item.key, item.values) for item in differences] == [
         ("settings", "recipe.learning_rate", (1e-3, 2e-3)),
@@ -87,9 +108,14 @@ def test_losses_of_other_kinds_and_nan_are_not_compared(tmp_path: Path) -> None:
     assert comparison.loss_verdict(1) == "unknown"
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.991, "same"), (1.009, "same"), (0.98, "lower"), (1.02, "higher")])
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.991, "same"), (1.009, "same"), (0.98, "lower"), (1.02, "higher")]
+)
 def test_a_loss_within_the_noise_is_the_same(tmp_path: Path, share: float, verdict: str) -> None:
-    a, b = (write_run(tmp_path / "sft" / name, [loss] * 10) for name, loss in (("a", 2.0), ("b", 2.0 * share)))
+    a, b = (
+        write_run(tmp_path / "sft" / name, [loss] * 10)
+        for name, loss in (("a", 2.0), ("b", 2.0 * share))
+    )
     comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01))
     assert comparison.loss_verdict(1) == verdict
 
@@ -125,5 +151,11 @@ def test_the_verb_prints_a_table_and_json(tmp_path: Path, launch: Launch) -> Non
     assert "recipe.learning_rate" in table and "data: the same" in table and "lower" in table
     content = json.loads(launch("compare", "sft/a", "sft/b", runs, "--json").stdout)
     assert [run["loss_verdict"] for run in content["runs"]] == [None, "lower"]
-    assert content["differs"] == [{"section": "settings", "key": "recipe.learning_rate", "values": [0.001, 0.002]}]
-    assert launch("compare", "sft/a", runs).returncode == launch("compare", "sft/a", "nothing", runs).returncode == 2
+    assert content["differs"] == [
+        {"section": "settings", "key": "recipe.learning_rate", "values": [0.001, 0.002]}
+    ]
+    assert (
+        launch("compare", "sft/a", runs).returncode
+        == launch("compare", "sft/a", "nothing", runs).returncode
+        == 2
+    )

@@ -35,7 +35,9 @@ def test_runs_that_are_the_same_have_no_differences(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "demo" / name, STEPS) for name in "ab"]
     tables, notes = comparison_tables(folders, tmp_path)
     (table,) = tables
-    assert {("settings: the same",), ("data: the same",)} <= set(table.rows) and "noise is unknown" in notes[0]
+    assert {("settings: the same",), ("data: the same",)} <= set(
+        table.rows
+    ) and "noise is unknown" in notes[0]
     assert {len(row) for row in table.full_rows} == {3}  # a page needs as many cells in every row
 
 

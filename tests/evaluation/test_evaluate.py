@@ -14,7 +14,16 @@ def result(metric: str, *of_models: list[float], higher: bool) -> TaskResult:
     names = ["base", "sft/mine"][-len(of_models) :]
     questions = tuple(f"q{number}" for number in range(len(of_models[0])))
     scores = {
-        name: TaskScore(metric, higher, sum(values) / len(values), None, questions, tuple(values), None, str(values))
+        name: TaskScore(
+            metric,
+            higher,
+            sum(values) / len(values),
+            None,
+            questions,
+            tuple(values),
+            None,
+            str(values),
+        )
         for name, values in zip(names, of_models, strict=True)
     }
     return TaskResult("task", scores, dict.fromkeys(names, Path("answers")))
@@ -25,7 +34,13 @@ def result(metric: str, *of_models: list[float], higher: bool) -> TaskResult:
     [
         ("bits", [2.0, 2.1, 2.2], [1.29, 1.39, 1.49], False, "0.71 bits a byte better than base"),
         ("bits", [1.0, 1.1, 1.2], [2.0, 2.1, 2.2], False, "1 bits a byte worse than base"),
-        ("exact_answers", [0.0] * 4, [1.0] * 4, True, "better than base: 100% of its answers are exact, against 0%"),
+        (
+            "exact_answers",
+            [0.0] * 4,
+            [1.0] * 4,
+            True,
+            "better than base: 100% of its answers are exact, against 0%",
+        ),
         ("acc", [0.0] * 4, [1.0] * 4, True, "1 better than base"),
         ("acc", [0.0, 1.0], [1.0, 0.0], True, "no significant difference from base"),
     ],

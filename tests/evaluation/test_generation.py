@@ -25,12 +25,15 @@ def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
 
 
 def test_reference_answers_after_the_last_question_are_left_out(tmp_path: Path) -> None:
-    row = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}'
+    row = (
+        '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}'
+    )
     assert read_prompts(write(tmp_path, "p.jsonl", row)) == [[USER]]
 
 
 @pytest.mark.parametrize(
-    "row", ["nonsense", "[]", '{"prompt": 3}', '{"messages": []}', '{"messages": [{"role": "user"}]}', ""]
+    "row",
+    ["nonsense", "[]", '{"prompt": 3}', '{"messages": []}', '{"messages": [{"role": "user"}]}', ""],
 )
 def test_other_rows_are_refused_with_their_line(tmp_path: Path, row: str) -> None:
     path = write(tmp_path, "p.jsonl", f"{row}\n")

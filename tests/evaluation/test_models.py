@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.models import find_chain, find_model, find_run_or_model, require_chat_template
+from launch.evaluation.models import (
+    find_chain,
+    find_model,
+    find_run_or_model,
+    require_chat_template,
+)
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from tests.execution import files
@@ -35,7 +40,9 @@ def refusal(name: str, runs: Path) -> str:
 
 def test_a_run_and_its_folder_and_its_model_mean_the_same(run: Path) -> None:
     runs = run.parents[1]
-    by_name, by_folder, by_model = (find_model(name, runs) for name in ("good", str(run), str(run / "model")))
+    by_name, by_folder, by_model = (
+        find_model(name, runs) for name in ("good", str(run), str(run / "model"))
+    )
     assert by_name.folder == by_folder.folder == by_model.folder == run / "model"
     assert by_name.label == "sft/good"
     assert by_name.run == by_model.run == run
@@ -79,7 +86,9 @@ def test_a_chat_template_is_a_file_or_in_the_tokenizer(run: Path) -> None:
     model = find_model("good", run.parents[1])
     with pytest.raises(UserError, match="no_chat_template"):
         require_chat_template(model)
-    (run / "model" / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    (run / "model" / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "{{ messages }}"})
+    )
     require_chat_template(model)
     (run / "model" / "tokenizer_config.json").unlink()
     (run / "model" / "chat_template.jinja").write_text("{{ messages }}")
@@ -112,14 +121,19 @@ def test_the_chain_goes_back_through_runs_to_the_base(run: Path, tmp_path: Path)
     assert [link.label for link in chain] == ["base", "sft/good", "dpo/second"]
     assert [link.folder for link in chain] == [base, run / "model", second / "model"]
     start_from(run, "nobody/of-the-hub")
-    assert [link.label for link in find_chain(find_model("good", run.parents[1]))] == ["nobody/of-the-hub", "sft/good"]
+    assert [link.label for link in find_chain(find_model("good", run.parents[1]))] == [
+        "nobody/of-the-hub",
+        "sft/good",
+    ]
     start_from(run, str(tmp_path / "gone"))
     with pytest.raises(UserError) as refused:
         find_chain(find_model("second", run.parents[1]))
     assert refused.value.problems[0].id == "base_gone"
 
 
-def test_a_hub_id_means_its_snapshot_in_the_cache(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_means_its_snapshot_in_the_cache(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot = tmp_path / "hub" / "models--someone--a-model" / "snapshots" / "abc"
     files.model(snapshot)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -57,8 +57,14 @@ def test_the_demos_questions_are_those_that_it_holds_out(tmp_path: Path) -> None
     names = collections.Counter(row["task"] for row in rows)
     assert names == {"demo_all": 200, "demo_pairs": 200, **{f"demo_{kind}": 25 for kind in KINDS}}
     _, held_out = make_tasks()
-    asked = {row["messages"][0]["content"]: row for row in rows if row["task"] not in ("demo_all", "demo_pairs")}
-    assert {task.question: f"demo_{task.kind}" for task in held_out} == {key: asked[key]["task"] for key in asked}
+    asked = {
+        row["messages"][0]["content"]: row
+        for row in rows
+        if row["task"] not in ("demo_all", "demo_pairs")
+    }
+    assert {task.question: f"demo_{task.kind}" for task in held_out} == {
+        key: asked[key]["task"] for key in asked
+    }
     pairs = [row["chosen"][0]["content"] for row in rows if row["task"] == "demo_pairs"]
     assert pairs == [task.question for task in held_out]
     assert ensure_demo_suite(tmp_path) == folder
@@ -68,11 +74,17 @@ def test_the_demos_questions_are_those_that_it_holds_out(tmp_path: Path) -> None
 
 def write_record(tmp_path: Path, config: str, rows: list[object] | None = None) -> Path:
     """Write the record of a run, and the validation rows of its staged data."""
-    run, staged = tmp_path / "runs" / "mine" / "x", tmp_path / "runs" / ".cache" / "data" / "0123456789abcdef"
+    run, staged = (
+        tmp_path / "runs" / "mine" / "x",
+        tmp_path / "runs" / ".cache" / "data" / "0123456789abcdef",
+    )
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(config)
     # as TRL's entry gets a mixture: JSON inside of an option
-    plan = {"options": [f"mixture={json.dumps([{'name': str(staged)}])}"], "command": ["x", str(staged)]}
+    plan = {
+        "options": [f"mixture={json.dumps([{'name': str(staged)}])}"],
+        "command": ["x", str(staged)],
+    }
     (run / "plan.json").write_text(json.dumps(plan))
     if rows:
         staged.mkdir(parents=True)
@@ -89,7 +101,9 @@ def test_own_rows_that_were_held_out_take_the_place_of_shipped_tasks(tmp_path: P
     [spec] = find_specs("held_out", tmp_path, run)
     assert spec.folder == run / "evaluation" / "held_out" and spec.chat
     lines = (spec.folder / "held_out.jsonl").read_text().splitlines()
-    assert [json.loads(line)["messages"] for line in lines] == [[number] for number in range(0, 1000, 5)]
+    assert [json.loads(line)["messages"] for line in lines] == [
+        [number] for number in range(0, 1000, 5)
+    ]
     assert find_specs(str(spec.folder), tmp_path) == (spec,), "another model can be asked the same"
 
 
@@ -139,7 +153,9 @@ def test_what_is_advised_to_hold_rows_out_can_be_done(
     assert ("data.validation" in str(problem.cure)) is advice.startswith("data.")
 
 
-def test_the_questions_of_demo_rlvr_are_not_taken_for_rows_that_a_run_held_out(tmp_path: Path) -> None:
+def test_the_questions_of_demo_rlvr_are_not_taken_for_rows_that_a_run_held_out(
+    tmp_path: Path,
+) -> None:
     folder = ensure_reward_suite(tmp_path)
     assert (folder / "reward.yaml").is_file()
     assert not (folder / ROWS).exists()

@@ -36,14 +36,18 @@ STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def plan_of(folder: Path, *overrides: str) -> Plan:
-    return planned("stage=demo_dpo", f"cache={folder / 'cache'}", *overrides, machine=fixed_machine(folder))
+    return planned(
+        "stage=demo_dpo", f"cache={folder / 'cache'}", *overrides, machine=fixed_machine(folder)
+    )
 
 
 def data_set(folder: Path) -> Path:
     """A tokenised data set as upstream leaves it, without its content."""
     folder.mkdir(parents=True)
     (folder / "data-00000-of-00001.arrow").write_bytes(bytes(100) + STREAM_END)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
+    )
     for name in ("dataset_info.json", "config.json", "dataset_statistics.json"):
         (folder / name).write_text("{}")
     return folder
@@ -57,13 +61,19 @@ def test_a_data_set_as_saved_is_complete(tmp_path: Path) -> None:
         (tmp_path / HASH / name).write_text("{}")
     assert find_half_written(tmp_path) == []
     cut(tmp_path / HASH / "data-00001-of-00002.arrow", 0.99)
-    assert find_half_written(tmp_path) == [(tmp_path / HASH, "data-00001-of-00002.arrow is missing or truncated")]
+    assert find_half_written(tmp_path) == [
+        (tmp_path / HASH, "data-00001-of-00002.arrow is missing or truncated")
+    ]
 
 
 def test_the_packed_files_of_olmo_core_are_complete_with_their_statistics(tmp_path: Path) -> None:
     files = tmp_path / "numpy_sft" / "0123456789-abcdef01"
     files.mkdir(parents=True)
-    for name in ("token_ids_part_0000.npy", "labels_mask_part_0000.npy", "token_ids_part_0000.csv.gz"):
+    for name in (
+        "token_ids_part_0000.npy",
+        "labels_mask_part_0000.npy",
+        "token_ids_part_0000.csv.gz",
+    ):
         (files / name).touch()
     assert find_half_written(tmp_path) == [(files, "dataset_statistics.json is missing")]
     (files / "dataset_statistics.json").write_text("{}")
@@ -80,7 +90,9 @@ def test_the_packed_files_of_olmo_core_are_complete_with_their_statistics(tmp_pa
         lambda f: cut(f / "data-00000-of-00001.arrow"),
     ],
 )
-def test_what_a_killed_run_left_is_removed_with_a_note(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_what_a_killed_run_left_is_removed_with_a_note(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     plan = plan_of(tmp_path)
     tokenized, reference = tokenized_folder(plan), reference_folder(plan)
     assert tokenized is not None
@@ -149,7 +161,8 @@ def test_a_shared_cache_is_open_to_the_group(tmp_path: Path, shared: bool) -> No
     cache.mkdir()
     cache.chmod(0o2775 if shared else 0o755)
     code = (
-        "import os, sys; from pathlib import Path; from launch.execution.caches import share_with_group\n"
+        "import os, sys; from pathlib import Path; from launch.execution.caches import "
+        "share_with_group\n"
         "os.umask(0o022); cache = Path(sys.argv[1]); share_with_group(cache / 'below')\n"
         "(cache / 'folder').mkdir(); (cache / 'folder' / 'file').touch()"
     )

@@ -29,11 +29,15 @@ Judge = Callable[..., Outcome]
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """What becomes of an exit status 0 after some steps, with a complete model; the trainer reported a total."""
+    """What becomes of an exit status 0 after some steps, with a complete model; the trainer
+    reported a total.
+    """
 
     def verify(steps: int, total: int | None, *overrides: str) -> Outcome:
         events = tmp_path / "events.jsonl"
-        entries = [{"kind": "phase"}] + ([{"kind": "total_steps", "rank": 0, "steps": total}] if total else [])
+        entries = [{"kind": "phase"}] + (
+            [{"kind": "total_steps", "rank": 0, "steps": total}] if total else []
+        )
         events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
         plan = planned("stage=demo", "trainer=trl_sft", *overrides, machine=fixed_machine(tmp_path))
         return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
@@ -83,25 +87,45 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
     steps: tuple[int | None, int, int | None],
     cause_id: str | None,
 ) -> None:
-    """`steps`: where the worker reported an early stop, how many were done, and which was evaluated last."""
+    """`steps`: where the worker reported an early stop, how many were done, and which was evaluated
+    last.
+    """
     stopped_at, done, evaluated = steps
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
-    words = ("data.validation=0.1", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=1")
+    words = (
+        "data.validation=0.1",
+        "recipe.eval_steps=2",
+        "recipe.checkpoint_steps=2",
+        "recipe.early_stop=1",
+    )
     plan = planned("stage=demo", "trainer=trl_sft", *words, machine=fixed_machine(tmp_path))
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     entries: list[dict[str, object]] = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     if stopped_at:
         entries.append(
-            {"kind": "early_stop", "step": stopped_at, "best_step": 2, "best_loss": 1.0, "evaluations": 1, "rank": 0}
+            {
+                "kind": "early_stop",
+                "step": stopped_at,
+                "best_step": 2,
+                "best_loss": 1.0,
+                "evaluations": 1,
+                "rank": 0,
+            }
         )
-    folder.events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    folder.events.write_text(
+        "".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8"
+    )
     if evaluated:
-        folder.metrics.write_text(json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8")
+        folder.metrics.write_text(
+            json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8"
+        )
     run = RunRecord(folder.path)
     outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, run), plan, run)
     is_unmeasured = cause_id == "not_evaluated"
-    assert (outcome.exit_code, outcome.cause_id) == ((0, None) if is_unmeasured else (1 if cause_id else 0, cause_id))
+    assert (outcome.exit_code, outcome.cause_id) == (
+        (0, None) if is_unmeasured else (1 if cause_id else 0, cause_id)
+    )
     assert (f"did not evaluate its last step, {done}" in str(outcome.afterwards)) == is_unmeasured
     if not cause_id and stopped_at:
         assert outcome.validation is not None
@@ -116,24 +140,35 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
         ([*range(1, 21), *range(47, 61)], 1, [None, "checkpoint-46"], 1),  # this was checkpoint-20
         ([*range(2, 61)], 1, [None, None], 1),
         ([*range(1, 61)], 1, [None, "checkpoint-20", "checkpoint-40"], 0),
-        ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-20"], 0),  # written after the launcher was killed
+        # written after the launcher was killed
+        ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-20"], 0),
         ([*range(1, 18), *range(21, 61)], 1, [None, "checkpoint-10"], 1),
         ([*range(1, 8), *range(21, 61)], 1, [None, "checkpoint-20"], 1),
         ([*range(5, 61, 5)], 5, [None, "checkpoint-20"], 0),
         ([*range(5, 26, 5), *range(35, 61, 5)], 5, [None, "checkpoint-20"], 1),
-        ([1, 60], 1, [None], 0),  # one attempt counts its steps itself; lines of its log may be lost
+        # one attempt counts its steps itself; lines of its log may be lost
+        ([1, 60], 1, [None], 0),
     ],
 )
 def test_every_step_of_a_resumed_run_is_in_the_record_of_an_attempt(  # noqa: PLR0917
-    judge: Judge, tmp_path: Path, recorded: list[int], interval: int, resumed: list[str | None], exit_code: int
+    judge: Judge,
+    tmp_path: Path,
+    recorded: list[int],
+    interval: int,
+    resumed: list[str | None],
+    exit_code: int,
 ) -> None:
     lines = "".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in recorded)
     (tmp_path / "metrics.jsonl").write_text(lines, encoding="utf-8")
     attempts = [{"attempt": number, "resumed_from": name} for number, name in enumerate(resumed, 1)]
-    (tmp_path / "attempts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in attempts), encoding="utf-8")
+    (tmp_path / "attempts.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in attempts), encoding="utf-8"
+    )
     outcome = judge(60, 60, f"flags.logging_steps={interval}", "recipe.checkpoint_steps=10")
     assert outcome.exit_code == exit_code
-    assert exit_code == 0 or (outcome.cause_id == "too_few_steps" and "no attempt recorded" in str(outcome.cause))
+    assert exit_code == 0 or (
+        outcome.cause_id == "too_few_steps" and "no attempt recorded" in str(outcome.cause)
+    )
 
 
 def test_an_earlier_failure_stays() -> None:
@@ -155,23 +190,49 @@ def test_requested_evidence_that_is_not_proven_at_the_end_is_no_success(verdict:
     assert verify_evidence(done, (proven, Evidence("balance", 2, None)), []) == done
 
 
-def test_settings_that_the_trainer_never_reached_are_unmet_and_those_nothing_checks_are_not() -> None:
+def test_settings_that_the_trainer_never_reached_are_unmet_and_those_nothing_checks_are_not() -> (
+    None
+):
     done = Outcome(0, 1.0, 5, 0.5)
-    assert verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=True), []).exit_code == 3
+    assert (
+        verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=True), []).exit_code == 3
+    )
     assert verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=False), []) == done
 
 
 @pytest.mark.parametrize(
     ("outcome", "saved_at", "verdict", "is_kept"),
     [
-        (Outcome(1, 1.0, 10, 0.5, cause="rank 0: KeyError: 'eval_loss'"), 10, "proven", True),  # the last evaluation
-        (Outcome(1, 1.0, 10, 0.5, cause="rank 0: HfHubHTTPError: 401", cure="log in"), 10, "proven", True),
-        (Outcome(3, 1.0, 10, 0.5, cause="full", cause_id="disk", guard={"id": "disk"}), 10, "proven", True),
-        (Outcome(3, 1.0, 10, 0.5, cause="hangs", cause_id="stall", guard={"id": "stall"}), 10, "proven", True),
-        (Outcome(1, 1.0, 9, 0.5, cause="rank 0: killed"), 10, "proven", True),  # the last step was not logged
+        # the last evaluation
+        (Outcome(1, 1.0, 10, 0.5, cause="rank 0: KeyError: 'eval_loss'"), 10, "proven", True),
+        (
+            Outcome(1, 1.0, 10, 0.5, cause="rank 0: HfHubHTTPError: 401", cure="log in"),
+            10,
+            "proven",
+            True,
+        ),
+        (
+            Outcome(3, 1.0, 10, 0.5, cause="full", cause_id="disk", guard={"id": "disk"}),
+            10,
+            "proven",
+            True,
+        ),
+        (
+            Outcome(3, 1.0, 10, 0.5, cause="hangs", cause_id="stall", guard={"id": "stall"}),
+            10,
+            "proven",
+            True,
+        ),
+        # the last step was not logged
+        (Outcome(1, 1.0, 9, 0.5, cause="rank 0: killed"), 10, "proven", True),
         (Outcome(1, 1.0, 10, 0.5, cause="killed while it saved"), None, "proven", False),
         (Outcome(1, 1.0, 6, 0.5, cause="killed"), 6, "proven", False),  # of ten steps
-        (Outcome(3, 1.0, 10, 0.5, cause="nan", cause_id="non_finite", guard={"id": "x"}), 10, "proven", False),
+        (
+            Outcome(3, 1.0, 10, 0.5, cause="nan", cause_id="non_finite", guard={"id": "x"}),
+            10,
+            "proven",
+            False,
+        ),
         (Outcome(3, 1.0, 10, 0.5, cause="a finding"), 10, "refuted", False),
         (Outcome(130, 1.0, 10, 0.5, cause="interrupted by SIGINT"), 10, "proven", False),
     ],
@@ -187,7 +248,9 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
+    )
     plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
     evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
     kept = keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
@@ -203,10 +266,12 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
         (("recipe.beta=0.1",), 0.6956, PROVEN),  # precomputed in another shape, in bf16
         (("recipe.beta=0.1",), 0.75, REFUTED),
         (("recipe.beta=0.1",), math.nan, REFUTED),
-        (("recipe.beta=2", "recipe.loss=dpo"), 0.75, PROVEN),  # the noise of the log-probs counts 20 times
+        # the noise of the log-probs counts 20 times
+        (("recipe.beta=2", "recipe.loss=dpo"), 0.75, PROVEN),
         (("recipe.beta=2", "recipe.loss=dpo"), 1.2, REFUTED),
         (("trainer=dpo_tune_cache", "recipe.loss=simpo"), 1.2, None),
-        (("trainer=dpo_tune_cache", "recipe.loss=dpo_norm", "recipe.beta=5"), 0.75, REFUTED),  # means: less noise
+        # means: less noise
+        (("trainer=dpo_tune_cache", "recipe.loss=dpo_norm", "recipe.beta=5"), 0.75, REFUTED),
         (("flags.ld_alpha=0.5",), 5.0, REFUTED),
         (("flags.f_divergence_type=js_divergence",), 5.0, REFUTED),
         (("flags.use_weighting=true",), 0.1, None),
@@ -218,7 +283,11 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
 def test_the_first_loss_of_dpo_is_that_of_the_reference(
     words: tuple[str, ...], loss: float, verdict: str | None, tmp_path: Path
 ) -> None:
-    line = ("stage=demo_dpo", "trainer=trl_dpo", *words) if "stage=demo" not in words else (*words, "trainer=trl_sft")
+    line = (
+        ("stage=demo_dpo", "trainer=trl_dpo", *words)
+        if "stage=demo" not in words
+        else (*words, "trainer=trl_sft")
+    )
     line = line if "trainer=dpo_tune_cache" not in words else ("stage=demo_dpo", *words)
     plan = planned(*line, machine=fixed_machine(tmp_path))
     plan.folder.mkdir(parents=True)

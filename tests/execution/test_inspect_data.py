@@ -1,4 +1,6 @@
-"""What `check` reports of data that it does not or can not tokenise; tests/integration/test_preview.py tokenises."""
+"""What `check` reports of data that it does not or can not tokenise;
+tests/integration/test_preview.py tokenises.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def local_plan(folder: Path, *overrides: str) -> Plan:
     """Plan open-instruct's SFT on a local file, without a checkout of it."""
     path = write_lines(folder / "a.jsonl", [CHAT])
     machine = fixed_machine(folder, checkout=None, digest=lambda path: "digest")
-    return build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]", *overrides), machine, reads_rows=False)
+    return build_plan(
+        composed("stage=sft", f"data.mix=[{{name: {path}}}]", *overrides), machine, reads_rows=False
+    )
 
 
 def test_hub_data_is_not_read() -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.execution.merge import QUANTIZED_TOLERANCE, TOLERANCES, Merged, read_training, refuse_difference
+from launch.execution.merge import (
+    QUANTIZED_TOLERANCE,
+    TOLERANCES,
+    Merged,
+    read_training,
+    refuse_difference,
+)
 from launch.planning.lora import Adapter, read_adapter
 
 
@@ -16,20 +22,28 @@ from launch.planning.lora import Adapter, read_adapter
 def adapter(tmp_path: Path) -> Adapter:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "base_model_name_or_path": "base"}')
+    (folder / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "r": 4, "base_model_name_or_path": "base"}'
+    )
     found = read_adapter(folder)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize(
-    "plan", [None, "", "{}", "[]", '{"command": []}', '{"flags": 3, "command": ["x"], "parallel": {}}']
+    "plan",
+    [None, "", "{}", "[]", '{"command": []}', '{"flags": 3, "command": ["x"], "parallel": {}}'],
 )
 def test_a_damaged_plan_is_as_none(adapter: Adapter, tmp_path: Path, plan: str | None) -> None:
     if plan is not None:
         (tmp_path / "plan.json").write_text(plan)
     training = read_training(adapter)
-    assert (training.python, training.dtype, training.quantized, training.rows) == (sys.executable, "auto", False, ())
+    assert (training.python, training.dtype, training.quantized, training.rows) == (
+        sys.executable,
+        "auto",
+        False,
+        (),
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -44,10 +58,14 @@ def test_a_damaged_plan_is_as_none(adapter: Adapter, tmp_path: Path, plan: str |
 def test_a_merge_is_kept_up_to_its_tolerance(
     dtype: str, share: float, quantized_share: float | None, is_refused: bool
 ) -> None:
-    """The 4-bit base has a tolerance of its own; the merge is compared with the unquantised base all the same."""
+    """The 4-bit base has a tolerance of its own; the merge is compared with the unquantised base
+    all the same.
+    """
     quantized = None if quantized_share is None else quantized_share * QUANTIZED_TOLERANCE
     error = share * TOLERANCES[dtype]
-    merged = Merged(Path("merged"), error, TOLERANCES[dtype], 0.5, 64, built=True, quantized_error=quantized)
+    merged = Merged(
+        Path("merged"), error, TOLERANCES[dtype], 0.5, 64, built=True, quantized_error=quantized
+    )
     if not is_refused:
         refuse_difference(merged)
         return

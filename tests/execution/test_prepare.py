@@ -1,4 +1,6 @@
-"""What a run makes and looks up before it starts: waits are announced, what exists is kept, patches must exist."""
+"""What a run makes and looks up before it starts: waits are announced, what exists is kept, patches
+must exist.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,17 @@ from tests.trl_texts import install_trl
 
 def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
-    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}] * 128
+    rows = [
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    ] * 128
     chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    overrides = ("stage=sft", "trainer=trl_sft", "device=cpu", f"runs={tmp_path}/runs", f"data.mix=[{{name: {chats}}}]")
+    overrides = (
+        "stage=sft",
+        "trainer=trl_sft",
+        "device=cpu",
+        f"runs={tmp_path}/runs",
+        f"data.mix=[{{name: {chats}}}]",
+    )
     configuration = composed(*overrides)
     plan = build_plan(configuration, this_machine(configuration))
     printed: list[str] = []
@@ -35,22 +45,32 @@ def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
 
 
 QWEN3 = ("stage=sft", "trainer=trl_sft", "recipe.chat_template=qwen3")
-TEXTS = {"qwen3": "{{ messages }}", "qwen3_training": "{% generation %}{{ messages }}{% endgeneration %}"}
+TEXTS = {
+    "qwen3": "{{ messages }}",
+    "qwen3_training": "{% generation %}{{ messages }}{% endgeneration %}",
+}
 
 
 def plan_qwen3(root: Path, *packages: Path) -> Plan:
-    machine = replace(fixed_machine(root), own_packages=packages, environ={"XDG_CACHE_HOME": str(root / "home")})
+    machine = replace(
+        fixed_machine(root), own_packages=packages, environ={"XDG_CACHE_HOME": str(root / "home")}
+    )
     return build_plan(composed(*QWEN3), machine)
 
 
-def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(tmp_path: Path) -> None:
+def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(
+    tmp_path: Path,
+) -> None:
     plan = plan_qwen3(tmp_path, install_trl(tmp_path / "packages", TEXTS, "1.17.0"))
     stage_template(plan)
     file = Path(str(plan.flags["chat_template_path"].value))
     staged = {path.stem: path.read_text(encoding="utf-8") for path in file.parent.iterdir()}
     assert (file.name, staged) == ("qwen3.jinja", TEXTS)
     finding = template_text_is_here.inspect(plan, Host({}))
-    assert (finding.level, finding.message) == ("pass", f"qwen3 of TRL 1.17.0 in {tmp_path / 'packages'}")
+    assert (finding.level, finding.message) == (
+        "pass",
+        f"qwen3 of TRL 1.17.0 in {tmp_path / 'packages'}",
+    )
     stage_template(planned("stage=sft"))  # tulu is this project's own
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.execution.preview import DataSet, preview_command, replace_flags, tokenize_samples, write_samples
+from launch.execution.preview import (
+    DataSet,
+    preview_command,
+    replace_flags,
+    tokenize_samples,
+    write_samples,
+)
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, chat, write_lines
@@ -22,7 +28,17 @@ def command(*overrides: str) -> list[str]:
 def test_flags_are_replaced_wherever_they_are_and_added_where_they_are_not() -> None:
     argv = ["--list", "a", "1.0", "--x=1", "--kept", "--y", "2"]
     values = {"list": ["b"], "x": ["3"], "new": ["4"]}
-    assert replace_flags(argv, values) == ["--kept", "--y", "2", "--list", "b", "--x", "3", "--new", "4"]
+    assert replace_flags(argv, values) == [
+        "--kept",
+        "--y",
+        "2",
+        "--list",
+        "b",
+        "--x",
+        "3",
+        "--new",
+        "4",
+    ]
 
 
 def test_open_instruct_tokenises_the_samples_with_the_flags_of_the_plan() -> None:
@@ -40,7 +56,9 @@ def test_open_instruct_tokenises_the_samples_with_the_flags_of_the_plan() -> Non
 
 
 def test_trl_reads_the_folder_and_keeps_the_options_that_decide_how_it_tokenises() -> None:
-    argv = command("stage=dpo", "trainer=trl_dpo", "gpus=1", "recipe.chat_template=tulu", "data.fraction=0.5")
+    argv = command(
+        "stage=dpo", "trainer=trl_dpo", "gpus=1", "recipe.chat_template=tulu", "data.fraction=0.5"
+    )
     template, request = [argv[at + 1] for at, argument in enumerate(argv) if argument == "--option"]
     assert template.startswith("chat_template=") and request == "preview=/tmp/p/request.json"
     assert "--patch" not in argv
@@ -53,7 +71,9 @@ def test_trl_reads_the_folder_and_keeps_the_options_that_decide_how_it_tokenises
 def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written: int) -> None:
     path = write_lines(tmp_path / "a.jsonl", [CHAT, CHAT, chat("Who?", "Me."), CHAT])
     machine = fixed_machine(tmp_path, digest=lambda path: "digest")
-    plan = build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]"), machine, reads_rows=False)
+    plan = build_plan(
+        composed("stage=sft", f"data.mix=[{{name: {path}}}]"), machine, reads_rows=False
+    )
     data = write_samples(plan.inputs.mixture[0], tmp_path / "0", rows)
     assert data.places == tuple(f"{path}:{line}" for line in range(1, written + 1))
     assert len(Path(data.name).read_text(encoding="utf-8").splitlines()) == written

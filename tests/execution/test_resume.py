@@ -1,4 +1,6 @@
-"""What becomes of an earlier run: nothing to do, resume, or an error that explains how to start over."""
+"""What becomes of an earlier run: nothing to do, resume, or an error that explains how to start
+over.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from tests.messages import values_of
 def plan_of(folder: Path, *overrides: str) -> Plan:
     usual = {"stage": "demo", "name": "one", "recipe.checkpoint_steps": "10"}
     chosen = usual | dict(override.split("=", 1) for override in overrides)
-    return planned(*(f"{key}={value}" for key, value in chosen.items()), machine=fixed_machine(folder))
+    return planned(
+        *(f"{key}={value}" for key, value in chosen.items()), machine=fixed_machine(folder)
+    )
 
 
 def begin(plan: Plan, steps: int) -> None:
     """The folder of a run that was killed after `steps` logged steps."""
     plan.model_dir.mkdir(parents=True)
     (plan.folder / "plan.json").write_text(json.dumps(plan.as_json()))
-    lines = [json.dumps({"schema_version": 1, "step": step, "loss": 1.0}) for step in range(1, steps + 1)]
+    lines = [
+        json.dumps({"schema_version": 1, "step": step, "loss": 1.0}) for step in range(1, steps + 1)
+    ]
     (plan.folder / "metrics.jsonl").write_text("\n".join(lines))
 
 
@@ -61,7 +67,9 @@ def test_a_finished_run_is_finished_until_restart(tmp_path: Path) -> None:
     assert str(archive) in lines[0]
 
 
-def test_the_last_complete_checkpoint_is_taken_and_the_incomplete_ones_are_moved(tmp_path: Path) -> None:
+def test_the_last_complete_checkpoint_is_taken_and_the_incomplete_ones_are_moved(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(tmp_path)
     begin(plan, 47)
     for step in (10, 20, 30, 40):
@@ -74,7 +82,11 @@ def test_the_last_complete_checkpoint_is_taken_and_the_incomplete_ones_are_moved
     lines: list[str] = []
     clear_run_folder(plan, start, lines.append)
     assert "step_40" in lines[0] and "optimizer.bin" in lines[0]
-    assert sorted(path.name for path in plan.model_dir.iterdir()) == ["step_10", "step_20", "step_30"]
+    assert sorted(path.name for path in plan.model_dir.iterdir()) == [
+        "step_10",
+        "step_20",
+        "step_30",
+    ]
     assert (plan.model_dir / "step_30" / "COMPLETED").exists()  # upstream takes marked ones only
     resumed = resume_plan(plan, start)
     assert resumed.patches == (*plan.patches, "exact_resume=step_30")
@@ -90,7 +102,10 @@ def test_trl_gets_the_checkpoint_as_a_flag(tmp_path: Path) -> None:
     trl_checkpoint(plan.model_dir / "checkpoint-20", 20)
     start = decide_start(plan)
     resumed = resume_plan(plan, start)
-    assert resumed.command[-2:] == ("--resume_from_checkpoint", str(plan.model_dir / "checkpoint-20"))
+    assert resumed.command[-2:] == (
+        "--resume_from_checkpoint",
+        str(plan.model_dir / "checkpoint-20"),
+    )
     assert (resumed.patches, resumed.options) == (plan.patches, plan.options)
     clear_run_folder(plan, start, print)
     assert not (plan.model_dir / "checkpoint-20" / "COMPLETED").exists()
@@ -107,18 +122,32 @@ def test_nothing_to_resume_explains_how_to_start_over(tmp_path: Path) -> None:
 
 
 def interrupted(plan: Plan, seconds: float, exit_code: int | None = 130) -> None:
-    """The folder of a run that ended after two logged steps of so many seconds; without an exit code it was killed."""
+    """The folder of a run that ended after two logged steps of so many seconds; without an exit
+    code it was killed.
+    """
     begin(plan, 2)
-    steps = [{"schema_version": 1, "step": step, "loss": 1.0, "seconds": seconds} for step in (1, 2)]
+    steps = [
+        {"schema_version": 1, "step": step, "loss": 1.0, "seconds": seconds} for step in (1, 2)
+    ]
     (plan.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    outcome = {"schema_version": 1, "exit_code": exit_code, "seconds": 2 * seconds, "steps": 2, "last_loss": 1.0}
+    outcome = {
+        "schema_version": 1,
+        "exit_code": exit_code,
+        "seconds": 2 * seconds,
+        "steps": 2,
+        "last_loss": 1.0,
+    }
     if exit_code is not None:
-        (plan.folder / "FAILED").write_text(json.dumps(outcome | {"cause": "interrupted by SIGINT"}))
+        (plan.folder / "FAILED").write_text(
+            json.dumps(outcome | {"cause": "interrupted by SIGINT"})
+        )
 
 
 @pytest.mark.parametrize("exit_code", [130, None])
 @pytest.mark.parametrize("trainer", ["finetune", "trl_sft"])
-def test_an_early_interruption_starts_again_by_itself(tmp_path: Path, trainer: str, exit_code: int | None) -> None:
+def test_an_early_interruption_starts_again_by_itself(
+    tmp_path: Path, trainer: str, exit_code: int | None
+) -> None:
     plan = plan_of(tmp_path, f"trainer={trainer}")
     interrupted(plan, 280.0, exit_code)
     start = decide_start(plan)
@@ -129,7 +158,9 @@ def test_an_early_interruption_starts_again_by_itself(tmp_path: Path, trainer: s
     assert len(lines) == 1 and str(start.restart_reason) in lines[0] and str(archive) in lines[0]
 
 
-@pytest.mark.parametrize(("seconds", "exit_code"), [(310.0, 130), (310.0, None), (280.0, 1), (280.0, 3)])
+@pytest.mark.parametrize(
+    ("seconds", "exit_code"), [(310.0, 130), (310.0, None), (280.0, 1), (280.0, 3)]
+)
 def test_a_late_interruption_and_a_failure_are_refused_with_what_would_be_lost(
     tmp_path: Path, seconds: float, exit_code: int | None
 ) -> None:
@@ -139,11 +170,15 @@ def test_a_late_interruption_and_a_failure_are_refused_with_what_would_be_lost(
     assert kind == "nothing_to_resume" and format_duration(2 * seconds) in text
 
 
-def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(tmp_path: Path) -> None:
+def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(tmp_path)
     interrupted(plan, 20.0)
     saved_state(plan.model_dir / "step_10")
-    (plan.folder / "metrics.jsonl").write_text(json.dumps({"schema_version": 1, "step": 12, "loss": 1, "seconds": 9.0}))
+    (plan.folder / "metrics.jsonl").write_text(
+        json.dumps({"schema_version": 1, "step": 12, "loss": 1, "seconds": 9.0})
+    )
     assert decide_start(plan).checkpoint is not None
     other = plan_of(tmp_path / "other")
     interrupted(other, 20.0)
@@ -203,13 +238,21 @@ def test_an_untested_trainer_is_refused(tmp_path: Path) -> None:
     ("name", "state", "reason"),
     [
         ("checkpoint-20", {}, None),
-        ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.0}, {"step": 20, "eval_loss": 9.0}]}, None),
+        (
+            "checkpoint-20",
+            {"log_history": [{"step": 20, "loss": 1.0}, {"step": 20, "eval_loss": 9.0}]},
+            None,
+        ),
         ("checkpoint-50", {}, "26"),  # a copy of another one
         ("checkpoint-27", {}, "26"),
         ("checkpoint-30", {}, None),  # written after the launcher was killed
         ("checkpoint-20", {"log_history": [{"step": 10, "loss": 1.0}]}, "10"),
         ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.5}]}, "1.5"),
-        ("checkpoint-20", {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]}, "5"),
+        (
+            "checkpoint-20",
+            {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]},
+            "5",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_step_or_run_is_refused(
@@ -232,6 +275,8 @@ def test_a_launcher_that_recorded_the_end_saw_every_checkpoint(tmp_path: Path) -
     plan = plan_of(tmp_path, "trainer=trl_sft")
     begin(plan, 26)
     trl_checkpoint(plan.model_dir / "checkpoint-30", 30)
-    (plan.folder / "FAILED").write_text('{"exit_code": 1, "seconds": 1.0, "steps": 26, "last_loss": 1.0}')
+    (plan.folder / "FAILED").write_text(
+        '{"exit_code": 1, "seconds": 1.0, "steps": 26, "last_loss": 1.0}'
+    )
     id, text = problem_of(plan)
     assert id == "foreign_checkpoint" and "26" in values_of(text)

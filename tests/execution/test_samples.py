@@ -1,4 +1,6 @@
-"""Samples in a terminal and as a page: what carries loss is visible, and nothing of the data is executed."""
+"""Samples in a terminal and as a page: what carries loss is visible, and nothing of the data is
+executed.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert values["train/loss"][0] == (1, 2.5, began)
     step, value, time = values["train/loss"][1]
     assert (step, time) == (300_000, began + 1.5) and math.isnan(value)
-    assert values["train/lr"] == [(1, pytest.approx(1e-30), began), (300_000, math.inf, began + 1.5)]
+    assert values["train/lr"] == [
+        (1, pytest.approx(1e-30), began),
+        (300_000, math.inf, began + 1.5),
+    ]
 
 
 def test_a_live_run_is_written_with_each_step_once_over_its_attempts(tmp_path: Path) -> None:
@@ -62,7 +65,15 @@ def test_a_live_run_is_written_with_each_step_once_over_its_attempts(tmp_path: P
 
 
 def test_values_that_are_not_numbers_are_left_out() -> None:
-    values = {"step": 4, "loss": None, "loss_text": "nan", "lr": 0.1, "note": "x", "flag": True, "tokens": 7}
+    values = {
+        "step": 4,
+        "loss": None,
+        "loss_text": "nan",
+        "lr": 0.1,
+        "note": "x",
+        "flag": True,
+        "tokens": 7,
+    }
     values = extract_scalars(values)
     assert math.isnan(values.pop("train/loss"))
     assert values == {"train/lr": 0.1, "train/tokens": 7.0}
@@ -83,4 +94,6 @@ def test_a_node_without_the_package_ends_the_writing_and_not_the_run(
     lines: list[str] = []
     with tensorboard_writer(tmp_path, lines.append):
         pass
-    assert len(lines) == 1 and "TensorBoard's file can't be written: import of tensorboard" in lines[0]
+    assert (
+        len(lines) == 1 and "TensorBoard's file can't be written: import of tensorboard" in lines[0]
+    )

@@ -1,16 +1,20 @@
-"""Command lines that a user might type by mistake, and how each is meant; what they print is recorded."""
+"""Command lines that a user might type by mistake, and how each is meant; what they print is
+recorded.
+"""
 
 from __future__ import annotations
 
 # files that lie in the working folder
 FILES = {
-    "chats.jsonl": '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\n' * 40,
+    "chats.jsonl": '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", '
+    '"content": "a"}]}\n' * 40,
     "broken.jsonl": '{"messages": [{"role": "user"\n',
     "pairs.jsonl": '{"chosen": [{"role": "user", "content": "q"}], "rejected": []}\n',
     "empty.jsonl": "",
     "notes.txt": "not data\n",
     "model/config.json": "{}",
-    "run.sh": "accelerate launch open_instruct/finetune.py --model_name_or_path m --lerning_rate 1e-5\n",
+    "run.sh": "accelerate launch open_instruct/finetune.py --model_name_or_path m --lerning_rate "
+    "1e-5\n",
 }
 # the user's own stages
 OWN_STAGES = {
@@ -21,7 +25,8 @@ OWN_STAGES = {
     "no_base": "# @package _global_\ndefaults:\n  - nosuch\n  - _self_\n",
     "empty": "",
     "twice": "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 1\n  seed: 2\n",
-    "fine": "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  learning_rate: 1.0e-5\n",
+    "fine": "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  learning_rate: "
+    "1.0e-5\n",
 }
 
 MISTAKES: tuple[tuple[str, ...], ...] = (
@@ -131,7 +136,13 @@ MISTAKES: tuple[tuple[str, ...], ...] = (
     ("plan", "stage=sft", "data.mix=chats.jsonl"),
     ("plan", "stage=sft", "data.validation=20%"),
     ("plan", "stage=sft", "data.validation=1.5"),
-    ("plan", "stage=sft", "data.validation=0.1", "data.mix=[{name: ./chats.jsonl}]", "trainer=olmo_core_finetune"),
+    (
+        "plan",
+        "stage=sft",
+        "data.validation=0.1",
+        "data.mix=[{name: ./chats.jsonl}]",
+        "trainer=olmo_core_finetune",
+    ),
     ("plan", "stage=sft", "recipe.early_stop=2"),
     ("plan", "stage=sft", "model.path=./model"),
     ("plan", "stage=sft", "model.path=/nosuch/model"),

@@ -1,7 +1,7 @@
 """Runs command lines as a user would and records what they print, the same on every machine.
 
-The lines go through `launch.__main__.main` in this process, in a folder, a home and an environment of their own; what
-names the machine becomes a placeholder.
+The lines go through `launch.__main__.main` in this process, in a folder, a home and an environment
+of their own; what names the machine becomes a placeholder.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ _VOLATILE = (
     (re.compile(r"python3(\.\d+)?\b"), "{python}"),
 )
 _PADDING = re.compile(r"(?<=\S) {3,}")
-# what moves with the pin and the libraries: the lock has it, and the golden files need not move with it
+# what moves with the pin and the libraries: the lock has it, and the golden files need not move
+# with it
 _UPSTREAM = (
     (re.compile(rf"\b{load_lock().pin[:9]}(?:{load_lock().pin[9:]})?\b"), "{pin}"),
     (re.compile(r"(?<=\.py):\d+(?:-\d+)?\b"), ":{line}"),
-    (re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= as installed| from the lock)|(?<=TRL )\d+\.\d+\b"), "{version}"),
+    (
+        re.compile(r"(?<= )\d+\.\d+(\.\d+)?(?= as installed| from the lock)|(?<=TRL )\d+\.\d+\b"),
+        "{version}",
+    ),
 )
 SUBMODULE = resources.ROOT / "external" / "open-instruct" / "open_instruct"
 CRASHED = 1  # Python's exit code of an exception that nothing catches
@@ -56,16 +60,25 @@ class Printed:
     def lines(self) -> list[str]:
         """Return the command line, and what it printed, as lines of a golden file."""
         text = _PADDING.sub("  ", self.out)  # columns are as wide as the longest path
-        shown = [f"$ launch {self.line}", *text.splitlines(), *(f"stderr: {line}" for line in self.err.splitlines())]
+        shown = [
+            f"$ launch {self.line}",
+            *text.splitlines(),
+            *(f"stderr: {line}" for line in self.err.splitlines()),
+        ]
         return [*shown, f"exit code {self.code}", ""]
 
     def answers(self) -> list[str]:
         """Return the command line with its exit code, and its messages without their wording."""
-        return [f"$ launch {self.line} -> {self.code}", *outlines([*self.out.splitlines(), *self.err.splitlines()])]
+        return [
+            f"$ launch {self.line} -> {self.code}",
+            *outlines([*self.out.splitlines(), *self.err.splitlines()]),
+        ]
 
 
 class Terminal:
-    """A place to type command lines in: an empty folder, home and environment, without a checkout or a GPU."""
+    """A place to type command lines in: an empty folder, home and environment, without a checkout
+    or a GPU.
+    """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "work"
@@ -76,7 +89,13 @@ class Terminal:
         keep = {name: os.environ[name] for name in inherited if name in os.environ}
         for name in list(os.environ):
             patch.delenv(name)
-        fixed = {"HOME": str(home), "PATH": str(folder / "bin"), "USER": "user", "COLUMNS": "100", "TERM": "dumb"}
+        fixed = {
+            "HOME": str(home),
+            "PATH": str(folder / "bin"),
+            "USER": "user",
+            "COLUMNS": "100",
+            "TERM": "dumb",
+        }
         for name, value in (keep | fixed | {"XDG_CONFIG_HOME": str(home / ".config")}).items():
             patch.setenv(name, value)
         patch.chdir(self.folder)
@@ -90,7 +109,9 @@ class Terminal:
         }
 
     def run(self, *argv: str) -> Printed:
-        """Run one command line. A crash, which a user would see as a traceback, is recorded as its last line."""
+        """Run one command line. A crash, which a user would see as a traceback, is recorded as its
+        last line.
+        """
         out, err = io.StringIO(), io.StringIO()
         code = CRASHED
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -98,7 +119,9 @@ class Terminal:
                 code = main(list(argv))
             except Exception as error:
                 print(f"Traceback: {type(error).__name__}: {error}", file=sys.stderr)
-        return Printed(self.mask(" ".join(argv)), code, self.mask(out.getvalue()), self.mask(err.getvalue()))
+        return Printed(
+            self.mask(" ".join(argv)), code, self.mask(out.getvalue()), self.mask(err.getvalue())
+        )
 
     def mask(self, text: str) -> str:
         for path, name in sorted(self._places.items(), key=lambda item: -len(item[0])):
@@ -109,7 +132,9 @@ class Terminal:
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a JSON value as `path.to.it` and its JSON text; lists of scalars are one leaf."""
+    """Yield the leaves of a JSON value as `path.to.it` and its JSON text; lists of scalars are one
+    leaf.
+    """
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from flatten(inner, f"{path}.{key}" if path else str(key))

@@ -31,15 +31,22 @@ Golden = Callable[[str, Sequence[str]], None]
 
 RECORDED_TRIALS = {
     "bench": resources.ROOT / "benchmarks" / "h200x4_bench_sft_8b.json",
-    "rollout": PACKED / "rollout" / "demo" / "rollout-627f24cb" / "rollout.json",  # its places are placeholders
+    "rollout": PACKED
+    / "rollout"
+    / "demo"
+    / "rollout-627f24cb"
+    / "rollout.json",  # its places are placeholders
     "tune": resources.ROOT / "benchmarks" / "h200x4_tune_dpo_8b.json",
 }
-SHOWN = "dpo_tune_cache"  # the trainer whose flags are recorded in full: required, renamed and not settable ones
+# the trainer whose flags are recorded in full: required, renamed and not settable ones
+SHOWN = "dpo_tune_cache"
 
 
 @without_submodule
 def test_mistakes(terminal: Terminal, golden: Golden) -> None:
-    """The ids, places, values and exit codes of over a hundred bad lines, and of some that are meant to be good."""
+    """The ids, places, values and exit codes of over a hundred bad lines, and of some that are
+    meant to be good.
+    """
     before = sorted(path.relative_to(terminal.folder) for path in terminal.folder.rglob("*"))
     printed = [terminal.run(*line) for line in MISTAKES]
     after = sorted(path.relative_to(terminal.folder) for path in terminal.folder.rglob("*"))
@@ -47,7 +54,10 @@ def test_mistakes(terminal: Terminal, golden: Golden) -> None:
     assert sum(one.code == 2 for one in printed) >= 100, "most of these lines are mistakes"
     assert before == after, "a refused line leaves nothing behind"
     assert [one.line for one in printed if "Traceback" in one.err] == []
-    shown = [replace(one, out="(a plan)") if one.line.startswith("plan ") and one.out else one for one in printed]
+    shown = [
+        replace(one, out="(a plan)") if one.line.startswith("plan ") and one.out else one
+        for one in printed
+    ]
     golden("mistakes", [mask_upstream(line) for one in shown for line in one.answers()])
 
 
@@ -55,7 +65,8 @@ def test_mistakes(terminal: Terminal, golden: Golden) -> None:
 def test_no_cure_of_a_mistake_leads_back(terminal: Terminal) -> None:
     followed, dead = 0, list[tuple[object, ...]]()
     for argv in MISTAKES:
-        with contextlib.suppress(UserError):  # what is no line of overrides: a misspelt verb, a key that stands twice
+        # what is no line of overrides: a misspelt verb, a key that stands twice
+        with contextlib.suppress(UserError):
             line = parse_line(argv, list(VERBS))
             if line.verb in CURED and not line.sweeps and not line.asks_hydra:
                 count, ends = follow_cures(line)
@@ -65,7 +76,8 @@ def test_no_cure_of_a_mistake_leads_back(terminal: Terminal) -> None:
 
 
 def test_flags(terminal: Terminal, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the trainers' source, so without help: one trainer in full, a line with a digest for each of the others.
+    """Without the trainers' source, so without help: one trainer in full, a line with a digest for
+    each of the others.
 
     Lines of upstream's files are masked: the lock has them.
     """
@@ -88,7 +100,9 @@ def test_flags(terminal: Terminal, golden: Golden, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", RECORDED_TRIALS)
 def test_page_of_a_recorded_trial(kind: str, terminal: Terminal, golden: Golden) -> None:
-    """The page of a recorded trial, without scripts and styles, and what its run writes as text and as Markdown."""
+    """The page of a recorded trial, without scripts and styles, and what its run writes as text and
+    as Markdown.
+    """
     folder = terminal.folder / "runs" / "sft" / kind
     folder.mkdir(parents=True)
     shutil.copy(RECORDED_TRIALS[kind], folder / f"{kind}.json")
@@ -96,7 +110,13 @@ def test_page_of_a_recorded_trial(kind: str, terminal: Terminal, golden: Golden)
     assert printed.code == 0, printed.err
     page = (folder / "report.html").read_text(encoding="utf-8")
     document = read_trial(folder)
-    written = [f"== {kind}.txt", *document.text().splitlines(), "", f"== {kind}.md", *document.markdown().splitlines()]
+    written = [
+        f"== {kind}.txt",
+        *document.text().splitlines(),
+        "",
+        f"== {kind}.md",
+        *document.markdown().splitlines(),
+    ]
     shown = [*printed.lines(), *_visible_text(page), "", *written]
     golden(f"trials/{kind}", [terminal.mask(line).rstrip() for line in shown])
 

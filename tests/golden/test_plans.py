@@ -1,7 +1,8 @@
-"""Plans as users see them: what differs between trainers and widths in full, all the others as a verdict.
+"""Plans as users see them: what differs between trainers and widths in full, all the others as a
+verdict.
 
-Each plan and each trainer has a file of its own: a new trainer adds files, and a new default of a stage changes the
-files of that stage and of those that inherit it.
+Each plan and each trainer has a file of its own: a new trainer adds files, and a new default of a
+stage changes the files of that stage and of those that inherit it.
 """
 
 from __future__ import annotations
@@ -38,23 +39,35 @@ WIDTHS: dict[str, dict[str, Any]] = {
 PLANS = (
     # finetune is the trainer that is recorded with every stage of its kind
     ("demo", "finetune", "device=cpu"),  # open-instruct on one CPU, with local data
-    ("demo", "finetune", "processes=2", "parallel=zero3"),  # DeepSpeed on CPUs, and the patch for it
-    ("demo_lora", "finetune", "device=cpu"),  # an adapter, and the patch that open-instruct needs for one
+    # DeepSpeed on CPUs, and the patch for it
+    ("demo", "finetune", "processes=2", "parallel=zero3"),
+    # an adapter, and the patch that open-instruct needs for one
+    ("demo_lora", "finetune", "device=cpu"),
     ("sft", "finetune", "gpus=1"),  # one GPU: parallel=single, and a memory forecast
     ("sft", "finetune", "gpus=8"),  # several GPUs: ZeRO-3
-    ("sft", "finetune", "gpus=2", "recipe.packing=flatten", "recipe.liger=true"),  # packed rows, and Liger's kernels
+    # packed rows, and Liger's kernels
+    ("sft", "finetune", "gpus=2", "recipe.packing=flatten", "recipe.liger=true"),
     ("sft_10pct", "finetune", "gpus=8"),  # a share of the data
     ("sft_25pct", "finetune", "nodes=2", "gpus=8"),  # two nodes: the rendezvous
     ("lora_sft", "finetune", "gpus=2", "parallel=ddp"),  # DDP on GPUs
-    ("sft", "olmo_core_finetune", "nodes=2", "gpus=8", "model=olmo2_1b", "recipe.packing=bins"),  # OLMo-core: torchrun
+    # OLMo-core: torchrun
+    ("sft", "olmo_core_finetune", "nodes=2", "gpus=8", "model=olmo2_1b", "recipe.packing=bins"),
     ("demo", "trl_sft", "device=cpu"),  # TRL: launch's entry, and fp32
-    ("demo", "trl_sft", "nodes=2", "processes=2", "recipe.per_device_batch_size=4"),  # two nodes without GPUs
+    # two nodes without GPUs
+    ("demo", "trl_sft", "nodes=2", "processes=2", "recipe.per_device_batch_size=4"),
     ("sft", "trl_sft", "gpus=8"),  # TRL with ZeRO-3
     ("lora_sft", "trl_sft", "gpus=1"),  # TRL with an adapter, packed rows and a warning about them
-    ("demo_dpo", "dpo_tune_cache", "device=cpu"),  # the reference's cache, and DPO's patches for a CPU
+    # the reference's cache, and DPO's patches for a CPU
+    ("demo_dpo", "dpo_tune_cache", "device=cpu"),
     ("dpo", "dpo_tune_cache", "gpus=8"),  # DPO with ZeRO-3
-    (*("dpo", "dpo_tune_cache", "gpus=8", "parallel=zero3_offload"), "model=llama3_1_70b", "data=tulu3_dpo_70b"),  # CPU
-    ("lora_dpo", "dpo_tune_cache", "gpus=2", "parallel=ddp", "recipe.lora.quantize=nf4"),  # quantised weights
+    # CPU
+    (
+        *("dpo", "dpo_tune_cache", "gpus=8", "parallel=zero3_offload"),
+        "model=llama3_1_70b",
+        "data=tulu3_dpo_70b",
+    ),
+    # quantised weights
+    ("lora_dpo", "dpo_tune_cache", "gpus=2", "parallel=ddp", "recipe.lora.quantize=nf4"),
     ("demo_dpo", "dpo", "device=cpu"),  # OLMo-core on a CPU: nothing is compiled
     ("dpo", "dpo", "gpus=8"),  # OLMo-core's FSDP, for pairs
     ("demo_dpo", "trl_dpo", "processes=2"),  # DDP on CPUs
@@ -70,7 +83,8 @@ PLANS = (
 # as text, what the layout depends on: the plans above have the contents
 TEXTS = (
     ("demo", "finetune", "device=cpu"),  # no memory forecast; a warning below
-    ("sft", "finetune", "nodes=2", "gpus=8"),  # what is unchecked, memory, and shell variables in the command
+    # what is unchecked, memory, and shell variables in the command
+    ("sft", "finetune", "nodes=2", "gpus=8"),
     ("lora_sft", "trl_sft", "gpus=1"),  # adapter, attention, options
 )
 
@@ -86,7 +100,9 @@ def test_plan(line: tuple[str, ...], terminal: Terminal, golden: Golden) -> None
     printed = terminal.run("plan", f"stage={stage}", f"trainer={trainer}", *overrides, "--json")
     assert printed.code == 0, printed.err
     shown = [f"$ launch {printed.line}", *describe_plan(json.loads(printed.out))]
-    golden(f"plans/{_name(line)}", [*shown, *(f"stderr: {line}" for line in printed.err.splitlines())])
+    golden(
+        f"plans/{_name(line)}", [*shown, *(f"stderr: {line}" for line in printed.err.splitlines())]
+    )
 
 
 @without_submodule
@@ -103,7 +119,9 @@ def test_every_stage_is_planned_or_refused(trainer: str, golden: Golden) -> None
     """A line for each stage: accepted, or the ids of its problems, at each width."""
     rows = [f"stage: {', '.join(WIDTHS)}"]
     for stage in STAGES:
-        verdicts = [_verdict(width, f"stage={stage}", f"trainer={trainer}") for width in WIDTHS.values()]
+        verdicts = [
+            _verdict(width, f"stage={stage}", f"trainer={trainer}") for width in WIDTHS.values()
+        ]
         rows.append(f"{stage}: {', '.join(verdicts)}")
     golden(f"verdicts/{trainer}", rows)
 
@@ -112,7 +130,9 @@ def _verdict(width: dict[str, Any], *overrides: str) -> str:
     try:
         planned = PlannedRun(build_plan(composed_at(width, *overrides), fixed_machine()))
     except UserError as error:
-        assert all(len(problem.message.split()) > 3 for problem in error.problems), "each has a sentence"
+        assert all(len(problem.message.split()) > 3 for problem in error.problems), (
+            "each has a sentence"
+        )
         return " and ".join(sorted({problem.id for problem in error.problems}))
     assert planned.as_json()["stage"] == planned.plan.stage
     assert describe(planned, {})[-1].strip()
@@ -120,9 +140,11 @@ def _verdict(width: dict[str, Any], *overrides: str) -> str:
 
 
 def describe_plan(plan: dict[str, Any]) -> Iterator[str]:
-    """Yield a plan's JSON: a line for each flag and each part of the command, and for each other leaf.
+    """Yield a plan's JSON: a line for each flag and each part of the command, and for each other
+    leaf.
 
-    The trainer's own flags are the end of the command: they are compared with `flags`, and not shown twice.
+    The trainer's own flags are the end of the command: they are compared with `flags`, and not
+    shown twice.
     """
     identity, flags, command = plan["identity"], plan.pop("flags"), plan.pop("command")
     options = [position for position, word in enumerate(command) if re.match(r"--\w", word)]
@@ -134,7 +156,11 @@ def describe_plan(plan: dict[str, Any]) -> Iterator[str]:
         lines.append(f"flags.{name} = {json.dumps(flag['value'], ensure_ascii=False)} ({source})")
     starts = [
         0,
-        *(position for position, word in enumerate(command[:end]) if position in options or word == WORKER),
+        *(
+            position
+            for position, word in enumerate(command[:end])
+            if position in options or word == WORKER
+        ),
         end,
     ]
     lines += [f"command: {' '.join(command[start:stop])}" for start, stop in pairwise(starts)]
@@ -143,7 +169,9 @@ def describe_plan(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _mask_keys(line: str, identity: str) -> str:
-    """Replace what follows from the other lines, and the lines of configuration files: the text of a plan has them."""
+    """Replace what follows from the other lines, and the lines of configuration files: the text of
+    a plan has them.
+    """
     line = re.sub(r"(?<=-)[0-9a-f]{16}\b", "{demo_key}", line.replace(identity, "{identity}"))
     line = re.sub(r"(?<=lengths/)[0-9a-f]{8}(?=\.json)", "{lengths_key}", line)
     return re.sub(r"(?<=\.yaml):\d+", "", line)

@@ -1,4 +1,6 @@
-"""What real runs leave in their folders: every file, and its contents without what differs from run to run."""
+"""What real runs leave in their folders: every file, and its contents without what differs from run
+to run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ Golden = Callable[[str, Sequence[str]], None]
 # a short training of each kind, by the name of its run
 RUNS = {
     "full": ("stage=demo", "trainer=trl_sft", "device=cpu", "recipe.max_steps=3", "name=full"),
-    "adapter": ("stage=demo_lora", "trainer=trl_sft", "device=cpu", "recipe.max_steps=3", "name=adapter"),
+    "adapter": (
+        "stage=demo_lora",
+        "trainer=trl_sft",
+        "device=cpu",
+        "recipe.max_steps=3",
+        "name=adapter",
+    ),
 }
 STREAMS = ("events.jsonl", "metrics.jsonl", "attempts.jsonl")
 # contents that are the libraries' own, or the machine's
@@ -39,8 +47,12 @@ _EXACT = re.compile(r"(^|[._])(loss|lr)$")
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_folder(kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, golden: Golden) -> None:
-    """Each starts in a folder of its own: what an earlier run left in the caches would change the record."""
+def test_a_run_folder(
+    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, golden: Golden
+) -> None:
+    """Each starts in a folder of its own: what an earlier run left in the caches would change the
+    record.
+    """
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     home = give_demo(tmp_path_factory, tmp_path)
     done = launch_in(home, *RUNS[kind])
@@ -83,7 +95,9 @@ def _describe_file(path: Path) -> Iterator[str]:
 
 
 def _describe_stream(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each kind of row: how many there are is a matter of the clock, unless it is a step."""
+    """Yield a line for each kind of row: how many there are is a matter of the clock, unless it is
+    a step.
+    """
     shown: set[str] = set()
     for row in rows:
         leaves = ", ".join(f"{key} = {_stable(key, value)}" for key, value in flatten(row))
@@ -93,12 +107,18 @@ def _describe_stream(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _describe_tensors(path: Path) -> Iterator[str]:
-    """Yield name, type and shape of each tensor (the file's header: its length as 8 bytes, then JSON)."""
+    """Yield name, type and shape of each tensor (the file's header: its length as 8 bytes, then
+    JSON).
+    """
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(size))
     for name, tensor in sorted(header.items()):
-        yield f"{name} {tensor}" if name == "__metadata__" else f"{name} {tensor['dtype']} {tensor['shape']}"
+        yield (
+            f"{name} {tensor}"
+            if name == "__metadata__"
+            else f"{name} {tensor['dtype']} {tensor['shape']}"
+        )
 
 
 def _stable(key: str, value: str) -> str:
@@ -106,7 +126,8 @@ def _stable(key: str, value: str) -> str:
     if _EXACT.search(key) and re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value):
         return f"{float(value):.2g}"
     if value.startswith('["'):
-        return json.dumps(sorted(json.loads(value))) if key.endswith("_modules") else value  # a set, written as a list
+        # a set, written as a list
+        return json.dumps(sorted(json.loads(value))) if key.endswith("_modules") else value
     if _MEASURED.search(key) and value != "null":
         return "{measured}"
     if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", value) and len(value) > 8:
@@ -115,14 +136,23 @@ def _stable(key: str, value: str) -> str:
 
 
 def _mask(line: str, home: Path) -> str:
-    places = {str(home): "{cwd}", str(resources.ROOT): "{project}", sys.executable: "{python}", sys.prefix: "{venv}"}
+    places = {
+        str(home): "{cwd}",
+        str(resources.ROOT): "{project}",
+        sys.executable: "{python}",
+        sys.prefix: "{venv}",
+    }
     for place, name in sorted(places.items(), key=lambda item: -len(item[0])):
         line = line.replace(place, name)
-    line = re.sub(r"/tmp/warm-\w+/\w+/bin/python", "{python}", line)  # the tests' own, with the imports done
+    # the tests' own, with the imports done
+    line = re.sub(r"/tmp/warm-\w+/\w+/bin/python", "{python}", line)
     line = re.sub(r"lengths/[0-9a-f]{8}\b", "lengths/{key}", line)
-    line = re.sub(r"^(model\.(?:base_)?files\.\S+|files\.model\.safetensors) = .*", r"\1 = {digest}", line)
+    line = re.sub(
+        r"^(model\.(?:base_)?files\.\S+|files\.model\.safetensors) = .*", r"\1 = {digest}", line
+    )
     line = re.sub(r'\b(found|value) = "\d+\.\d+"', r'\1 = "{number}"', line)
     line = re.sub(r"\b[\d.]+ times the largest before it", "# times the largest before it", line)
     line = re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:.]+Z?", "{time}", line)
     line = re.sub(r"\b\d+(\.\d+)? (seconds|s|MiB|GiB|MB|GB|tokens/s)\b", r"# \2", line)
-    return re.sub(r"(\w+/[\w/]+\.py):\d+ \((\w+) [\d.]+\)", r"\1 (\2)", line)  # where a library has a line
+    # where a library has a line
+    return re.sub(r"(\w+/[\w/]+\.py):\d+ \((\w+) [\d.]+\)", r"\1 (\2)", line)

@@ -40,7 +40,10 @@ def test_an_interpreter_is_asked_once(tmp_path: Path) -> None:
 
 def test_the_inventory_is_the_interpreters_own() -> None:
     installed = inventory(sys.executable)
-    assert installed.python == ".".join(map(str, sys.version_info[:3])) and "psutil" in installed.packages
+    assert (
+        installed.python == ".".join(map(str, sys.version_info[:3]))
+        and "psutil" in installed.packages
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,10 @@ def test_a_wrong_interpreter_is_explained(tmp_path: Path, monkeypatch: pytest.Mo
     environment = tmp_path / "venv"
     (environment / "bin").mkdir(parents=True)
     python = install_python(environment / "bin", f'exec {sys.executable} "$@"')
-    assert check_interpreter(python, trainer_python(python)) is None and check_interpreter(None, "/x") is None
+    assert (
+        check_interpreter(python, trainer_python(python)) is None
+        and check_interpreter(None, "/x") is None
+    )
     assert f"'{python}'" in problem(str(environment))
     assert f"'{python}'" in problem(str(environment / "bin" / "pyton"))
     monkeypatch.setenv("PATH", str(environment / "bin"))
@@ -103,7 +109,9 @@ def test_a_silent_interpreter_is_explained_and_asked_once(
 
 
 def test_a_worker_answers_lines_and_its_failure_has_a_reason(tmp_path: Path) -> None:
-    python = install_python(tmp_path, 'read line; echo "$line $TOKENIZERS_PARALLELISM $2 $3 $4"; echo lost >&2; exit 3')
+    python = install_python(
+        tmp_path, 'read line; echo "$line $TOKENIZERS_PARALLELISM $2 $3 $4"; echo lost >&2; exit 3'
+    )
     request = ModelRequest("/model", quantized=False)
     with open_worker(python, "generating", request) as worker:
         worker.requests.write("hello\n")

@@ -17,11 +17,17 @@ from tests.integration.demo_kit import give_demo, make_once
 from tests.paths import ROOT
 
 
-def launch_in(home: Path, *argv: str, python: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of `launch` in a folder; `python`: the interpreter, that with warm ranks for None."""
+def launch_in(
+    home: Path, *argv: str, python: str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line of `launch` in a folder; `python`: the interpreter, that with warm ranks
+    for None.
+    """
     command = [python or warm.python(), "-m", "launch", *argv]
     environ = {**os.environ, **environ}
-    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
@@ -37,12 +43,18 @@ def finish(home: Path, *words: str, python: str | None = None) -> tuple[int, str
     return code, (home / "launch.log").read_text()
 
 
-def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str, python: str | None = None) -> int:
-    """Start a run, send its launcher a signal once the condition holds, and return its exit code."""
+def stop_once(
+    home: Path, condition: Callable[[], bool], number: int, *words: str, python: str | None = None
+) -> int:
+    """Start a run, send its launcher a signal once the condition holds, and return its exit
+    code.
+    """
     running = start(home, *words, python=python)
     deadline = time.monotonic() + 300
     while not condition():
-        assert running.poll() is None and time.monotonic() < deadline, (home / "launch.log").read_text()
+        assert running.poll() is None and time.monotonic() < deadline, (
+            home / "launch.log"
+        ).read_text()
         time.sleep(0.01)
     os.kill(running.pid, number)
     return running.wait(timeout=300)
@@ -50,7 +62,11 @@ def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: st
 
 def records(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a JSON Lines file; none if it is not there."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.is_file()
+        else []
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +99,13 @@ def trained_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def train(home: Path) -> None:
         give_demo(tmp_path_factory, home)
-        argv = ("stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20")
+        argv = (
+            "stage=demo",
+            "trainer=trl_sft",
+            "name=sft",
+            "recipe.max_steps=25",
+            "recipe.checkpoint_steps=20",
+        )
         done = launch_in(home, *argv)
         assert done.returncode == 0, done.stdout + done.stderr
 

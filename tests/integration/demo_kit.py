@@ -1,4 +1,6 @@
-"""The demo's data and model, built once for all files and workers of a test session, and folders that have a copy."""
+"""The demo's data and model, built once for all files and workers of a test session, and folders
+that have a copy.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FEW = 12
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that `make` fills in the first worker that asks for `name`; the others wait for it."""
+    """Return a folder that `make` fills in the first worker that asks for `name`; the others wait
+    for it.
+    """
     base = factory.getbasetemp()
     session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = session / name
@@ -42,9 +46,13 @@ def give_demo(factory: pytest.TempPathFactory, home: Path) -> Path:
 
 
 def write_few_questions(cache: Path, folder: Path) -> Path:
-    """Write a task of the demo's first FEW questions into a folder: how likely are their answers? Return the folder."""
+    """Write a task of the demo's first FEW questions into a folder: how likely are their answers?
+    Return the folder.
+    """
     suite = ensure_demo_suite(cache)
-    rows = [json.loads(row) for row in (suite / ROWS).read_text(encoding="utf-8").splitlines()[:FEW]]
+    rows = [
+        json.loads(row) for row in (suite / ROWS).read_text(encoding="utf-8").splitlines()[:FEW]
+    ]
     turns = [[message["content"] for message in row["messages"]] for row in rows]
     docs = [{"prompt": question, "answer": answer, "text": answer} for question, answer in turns]
     write_task(folder, "likelihood", LOSS, docs)

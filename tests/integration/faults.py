@@ -1,5 +1,5 @@
-"""Runs a small trainer with a fault under the real supervisor and the real worker, and holds faults.md
-to it.
+"""Runs a small trainer with a fault under the real supervisor and the real worker, and holds
+faults.md to it.
 
 With LAUNCH_UPDATE_FAULTS set, the measured times are written into the table.
 """
@@ -31,7 +31,9 @@ from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
 PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
-_PATIENCE = 300.0  # seconds that a machine which others load may take; the trainers here wait for 600
+_PATIENCE = (
+    300.0  # seconds that a machine which others load may take; the trainers here wait for 600
+)
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 PRELUDE = """
@@ -54,7 +56,9 @@ def group(seconds):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. `sees`: what the terminal shows, `...` for what differs; `seconds`: from fault to the end."""
+    """A row of the table. `sees`: what the terminal shows, `...` for what differs; `seconds`: from
+    fault to the end.
+    """
 
     fault: str
     sees: str
@@ -83,7 +87,9 @@ def run(
     watch_config: WatchConfig | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Fault:
-    """Runs `body`, which calls fault() where the fault happens, under the worker in `home`, and holds `row` to it."""
+    """Runs `body`, which calls fault() where the fault happens, under the worker in `home`, and
+    holds `row` to it.
+    """
     script = home / "trainer.py"
     script.write_text(PRELUDE + before_body + textwrap.dedent(body), encoding="utf-8")
     worker = (str(resources.WORKER), "--script", str(script), "--")
@@ -95,7 +101,9 @@ def run(
         argv=(sys.executable, *(TWO_RANKS if ranks == 2 else ()), *worker),
         reader="trl",
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
-        watch_config=replace(watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))),
+        watch_config=replace(
+            watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))
+        ),
     )
     with contextlib.chdir(home):
         outcome = supervise(execution, folder, PlainDisplay(shown))
@@ -113,12 +121,16 @@ def rows() -> dict[str, Row]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and re.fullmatch(r"\d+(\.\d+)?", cells[4]):
             sees = cells[1].strip("`")
-            found[cells[0]] = Row(cells[0], sees, cells[2].strip("`"), int(cells[3]), float(cells[4]))
+            found[cells[0]] = Row(
+                cells[0], sees, cells[2].strip("`"), int(cells[3]), float(cells[4])
+            )
     return found
 
 
 def check(name: str, shown: str, exit_code: int, seconds: float) -> None:
-    """Hold the row `name` to what happened: the exit code, the text, and that it was not the trainer's own end."""
+    """Hold the row `name` to what happened: the exit code, the text, and that it was not the
+    trainer's own end.
+    """
     row = rows()[name]
     assert exit_code == row.exit_code, shown
     pattern = ".*?".join(re.escape(part) for part in row.sees.split("..."))
@@ -128,7 +140,9 @@ def check(name: str, shown: str, exit_code: int, seconds: float) -> None:
     if os.environ.get("LAUNCH_UPDATE_FAULTS"):
         _write(row, seconds)
     else:
-        assert seconds <= row.seconds + _PATIENCE, f"it took {seconds:.1f} s, and the table says {row.seconds}"
+        assert seconds <= row.seconds + _PATIENCE, (
+            f"it took {seconds:.1f} s, and the table says {row.seconds}"
+        )
 
 
 def _write(row: Row, seconds: float) -> None:

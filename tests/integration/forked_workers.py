@@ -1,9 +1,11 @@
-"""Runs worker commands in children of one process that has imported the trainers' libraries, which takes most of a run.
+"""Runs worker commands in children of one process that has imported the trainers' libraries, which
+takes most of a run.
 
     python forked_workers.py JOBS.json
 
-Each job is `argv` (the worker's file and its arguments), `env`, `cwd`, `log`, and for a training job `batches`: the
-file that the first batches, of at least `rows` samples, are written to; the job ends there.
+Each job is `argv` (the worker's file and its arguments), `env`, `cwd`, `log`, and for a training
+job `batches`: the file that the first batches, of at least `rows` samples, are written to; the job
+ends there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from typing import Any
 
 
 def import_libraries() -> None:
-    for name in ("torch", "accelerate", "datasets", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer"):
+    for name in (
+        "torch",
+        "accelerate",
+        "datasets",
+        "trl.trainer.sft_trainer",
+        "trl.trainer.dpo_trainer",
+    ):
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
         for name in ("deepspeed", "open_instruct.dpo_utils", "open_instruct.model_utils"):
@@ -55,7 +63,13 @@ def record_batches(path: str, rows: int) -> None:
             batch = original(self, features, *arguments, **options)
             depth[0] -= 1
             if depth[0] == 0:
-                batches.append({name: value.tolist() for name, value in batch.items() if hasattr(value, "tolist")})
+                batches.append(
+                    {
+                        name: value.tolist()
+                        for name, value in batch.items()
+                        if hasattr(value, "tolist")
+                    }
+                )
                 seen[0] += len(features)
                 if seen[0] >= rows:
                     Path(path).write_text(json.dumps(batches), encoding="utf-8")
@@ -71,7 +85,9 @@ def record_batches(path: str, rows: int) -> None:
 
 
 def record_packed_rows(path: str) -> None:
-    """Write all rows of an epoch as OLMo-core's data loader reads them, when it reads the first, and end."""
+    """Write all rows of an epoch as OLMo-core's data loader reads them, when it reads the first,
+    and end.
+    """
     from olmo_core.data import NumpyPackedFSLDataset
 
     read = NumpyPackedFSLDataset.__getitem__

@@ -1,4 +1,6 @@
-"""A Hugging Face hub on this machine: what huggingface_hub asks of one for a push, and what it was given."""
+"""A Hugging Face hub on this machine: what huggingface_hub asks of one for a push, and what it was
+given.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 TOKEN = "hf_" + "WritesOnThisMachineAlone"
-ACCOUNT = {"type": "user", "name": "ann", "orgs": [{"name": "lab"}], "auth": {"accessToken": {"role": "write"}}}
+ACCOUNT = {
+    "type": "user",
+    "name": "ann",
+    "orgs": [{"name": "lab"}],
+    "auth": {"accessToken": {"role": "write"}},
+}
 _COMMIT = "0" * 40
 _MODEL = re.compile(
     r"/api/models/(?P<name>[\w.-]+/[\w.-]+?)(/(?P<verb>branch|preupload|commit|revision)/(?P<revision>.+))?"
@@ -22,7 +29,9 @@ _MODEL = re.compile(
 
 @dataclass
 class Hub:
-    """`private`: of the repositories that were made; `files`: what was committed, by repository and branch."""
+    """`private`: of the repositories that were made; `files`: what was committed, by repository and
+    branch.
+    """
 
     address: str = ""
     private: dict[str, bool] = field(default_factory=dict)
@@ -44,7 +53,13 @@ def running() -> Iterator[Hub]:
                 self._answer(200, ACCOUNT)
             elif (asked := _MODEL.fullmatch(self.path)) and asked["name"] in hub.private:
                 self._answer(
-                    200, {"id": asked["name"], "sha": _COMMIT, "private": hub.private[asked["name"]], "siblings": []}
+                    200,
+                    {
+                        "id": asked["name"],
+                        "sha": _COMMIT,
+                        "private": hub.private[asked["name"]],
+                        "siblings": [],
+                    },
                 )
             else:
                 self._answer(404, {"error": "Repository not found"}, "RepoNotFound")
@@ -53,14 +68,19 @@ def running() -> Iterator[Hub]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}" and self.path != "/api/validate-yaml":
+            if (
+                self.headers.get("Authorization") != f"Bearer {TOKEN}"
+                and self.path != "/api/validate-yaml"
+            ):
                 self._answer(401, {"error": "Unauthorized"})
             elif self.path == "/api/validate-yaml":
                 self._answer(200, {"errors": [], "warnings": []})
             elif self.path == "/api/repos/create":
                 asked = json.loads(body)
                 name = f"{asked.get('organization') or ACCOUNT['name']}/{asked['name']}"
-                hub.private[name] = asked.get("visibility") == "private" or bool(asked.get("private"))
+                hub.private[name] = asked.get("visibility") == "private" or bool(
+                    asked.get("private")
+                )
                 self._answer(200, {"url": f"{hub.address}/{name}", "id": name})
             elif found := _MODEL.fullmatch(self.path):
                 self._of_a_model(found["name"], str(found["verb"]), str(found["revision"]), body)
@@ -69,8 +89,13 @@ def running() -> Iterator[Hub]:
 
         def _of_a_model(self, name: str, verb: str, revision: str, body: bytes) -> None:
             if verb == "preupload":  # none of its files is large, whatever its size
-                files = [{"path": one["path"], "uploadMode": "regular"} for one in json.loads(body)["files"]]
-                self._answer(200, {"files": [{**one, "shouldIgnore": False, "oid": None} for one in files]})
+                files = [
+                    {"path": one["path"], "uploadMode": "regular"}
+                    for one in json.loads(body)["files"]
+                ]
+                self._answer(
+                    200, {"files": [{**one, "shouldIgnore": False, "oid": None} for one in files]}
+                )
             elif verb == "commit":
                 held = hub.files.setdefault((name, revision), {})
                 for line in body.splitlines():

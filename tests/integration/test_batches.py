@@ -1,4 +1,6 @@
-"""Balanced batches and token weighting in the real finetune.py: the same samples in each step, and the same loss."""
+"""Balanced batches and token weighting in the real finetune.py: the same samples in each step, and
+the same loss.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ TELL = """            _ids, _mask, _at = batch["input_ids"], batch.get("attentio
 
 @dataclass(frozen=True)
 class Trained:
-    """`documents`: the samples of each step over all ranks, sorted; `metrics`: what the trainer logged of each."""
+    """`documents`: the samples of each step over all ranks, sorted; `metrics`: what the trainer
+    logged of each.
+    """
 
     finished: ranks.Finished
     documents: list[list[list[int]]]
@@ -45,7 +49,11 @@ class Trained:
         return [float(step[name]) for step in self.metrics]
 
     def proven(self, rank: int = 0) -> dict[str, Any]:
-        return {e["what"]: e["value"] for e in self.finished.of_kind("evidence", rank) if e.get("verdict") == "proven"}
+        return {
+            e["what"]: e["value"]
+            for e in self.finished.of_kind("evidence", rank)
+            if e.get("verdict") == "proven"
+        }
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +72,16 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Chats whose answers differ much in length."""
     draw = random.Random(1)
     answers = [
-        " ".join(str(draw.randrange(100)) for _ in range(max(1, int(draw.lognormvariate(2.2, 1))))) for _ in range(70)
+        " ".join(str(draw.randrange(100)) for _ in range(max(1, int(draw.lognormvariate(2.2, 1)))))
+        for _ in range(70)
     ]
     rows = [
-        {"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": answer}]}
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {i}?"},
+                {"role": "assistant", "content": answer},
+            ]
+        }
         for i, answer in enumerate(answers)
     ]
     path = tmp_path_factory.mktemp("chats") / "train.jsonl"
@@ -84,8 +98,12 @@ class Setting:
     weighted: bool
 
 
-def train(folder: Path, programs: tuple[Path, Path], tiny: TinyStage, chats: Path, this: Setting) -> Trained:
-    """Trains STEPS steps; `programs`: the script that is run and the checkout that it imports from."""
+def train(
+    folder: Path, programs: tuple[Path, Path], tiny: TinyStage, chats: Path, this: Setting
+) -> Trained:
+    """Trains STEPS steps; `programs`: the script that is run and the checkout that it imports
+    from.
+    """
     folder.mkdir()
     asked = {
         "loss_averaging": "tokens" if this.weighted else "micro_batch_means",
@@ -147,7 +165,9 @@ def train(folder: Path, programs: tuple[Path, Path], tiny: TinyStage, chats: Pat
             if line.startswith("DOCUMENTS "):
                 step, found = json.loads(line.removeprefix("DOCUMENTS "))
                 documents[step] += found
-    logged = [line for line in finished.output[0].splitlines() if line.startswith("metrics_to_log=")]
+    logged = [
+        line for line in finished.output[0].splitlines() if line.startswith("metrics_to_log=")
+    ]
     trained = Trained(
         finished,
         [sorted(documents[step]) for step in range(STEPS)],
@@ -165,23 +185,35 @@ def test_the_same_samples_and_the_same_loss_however_they_are_dealt(
     def trained(name: str, this: Setting) -> Trained:
         return train(tmp_path / name, (script, open_instruct), tiny, chats, this)
 
-    plain = trained("plain", Setting(world=1, per_device=1, flat=False, balanced=False, weighted=True))
-    dealt = trained("dealt", Setting(world=2, per_device=2, flat=True, balanced=True, weighted=True))
-    means = trained("means", Setting(world=1, per_device=4, flat=False, balanced=True, weighted=False))
+    plain = trained(
+        "plain", Setting(world=1, per_device=1, flat=False, balanced=False, weighted=True)
+    )
+    dealt = trained(
+        "dealt", Setting(world=2, per_device=2, flat=True, balanced=True, weighted=True)
+    )
+    means = trained(
+        "means", Setting(world=1, per_device=4, flat=False, balanced=True, weighted=False)
+    )
     assert dealt.documents == plain.documents
     assert means.documents == plain.documents
     assert plain.documents[0] != plain.documents[1]
 
-    # bf16 has 8 bits: the losses are those of the same mean, the norms are equal to the last bit or nearly
+    # bf16 has 8 bits: the losses are those of the same mean, the norms are equal to the last bit or
+    # nearly
     assert dealt.values("train_loss") == pytest.approx(plain.values("train_loss"), rel=2e-4)
     assert dealt.values("grad_norm") == pytest.approx(plain.values("grad_norm"), rel=0.01)
-    off = [abs(a / b - 1) for a, b in zip(means.values("grad_norm"), plain.values("grad_norm"), strict=True)]
+    off = [
+        abs(a / b - 1)
+        for a, b in zip(means.values("grad_norm"), plain.values("grad_norm"), strict=True)
+    ]
     assert max(off) > 0.05  # means of micro-batch means are another loss
 
     imbalance = dealt.values("imbalance")
     assert all(a <= b for a, b in zip(imbalance, dealt.values("imbalance_upstream"), strict=True))
     assert imbalance != dealt.values("imbalance_upstream")
-    [first, *_] = [event for event in dealt.finished.of_kind("evidence") if event["what"] == "balance"]
+    [first, *_] = [
+        event for event in dealt.finished.of_kind("evidence") if event["what"] == "balance"
+    ]
     assert first["value"].startswith(f"{imbalance[0]:.3f}, upstream's order ")
     assert dealt.finished.of_kind("warning") == []
 

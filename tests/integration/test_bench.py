@@ -42,7 +42,8 @@ def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPa
     assert cut["verdict"] is None and "3 of 4 runs are missing" in output
     folder = Path(cut["runs"][0]["folder"]).parent
     assert "no pair of runs is complete" in read_report(folder).text
-    assert not list(folder.glob("*/report.html"))  # the curves of its short runs are in its own page
+    # the curves of its short runs are in its own page
+    assert not list(folder.glob("*/report.html"))
 
     record, output = bench(*COMMON, *SETTINGS, cwd=tmp_path, code=0)
     assert [(run["label"], run["reused"]) for run in record["runs"]] == [
@@ -80,14 +81,36 @@ def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPa
 
 
 def test_what_cannot_work_is_reported_before_anything_runs(tmp_path: Path) -> None:
-    words = ("stage=demo", "trainer=trl_sft", "device=cpu", "--", "recipe.seed=1", "--", "recipe.seed=2")
+    words = (
+        "stage=demo",
+        "trainer=trl_sft",
+        "device=cpu",
+        "--",
+        "recipe.seed=1",
+        "--",
+        "recipe.seed=2",
+    )
     command = [sys.executable, "-m", "launch", "bench", *words]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "recipe.seed is 1 in A and 2 in B" in ran.stderr and "[bench_data]" in ran.stderr
-    on_gpus = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "--", "gpus=1", "--", "gpus=2")
+    on_gpus = (
+        "stage=sft",
+        "trainer=trl_sft",
+        "data.mix=[{name: some/data}]",
+        "--",
+        "gpus=1",
+        "--",
+        "gpus=2",
+    )
     command = [sys.executable, "-m", "launch", "bench", *on_gpus]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and "has no GPU" in ran.stderr and ran.stderr.count("[too_few_gpus]") == 2
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert (
+        ran.returncode == 2
+        and "has no GPU" in ran.stderr
+        and ran.stderr.count("[too_few_gpus]") == 2
+    )
     assert not list(tmp_path.rglob("bench.json"))

@@ -1,4 +1,6 @@
-"""The tokenised cache with the real trainer: built ahead, hit, never stale, never half-written, never elsewhere."""
+"""The tokenised cache with the real trainer: built ahead, hit, never stale, never half-written,
+never elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("caches")
 
 
-def launch(home: Path, tiny: TinyStage, data: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    shape = ("processes=1", "recipe.max_seq_length=256", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]")
+def launch(
+    home: Path, tiny: TinyStage, data: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
+    shape = (
+        "processes=1",
+        "recipe.max_seq_length=256",
+        f"model.path={tiny.model}",
+        f"data.mix=[{{name: {data}}}]",
+    )
     said = ("run", "stage=demo", *shape, *words)
     return subprocess.run(
         [warm.python(), "-m", "launch", *said],
@@ -68,13 +77,21 @@ def test_the_tokenised_cache(home: Path, tiny: TinyStage, open_instruct: Path) -
 
     ran = launch(home, tiny, data, "name=one", "recipe.max_steps=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    events = [json.loads(line) for line in (home / "runs" / "demo" / "one" / "events.jsonl").read_text().splitlines()]
-    [hit] = [event for event in events if event.get("what") == "dataset_cache" and event["kind"] == "evidence"][:1]
+    events = [
+        json.loads(line)
+        for line in (home / "runs" / "demo" / "one" / "events.jsonl").read_text().splitlines()
+    ]
+    [hit] = [
+        event
+        for event in events
+        if event.get("what") == "dataset_cache" and event["kind"] == "evidence"
+    ][:1]
     assert (hit["value"], hit["path"]) == ("hit", str(first))
 
     before = data.stat()
     data.write_text(data.read_text().replace("plus", "PLUS"))
-    assert data.stat().st_size == before.st_size  # upstream's key has the path and the number of rows
+    # upstream's key has the path and the number of rows
+    assert data.stat().st_size == before.st_size
     second, how = told(launch(home, tiny, data, "cache_only=true"))
     assert how == "built"
     assert second != first
@@ -88,6 +105,8 @@ def test_the_tokenised_cache(home: Path, tiny: TinyStage, open_instruct: Path) -
 
 
 def test_trl_says_that_it_has_none(home: Path, tiny: TinyStage) -> None:
-    ran = launch(home, tiny, tiny.chats, "trainer=trl_sft", "cache_only=true", "recipe.chat_template=tulu")
+    ran = launch(
+        home, tiny, tiny.chats, "trainer=trl_sft", "cache_only=true", "recipe.chat_template=tulu"
+    )
     assert ran.returncode == 2
     assert "[no_cache_pass]" in ran.stderr

@@ -1,4 +1,5 @@
-"""The demo stages as a user runs them: every trainer on one CPU process, and on two in DDP, under ZeRO-3, or both.
+"""The demo stages as a user runs them: every trainer on one CPU process, and on two in DDP, under
+ZeRO-3, or both.
 
 The runs on one process are tracked by W&B, offline, through the trainer's own code.
 """
@@ -16,11 +17,19 @@ from tests.integration.conftest import launch_in, records
 from tests.integration.reports import read_report
 
 STEPS = 3
-TRAINERS = {"finetune": "demo", "dpo_tune_cache": "demo_dpo", "trl_sft": "demo", "trl_dpo": "demo_dpo"}
+TRAINERS = {
+    "finetune": "demo",
+    "dpo_tune_cache": "demo_dpo",
+    "trl_sft": "demo",
+    "trl_dpo": "demo_dpo",
+}
 WIDTHS = {
     "one": (["processes=1"], {"distributed": "NO", "world_size": "1"}),
     "two": (["processes=2"], {"distributed": "MULTI_CPU", "world_size": "2"}),
-    "zero3": (["processes=2", "parallel=zero3"], {"distributed": "DEEPSPEED", "world_size": "2", "zero_stage": "3"}),
+    "zero3": (
+        ["processes=2", "parallel=zero3"],
+        {"distributed": "DEEPSPEED", "world_size": "2", "zero_stage": "3"},
+    ),
 }
 RUNS = [
     *(("finetune", width) for width in WIDTHS),
@@ -41,7 +50,9 @@ FIRST_LOSS: dict[str, dict[str, float]] = {}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that every run of this module is started in: the demo's model and data are made once."""
+    """The folder that every run of this module is started in: the demo's model and data are made
+    once.
+    """
     return tmp_path_factory.mktemp("demo")
 
 
@@ -58,8 +69,16 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
     ran = launch_in(
         home,
         "run",
-        *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
-        python=sys.executable if name == "finetune-one" else None,  # and test_own_data.py starts trl_sft in it
+        *(
+            f"stage={stage}",
+            f"trainer={trainer}",
+            f"name={name}",
+            f"recipe.max_steps={STEPS}",
+            *words,
+        ),
+        python=sys.executable
+        if name == "finetune-one"
+        else None,  # and test_own_data.py starts trl_sft in it
         HF_TOKEN=TOKEN,
         WANDB_MODE="disabled",
     )
@@ -79,7 +98,9 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
 
     items = json.loads((folder / "evidence.json").read_text())["items"]
     assert {item["verdict"] for item in items} == {"proven", None}
-    assert {"dtype", "packing", "clip", "gradient_checkpointing"} <= {i["what"] for i in items if i["verdict"]}
+    assert {"dtype", "packing", "clip", "gradient_checkpointing"} <= {
+        i["what"] for i in items if i["verdict"]
+    }
 
     plan = json.loads((folder / "plan.json").read_text())
     applied = {event["id"] for event in events if event["kind"] == "patch" and event["applied"]}
@@ -102,7 +123,9 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_first_loss_is_the_same_at_every_width(trainer: str) -> None:
-    """Same global batch, same model, same data: the loss of the first step does not depend on how it is split."""
+    """Same global batch, same model, same data: the loss of the first step does not depend on how
+    it is split.
+    """
     losses = FIRST_LOSS.get(trainer, {})
     if len(losses) < sum(name == trainer for name, _ in RUNS):
         pytest.skip("the runs above did not all run")
@@ -116,7 +139,14 @@ def test_a_finished_run_says_so_and_starts_nothing(home: Path) -> None:
     if not (folder / "DONE").is_file():
         pytest.skip("the run above did not run")
     before = (folder / "metrics.jsonl").stat().st_mtime_ns
-    words = ["run", "stage=demo_dpo", "trainer=trl_dpo", "name=trl_dpo-one", f"recipe.max_steps={STEPS}", "processes=1"]
+    words = [
+        "run",
+        "stage=demo_dpo",
+        "trainer=trl_dpo",
+        "name=trl_dpo-one",
+        f"recipe.max_steps={STEPS}",
+        "processes=1",
+    ]
     again = launch_in(home, *words)
     assert again.returncode == 0
     assert "already done" in again.stdout

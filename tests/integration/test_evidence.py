@@ -10,7 +10,14 @@ import pytest
 from tests.integration import warm
 from tests.integration.conftest import launch_in, records
 from tests.integration.demo_kit import give_demo
-from tests.integration.test_worker_training import HOLDS, LAUNCH, PATCHES, TRL_HOLDS, train, trainer_arguments
+from tests.integration.test_worker_training import (
+    HOLDS,
+    LAUNCH,
+    PATCHES,
+    TRL_HOLDS,
+    train,
+    trainer_arguments,
+)
 from tests.integration.tiny_stage import TinyStage
 from tests.paths import ROOT
 from tests.worker import ranks
@@ -34,10 +41,16 @@ def run_alone(
     )
 
 
-def test_what_a_doctored_trainer_leaves_out_is_refuted(tmp_path: Path, tiny: TinyStage, open_instruct: Path) -> None:
-    """A finetune.py that takes --use_liger_kernel and --packing and does neither; its log looks as ever."""
+def test_what_a_doctored_trainer_leaves_out_is_refuted(
+    tmp_path: Path, tiny: TinyStage, open_instruct: Path
+) -> None:
+    """A finetune.py that takes --use_liger_kernel and --packing and does neither; its log looks as
+    ever.
+    """
     text = (open_instruct / "open_instruct" / "finetune.py").read_text(encoding="utf-8")
-    doctored = text.replace("elif args.use_liger_kernel:", "elif args.use_liger_kernel and not logger:")
+    doctored = text.replace(
+        "elif args.use_liger_kernel:", "elif args.use_liger_kernel and not logger:"
+    )
     doctored = doctored.replace("    if args.packing:\n", "    if args.packing and not logger:\n")
     assert doctored.count("and not logger:") == 2
     script = tmp_path / "open_instruct" / "finetune.py"
@@ -48,28 +61,42 @@ def test_what_a_doctored_trainer_leaves_out_is_refuted(tmp_path: Path, tiny: Tin
     asked = {**HOLDS, "packing": "flatten", "liger": SFT}
     expect = [word for key, value in asked.items() for word in ("--expect", f"{key}={value}")]
     flags = ["--use_liger_kernel", "true", "--packing", "true"]
-    run = run_alone(tmp_path, [*expect, *arguments, *flags], "finetune", {"PYTHONPATH": str(open_instruct)})
+    run = run_alone(
+        tmp_path, [*expect, *arguments, *flags], "finetune", {"PYTHONPATH": str(open_instruct)}
+    )
     assert run.code != 0
     [error] = run.of_kind("error")
     assert (error["type"], error["ids"]) == ("Unmet", ["refuted_liger", "refuted_packing"])
     sentences = error["message"].split("; ")
-    assert sentences[0].startswith(f"requested liger={SFT}, but the trainer has none (rms_norm is in 0 of 5 places")
-    assert "requested packing=flatten, but the trainer has none (first micro batch: 4 rows of" in error["message"]
+    assert sentences[0].startswith(
+        f"requested liger={SFT}, but the trainer has none (rms_norm is in 0 of 5 places"
+    )
+    assert (
+        "requested packing=flatten, but the trainer has none (first micro batch: 4 rows of"
+        in error["message"]
+    )
     assert error["message"].endswith("allow=[refuted_liger,refuted_packing] runs it anyway")
     assert "Step: 1" not in run.output[0]
     assert f"launch: {error['message']}" in run.output[0].splitlines()
 
 
 @pytest.mark.parametrize("allow", [False, True])
-def test_another_clipping_than_asked_stops_before_the_first_step(allow: bool, tmp_path: Path, tiny: TinyStage) -> None:
+def test_another_clipping_than_asked_stops_before_the_first_step(
+    allow: bool, tmp_path: Path, tiny: TinyStage
+) -> None:
     words = ["--expect", "clip=0.5", *(["--allow", "refuted_clip"] if allow else [])]
     run = run_alone(tmp_path, [*words, *trainer_arguments("trl_sft", tiny, None)], "trl_sft")
     [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
     assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
-    sentence = "requested clip=0.5, but the trainer has 1.0 (the trainer's own call before its first optimizer step)"
+    sentence = (
+        "requested clip=0.5, but the trainer has 1.0 (the trainer's own call before its "
+        "first optimizer step)"
+    )
     if allow:
         assert run.code == 0, run.describe()
-        assert [event["message"] for event in run.of_kind("warning")] == [f"{sentence} [refuted_clip], allowed"]
+        assert [event["message"] for event in run.of_kind("warning")] == [
+            f"{sentence} [refuted_clip], allowed"
+        ]
         assert run.of_kind("step")
     else:
         assert run.code != 0
@@ -80,7 +107,15 @@ def test_another_clipping_than_asked_stops_before_the_first_step(allow: bool, tm
 
 def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
     flags = ("--packing", "true", "--packing_strategy", "bfd", "--max_length", "256")
-    run = train(tmp_path, "trl_sft", "zero3", tiny, None, flags=flags, asked={**TRL_HOLDS, "packing": "bins"})
+    run = train(
+        tmp_path,
+        "trl_sft",
+        "zero3",
+        tiny,
+        None,
+        flags=flags,
+        asked={**TRL_HOLDS, "packing": "bins"},
+    )
     for rank in (0, 1):
         found = {event["what"]: event for event in run.finished.of_kind("evidence", rank)}
         assert found["isolation"]["value"] == "no attention across documents"
@@ -88,17 +123,29 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
         assert found["master_dtype"]["value"] == "fp32"
 
 
-def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A trainer file of the user's own, which believes TRL's word: TRL 1.16 takes `padding_free` for DPO and pads."""
+def test_a_run_that_is_not_what_was_asked_exits_3(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A trainer file of the user's own, which believes TRL's word: TRL 1.16 takes `padding_free`
+    for DPO and pads.
+    """
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     shipped = (ROOT / "configs" / "tulu" / "trainer" / "trl_dpo.yaml").read_text(encoding="utf-8")
-    own = shipped.replace("packing: { none: {} }", "packing: { none: {}, flatten: { padding_free: true } }")
+    own = shipped.replace(
+        "packing: { none: {} }", "packing: { none: {}, flatten: { padding_free: true } }"
+    )
     assert own != shipped
     folder = tmp_path / "own" / "trainer"
     folder.mkdir(parents=True)
     (folder / "trl_dpo.yaml").write_text(own, encoding="utf-8")
     give_demo(tmp_path_factory, tmp_path)
-    words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
+    words = [
+        "stage=demo_dpo",
+        "trainer=trl_dpo",
+        "recipe.packing=flatten",
+        "recipe.max_steps=2",
+        "name=unmet",
+    ]
     own_files = str(tmp_path / "own")
     python = warm.python_with_cold_ranks()  # it ends in time
     ran = launch_in(tmp_path, "run", *words, python=python, LAUNCH_CONFIG_DIR=own_files)
@@ -106,9 +153,15 @@ def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_facto
     run = tmp_path / "runs" / "demo_dpo" / "unmet"
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))
     assert (failed["exit_code"], failed["cause_id"], failed["steps"]) == (3, "refuted_packing", 0)
-    stopped = "stopped before its first logged step: rank 0: requested packing=flatten, but the trainer has none"
+    stopped = (
+        "stopped before its first logged step: rank 0: requested packing=flatten, but the "
+        "trainer has none"
+    )
     assert stopped in ran.stdout
-    items = {item["what"]: item for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]}
+    items = {
+        item["what"]: item
+        for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
+    }
     assert (items["packing"]["verdict"], items["packing"]["found"]) == ("refuted", "none")
     assert (items["dtype"]["verdict"], items["clip"]["verdict"]) == ("proven", "unproven")
     assert items["clip"]["how"] == "the run ended before it was checked"

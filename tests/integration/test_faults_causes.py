@@ -27,7 +27,10 @@ def test_an_allocation_that_fails(tmp_path: Path) -> None:
     batch = torch.zeros(8, 2**30)
     """
     finished = run(tmp_path, body, "memory runs out in an allocation")
-    assert "recipe.per_device_batch_size=4: the same global batch of 32, with 4 accumulation steps" in finished.shown
+    assert (
+        "recipe.per_device_batch_size=4: the same global batch of 32, with 4 accumulation steps"
+        in finished.shown
+    )
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert failed["cause_id"] == "host_memory"
 
@@ -100,7 +103,11 @@ def test_what_a_trainer_dies_of(row: str, tmp_path: Path) -> None:
 
 def test_an_error_in_the_trainer_s_import(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def train(:\n    pass\n", encoding="utf-8")
-    run(tmp_path, f"fault()\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n", "the trainer's source is broken")
+    run(
+        tmp_path,
+        f"fault()\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n",
+        "the trainer's source is broken",
+    )
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

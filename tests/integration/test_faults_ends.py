@@ -1,4 +1,6 @@
-"""Real runs that diverge or leave nothing, and the table's rows: those of signals are in test_teardown.py."""
+"""Real runs that diverge or leave nothing, and the table's rows: those of signals are in
+test_teardown.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ def launch(home: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], f
 
 
 def test_a_real_run_whose_loss_becomes_nan(home: Path) -> None:
-    done, took = launch(home, "name=nan", "recipe.learning_rate=1e30", "recipe.max_steps=40", "recipe.warmup_ratio=0.0")
+    done, took = launch(
+        home,
+        "name=nan",
+        "recipe.learning_rate=1e30",
+        "recipe.max_steps=40",
+        "recipe.warmup_ratio=0.0",
+    )
     check("a real TRL run with a learning rate of 1e30", done.stdout, done.returncode, took)
     folder = home / "runs" / "demo" / "nan"
     assert (folder / "FAILED").is_file()
@@ -39,8 +47,17 @@ def test_a_real_run_whose_loss_becomes_nan(home: Path) -> None:
 
 
 def test_a_real_run_that_diverges(home: Path) -> None:
-    words = ["recipe.learning_rate=0.5", "recipe.max_steps=40", "recipe.warmup_ratio=0.0", "guards.non_finite=false"]
-    words += ["guards.divergence.window=2", "guards.divergence.factor=1.2", "guards.divergence.margin=0.5"]
+    words = [
+        "recipe.learning_rate=0.5",
+        "recipe.max_steps=40",
+        "recipe.warmup_ratio=0.0",
+        "guards.non_finite=false",
+    ]
+    words += [
+        "guards.divergence.window=2",
+        "guards.divergence.factor=1.2",
+        "guards.divergence.margin=0.5",
+    ]
     done, took = launch(home, "name=diverges", *words)
     check("a real TRL run that diverges", done.stdout, done.returncode, took)
     text = read_report(home / "runs" / "demo" / "diverges").text
@@ -50,7 +67,8 @@ def test_a_real_run_that_diverges(home: Path) -> None:
 def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exit 0;; esac\nexec {sys.executable} "$@"\n'
+        '#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exit 0;; esac\nexec '
+        f'{sys.executable} "$@"\n'
     )
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     done, took = launch(home, "name=nothing", f"python={python}", "report=false")
@@ -59,7 +77,10 @@ def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:
 
 
 def test_every_row_of_the_table_has_its_test() -> None:
-    files = (*Path(__file__).parent.glob("test_faults*.py"), ROOT / "tests/execution/supervise/test_teardown.py")
+    files = (
+        *Path(__file__).parent.glob("test_faults*.py"),
+        ROOT / "tests/execution/supervise/test_teardown.py",
+    )
     sources = "".join(path.read_text(encoding="utf-8") for path in files)
     assert len(rows()) >= 20
     assert [name for name in rows() if f'"{name}"' not in sources] == []

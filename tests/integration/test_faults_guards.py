@@ -42,10 +42,14 @@ def save(number):
 """
 
 
-def watched(home: Path, guards: GuardsConfig | None = None, every: int | None = None) -> WatchConfig:
+def watched(
+    home: Path, guards: GuardsConfig | None = None, every: int | None = None
+) -> WatchConfig:
     layout = Layout(Family.trl, world_size=1, zero_stage=None)
     context = GuardContext(checkpoint_every=every, total_steps=100)
-    return WatchConfig(guards=guards or GuardsConfig(), guard_context=context, output=home / "model", layout=layout)
+    return WatchConfig(
+        guards=guards or GuardsConfig(), guard_context=context, output=home / "model", layout=layout
+    )
 
 
 def test_loss_is_nan(tmp_path: Path) -> None:
@@ -60,7 +64,8 @@ def test_loss_is_nan(tmp_path: Path) -> None:
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert (failed["exit_code"], failed["guard"]["id"]) == (3, "non_finite")
     assert failed["guard"]["numbers"]["last_good_step"] == 5
-    # checkpoint-5 was written after step 5's loss: only step 6, which is bad, was computed with its weights
+    # checkpoint-5 was written after step 5's loss: only step 6, which is bad, was computed with its
+    # weights
     assert failed["checkpoint"].endswith("checkpoint-3")
     assert "written after the last known good step: checkpoint-5" in finished.shown
     assert not (tmp_path / "model" / "checkpoint-6").exists()
@@ -152,7 +157,9 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
         if RANK == 0: step(number)
     """
     guards = GuardsConfig(stall=StallLimits(training=3, factor=1))
-    finished = run(tmp_path, body, "a rank hangs, the others wait in a collective", ranks=2, guards=guards)
+    finished = run(
+        tmp_path, body, "a rank hangs, the others wait in a collective", ranks=2, guards=guards
+    )
     stacks = finished.folder.path / "stacks"
     if "could not be inspected" in finished.shown:
         pytest.skip("py-spy may not look into other processes here")
@@ -199,7 +206,9 @@ def test_allow_lets_a_run_go_on(tmp_path: Path) -> None:
         step(number, loss=float("inf"))
         time.sleep(0.1)
     """
-    finished = run(tmp_path, body, None, watch_config=WatchConfig(guards=GuardsConfig(), allow=["non_finite"]))
+    finished = run(
+        tmp_path, body, None, watch_config=WatchConfig(guards=GuardsConfig(), allow=["non_finite"])
+    )
     assert finished.outcome.exit_code == 0
     assert "warning: the loss is inf at step 1" in finished.shown
     events = (finished.folder.path / "events.jsonl").read_text().splitlines()
@@ -214,7 +223,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("a small tmpfs needs root")
     place = tmp_path / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)], check=False
+    ).returncode:
         pytest.skip("mounting a tmpfs is not allowed here")
     try:
         yield place

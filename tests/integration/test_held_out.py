@@ -1,4 +1,6 @@
-"""Own rows from a drafted stage to a judged model: samples while training, and the held-out rows that `eval` asks."""
+"""Own rows from a drafted stage to a judged model: samples while training, and the held-out rows
+that `eval` asks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("LAUNCH_CONFIG_DIR", str(home / "conf"))
         patch.chdir(home)
         assert main(["new", "mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
-        done = launch_in(home, "stage=mine", "trainer=trl_sft", "name=x", "recipe.sample_every=30", "recipe.epochs=4")
+        done = launch_in(
+            home,
+            "stage=mine",
+            "trainer=trl_sft",
+            "name=x",
+            "recipe.sample_every=30",
+            "recipe.epochs=4",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         yield home
 
@@ -44,13 +53,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def tasks(home: Path) -> dict[str, dict[str, Any]]:
     assert main(["eval", "mine/x", f"runs={home / 'runs'}"]) == 0
-    return {task["task"]: task for task in json.loads((home / "runs/mine/x/evaluation.json").read_text())["tasks"]}
+    return {
+        task["task"]: task
+        for task in json.loads((home / "runs/mine/x/evaluation.json").read_text())["tasks"]
+    }
 
 
 def test_the_model_answers_fixed_prompts_before_during_and_after_training(home: Path) -> None:
     run = home / "runs" / "mine" / "x"
     samples = [event for event in records(run / "events.jsonl") if event["kind"] == "completion"]
-    assert [sample["step"] for sample in samples] == [step for step in (0, 30, 60, 90, 92) for _ in range(3)]
+    assert [sample["step"] for sample in samples] == [
+        step for step in (0, 30, 60, 90, 92) for _ in range(3)
+    ]
     assert len({sample["prompt"] for sample in samples}) == 3
     held_out = (next((home / "runs/.cache/data").iterdir()) / "validation.jsonl").read_text()
     assert all(sample["prompt"] in held_out for sample in samples)
@@ -61,22 +75,32 @@ def test_the_model_answers_fixed_prompts_before_during_and_after_training(home: 
     assert "Samples while training" in (run / "report.html").read_text()
 
 
-def test_eval_asks_the_held_out_rows_and_not_the_demos_questions(tasks: dict[str, dict[str, Any]]) -> None:
+def test_eval_asks_the_held_out_rows_and_not_the_demos_questions(
+    tasks: dict[str, dict[str, Any]],
+) -> None:
     assert list(tasks) == ["held_out_exact", "held_out_loss"]
     for task in tasks.values():
         assert (task["questions"], task["verdict"], task["broken"]) == (20, "better", [])
     assert "bits a byte better than base" in tasks["held_out_loss"]["summary"]
 
 
-def test_the_loss_is_the_trainers_own_on_the_same_rows(home: Path, tasks: dict[str, dict[str, Any]]) -> None:
+def test_the_loss_is_the_trainers_own_on_the_same_rows(
+    home: Path, tasks: dict[str, dict[str, Any]]
+) -> None:
     """In bits per byte of each answer here, and as a mean over the tokens of all there."""
-    [trained] = [step for step in records(home / "runs/mine/x/metrics.jsonl") if "eval_loss" in step]
+    [trained] = [
+        step for step in records(home / "runs/mine/x/metrics.jsonl") if "eval_loss" in step
+    ]
     samples = records(Path(tasks["held_out_loss"]["models"][-1]["samples"]))
     nats = [-row["resps"][0][0][0] for row in samples if row["task"] == "held_out_loss"]
     docs = records(home / "runs/mine/x/evaluation/tasks/held_out_loss.jsonl")
-    assert sum(nats) / sum(doc["tokens"] for doc in docs) == pytest.approx(trained["eval_loss"], rel=1e-3)
+    assert sum(nats) / sum(doc["tokens"] for doc in docs) == pytest.approx(
+        trained["eval_loss"], rel=1e-3
+    )
     bits = [nat / math.log(2) / len(doc["text"]) for nat, doc in zip(nats, docs, strict=True)]
-    assert sum(bits) / len(bits) == pytest.approx(tasks["held_out_loss"]["models"][-1]["score"], rel=1e-6)
+    assert sum(bits) / len(bits) == pytest.approx(
+        tasks["held_out_loss"]["models"][-1]["score"], rel=1e-6
+    )
 
 
 def test_a_base_is_scored_alone_compared_and_asked(
@@ -105,7 +129,13 @@ def test_a_base_is_scored_alone_compared_and_asked(
 def test_a_run_without_held_out_rows_is_not_judged_by_the_demos_questions(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("stage=mine", "trainer=trl_sft", "name=all", "data.validation=null", "recipe.max_steps=2")
+    words = (
+        "stage=mine",
+        "trainer=trl_sft",
+        "name=all",
+        "data.validation=null",
+        "recipe.max_steps=2",
+    )
     done = launch_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert main(["eval", "mine/all", f"runs={home / 'runs'}"]) == 2
@@ -113,28 +143,51 @@ def test_a_run_without_held_out_rows_is_not_judged_by_the_demos_questions(
 
 
 def test_two_ranks_of_dpo_answer_the_same_prompts(home: Path) -> None:
-    words = ("stage=demo_dpo", "trainer=trl_dpo", "model=demo", "processes=2", "name=ranks", "recipe.max_steps=4")
+    words = (
+        "stage=demo_dpo",
+        "trainer=trl_dpo",
+        "model=demo",
+        "processes=2",
+        "name=ranks",
+        "recipe.max_steps=4",
+    )
     done = launch_in(home, *words, "recipe.sample_every=2", "recipe.checkpoint_steps=null")
     assert done.returncode == 0, done.stdout + done.stderr
     run = home / "runs" / "demo_dpo" / "ranks"
     samples = [event for event in records(run / "events.jsonl") if event["kind"] == "completion"]
     assert [sample["step"] for sample in samples] == [step for step in (0, 2, 4) for _ in range(3)]
     assert len({sample["prompt"] for sample in samples}) == 3
-    assert [step["step"] for step in records(run / "metrics.jsonl") if "sample_tokens" in step] == [2, 4]
+    assert [step["step"] for step in records(run / "metrics.jsonl") if "sample_tokens" in step] == [
+        2,
+        4,
+    ]
 
 
 def test_rows_that_cannot_be_used_are_left_out_of_the_training_and_recorded(home: Path) -> None:
     rows = (home / "chats.jsonl").read_text().splitlines(True)
     asked = json.loads(rows[0])["messages"][0]
-    bad = [{"messages": [asked, {"role": "assistant", "content": ""}]}] * 498 + [{"text": 1}, {"chat": []}]
+    bad = [{"messages": [asked, {"role": "assistant", "content": ""}]}] * 498 + [
+        {"text": 1},
+        {"chat": []},
+    ]
     lines = [json.dumps(row) + "\n" for row in bad]
     (home / "mostly_bad.jsonl").write_text("".join(rows[:1] + lines + rows[1:]))
-    words = ("stage=mine", "trainer=trl_sft", "data.mix=mostly_bad.jsonl", "name=left_out", "recipe.max_steps=3")
+    words = (
+        "stage=mine",
+        "trainer=trl_sft",
+        "data.mix=mostly_bad.jsonl",
+        "name=left_out",
+        "recipe.max_steps=3",
+    )
     for verb in ("run", "check"):
         refused = launch_in(home, verb, *words)
         shown = " ".join((refused.stdout + refused.stderr).split())
         assert refused.returncode == 2 and "500 of 700 rows can't be used (498: " in shown, shown
-        assert "mostly_bad.jsonl:2" in shown and "[bad_rows]" in shown and "data.bad_rows=skip" in shown
+        assert (
+            "mostly_bad.jsonl:2" in shown
+            and "[bad_rows]" in shown
+            and "data.bad_rows=skip" in shown
+        )
     done = launch_in(home, *words, "data.bad_rows=skip")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "staged 180 rows and 20 for validation" in done.stdout + done.stderr

@@ -1,6 +1,8 @@
-"""Runs whose terminal, folder or exception is hostile: the outcome is recorded, in sentences, and nothing hangs.
+"""Runs whose terminal, folder or exception is hostile: the outcome is recorded, in sentences, and
+nothing hangs.
 
-The launcher is real; the trainer is a small script that an interpreter of the test starts in its place.
+The launcher is real; the trainer is a small script that an interpreter of the test starts in its
+place.
 """
 
 from __future__ import annotations
@@ -55,23 +57,37 @@ def start(tmp_path: Path, home: Path) -> Start:
         worker = f"{sys.executable} {resources.WORKER} --script {trainer} --"
         other = warm.python_with_cold_ranks()  # asks the parser
         python.write_text(
-            f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exec {worker};; esac\nexec {other} "$@"\n',
+            f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exec {worker};; esac\nexec '
+            f'{other} "$@"\n',
             encoding="utf-8",
         )
         python.chmod(0o755)
-        command = [sys.executable, "-m", "launch", "run", "stage=demo", "trainer=trl_sft", "processes=1", "name=r"]
+        command = [
+            sys.executable,
+            "-m",
+            "launch",
+            "run",
+            "stage=demo",
+            "trainer=trl_sft",
+            "processes=1",
+            "name=r",
+        ]
         command += [f"python={python}", f"cache={home}/runs/.cache", *overrides]
         if shell:
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         errors = subprocess.PIPE if stdout == subprocess.PIPE else stdout
-        return subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, stdout=stdout, stderr=errors)
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environ, text=True, stdout=stdout, stderr=errors
+        )
 
     return start
 
 
 def end(process: subprocess.Popen[str], code: int) -> str:
-    """Wait for the end and return what was shown; it ends with `code`, without a traceback of the launcher."""
+    """Wait for the end and return what was shown; it ends with `code`, without a traceback of the
+    launcher.
+    """
     output, errors = process.communicate(timeout=_PATIENCE)
     assert process.returncode == code, output + errors
     assert "Traceback" not in (errors or ""), errors
@@ -84,9 +100,15 @@ def outcome(home: Path) -> dict[str, object]:
 
 
 def test_escape_codes_do_not_reach_the_terminal(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    body = f'event("phase", phase="{ESCAPES}")\nevent("warning", text="{ESCAPES}")\nerror = ValueError("{ESCAPES}")\n'
+    body = (
+        f'event("phase", phase="{ESCAPES}")\nevent("warning", text="{ESCAPES}")\nerror = '
+        f'ValueError("{ESCAPES}")\n'
+    )
     body += f'error.add_note("{ESCAPES}")\nraise error\n'
     shown = end(start(body), 1)
     assert "red" in shown and not RAW & {*shown}
@@ -119,7 +141,9 @@ def test_a_terminal_that_is_closed(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced_by", [None, "file"])
-def test_a_run_folder_that_is_removed_while_it_trains(start: Start, tmp_path: Path, replaced_by: str | None) -> None:
+def test_a_run_folder_that_is_removed_while_it_trains(
+    start: Start, tmp_path: Path, replaced_by: str | None
+) -> None:
     (tmp_path / "wait").touch()
     process = start(TRAIN)
     wait_for((tmp_path / "training").exists)
@@ -164,11 +188,15 @@ def test_sigterm_while_a_dataclass_is_made(tmp_path: Path) -> None:
     (tmp_path / "in_exec.py").write_text(IN_EXEC)
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     command = [sys.executable, "-m", "in_exec"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=_PATIENCE, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "launch: interrupted by SIGTERM\n")
 
 
-def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start, tmp_path: Path) -> None:
+def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(
+    start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "wait").touch()
     process = start(TRAIN)
     wait_for((tmp_path / "training").exists)
@@ -184,11 +212,18 @@ def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start,
     assert "the reaper is unresponsive; terminating all processes directly" in shown
     assert "none left" in shown
     assert outcome(tmp_path)["cause"] == "interrupted by SIGINT"
-    assert [child for child in descendants if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+    assert [
+        child
+        for child in descendants
+        if child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    ] == []
 
 
 def test_status_and_logs_show_the_cause_and_the_cure_as_the_end_of_the_run_did(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = end(start('raise OSError(28, "No space left on device", "model/weights")'), 1)
     failed = outcome(tmp_path)
@@ -203,7 +238,10 @@ def test_status_and_logs_show_the_cause_and_the_cure_as_the_end_of_the_run_did(
 
 
 def test_a_run_that_stop_ends_is_stopped(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "wait").touch()
     process = start(TRAIN)
@@ -215,7 +253,11 @@ def test_a_run_that_stop_ends_is_stopped(
     capsys.readouterr()
     assert main(["status", "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)
-    assert (run["state"], run["exit_code"], run["cause"]) == ("stopped", 130, "interrupted by SIGTERM")
+    assert (run["state"], run["exit_code"], run["cause"]) == (
+        "stopped",
+        130,
+        "interrupted by SIGTERM",
+    )
 
 
 # leaves a complete model, as a trainer does
@@ -225,11 +267,16 @@ shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs
 """
 _WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
 _SETTINGS = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch", *_WEIGHTS)
-UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"  # the script holds no trainer
+# the script holds no trainer
+UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"
 
 
 def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
-    start: Start, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     body = TRAIN + LEAVES_MODEL.replace("{CACHE}", f"{home}/runs/.cache")
     done = tmp_path / "runs" / "demo" / "r" / "DONE"
@@ -240,10 +287,14 @@ def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
     assert main(["status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "unfinished"
     (tmp_path / "training").unlink()
-    assert "holds an unfinished run of this plan" in end(start(body, "recipe.max_steps=3", UNSEEN), 2)
+    assert "holds an unfinished run of this plan" in end(
+        start(body, "recipe.max_steps=3", UNSEEN), 2
+    )
     process = start(body, "recipe.max_steps=3", UNSEEN, "restart=true")
     assert process.stdout is not None
-    was_there = {line.split(":")[0]: done.exists() and done.read_text() != "" for line in process.stdout}
+    was_there = {
+        line.split(":")[0]: done.exists() and done.read_text() != "" for line in process.stdout
+    }
     assert process.wait(timeout=_PATIENCE) == 0
     assert (tmp_path / "training").exists(), "it has trained again"
     assert was_there["evidence"] and was_there["done"] and not was_there["batch"]
@@ -253,7 +304,9 @@ def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
 def test_a_disk_that_is_full_at_a_checkpoint(start: Start, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(runs)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(runs)], check=False
+    ).returncode:
         pytest.skip("mounting a tmpfs is not allowed here")
     fills = """
 os.makedirs("runs/demo/r/model/checkpoint-3")

@@ -1,4 +1,6 @@
-"""An adapter from its training by each trainer to DPO on it and to a whole model, with real PEFT."""
+"""An adapter from its training by each trainer to DPO on it and to a whole model, with real
+PEFT.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ STAGES = {
     "trl_sft": ("stage=demo_lora", "recipe.max_steps=3"),
     "finetune": ("stage=demo_lora", "trainer=finetune", "recipe.max_steps=3"),
     "trl_dpo": ("stage=demo_dpo", "trainer=trl_dpo", "recipe.lora.rank=8", "recipe.max_steps=2"),
-    "dpo_tune_cache": ("stage=demo_dpo", "recipe.lora.rank=8", "recipe.max_steps=2", "data.fraction=0.05"),
+    "dpo_tune_cache": (
+        "stage=demo_dpo",
+        "recipe.lora.rank=8",
+        "recipe.max_steps=2",
+        "data.fraction=0.05",
+    ),
 }
 CASES = (
     *(("finetune", "single"), ("finetune", "zero3"), ("dpo_tune_cache", "ddp")),
@@ -28,7 +35,9 @@ CASES = (
 
 def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
     """Return verdict and value by setting."""
-    items: list[dict[str, Any]] = json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
+    items: list[dict[str, Any]] = json.loads((run / "evidence.json").read_text(encoding="utf-8"))[
+        "items"
+    ]
     return {item["what"]: (item["verdict"], str(item["found"])) for item in items}
 
 
@@ -42,21 +51,33 @@ def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None
 
 
 @pytest.mark.parametrize(("trainer", "mode"), CASES)
-def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(trainer: str, mode: str, home: Path) -> None:
-    pytest.importorskip("trl" if trainer.startswith("trl") else "ray", reason="the trainer is not installed")
+def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(
+    trainer: str, mode: str, home: Path
+) -> None:
+    pytest.importorskip(
+        "trl" if trainer.startswith("trl") else "ray", reason="the trainer is not installed"
+    )
     name = f"{trainer}-{mode}"
-    words = (*STAGES[trainer], f"processes={1 if mode == 'single' else 2}", f"parallel={mode}", f"name={name}")
+    words = (
+        *STAGES[trainer],
+        f"processes={1 if mode == 'single' else 2}",
+        f"parallel={mode}",
+        f"name={name}",
+    )
     done = launch_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = (home / "runs").glob(f"*/{name}")
     evidence = json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
     found = {item["what"]: item for item in evidence}
-    assert {found[name]["verdict"] for name in ("lora", "base_dtype", "first_update", "world_size")} == {"proven"}
+    assert {
+        found[name]["verdict"] for name in ("lora", "base_dtype", "first_update", "world_size")
+    } == {"proven"}
     assert found["lora"]["found"] == "rank 8 on 14 layers"
     assert "34,816 of 434,048 parameters are trained" in found["lora"]["note"]
     assert found["first_update"]["found"] == "adapter"
     inputs = found.get("adapter_inputs", {}).get("found")
-    # DeepSpeed has no autocast, in which they need no cast, nor has fp32, which TRL trains in on a CPU
+    # DeepSpeed has no autocast, in which they need no cast, nor has fp32, which TRL trains in on a
+    # CPU
     assert inputs == (None if mode.startswith("zero") or trainer.startswith("trl") else "not cast")
     assert "14 of 28 trained tensors changed, 0 of 21 frozen ones" in found["first_update"]["note"]
     assert (run / "model" / "adapter_model.safetensors").is_file()
@@ -64,13 +85,22 @@ def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(trainer: str
 
 
 def test_from_sft_to_dpo_to_its_merge_and_on(trained_adapter: Path) -> None:
-    """DPO trains a new adapter on the merge of SFT's; its own merge is what the next DPO trains whole."""
-    argv = ("trainer=trl_dpo", "model.path=runs/demo_lora/sft", "recipe.lora.rank=4", "recipe.max_steps=2")
+    """DPO trains a new adapter on the merge of SFT's; its own merge is what the next DPO trains
+    whole.
+    """
+    argv = (
+        "trainer=trl_dpo",
+        "model.path=runs/demo_lora/sft",
+        "recipe.lora.rank=4",
+        "recipe.max_steps=2",
+    )
     done = launch_in(trained_adapter, "stage=demo_dpo", *argv, "name=first")
     assert done.returncode == 0, done.stdout + done.stderr
     first = trained_adapter / "runs" / "demo_dpo" / "first"
     base = json.loads((first / "model" / "adapter_config.json").read_text(encoding="utf-8"))
-    assert base["base_model_name_or_path"] == str(trained_adapter / "runs" / "demo_lora" / "sft" / "merged")
+    assert base["base_model_name_or_path"] == str(
+        trained_adapter / "runs" / "demo_lora" / "sft" / "merged"
+    )
     done = launch_in(trained_adapter, "merge", "demo_dpo/first")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((first / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
@@ -88,7 +118,13 @@ def test_trl_dpo_has_the_recipes_chat_template(home: Path) -> None:
     [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
     shutil.copytree(model, home / "mine")
     (home / "mine" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    words = ("model.path=./mine", "recipe.chat_template=tulu", "recipe.lora.rank=8", "recipe.max_steps=2", "name=one")
+    words = (
+        "model.path=./mine",
+        "recipe.chat_template=tulu",
+        "recipe.lora.rank=8",
+        "recipe.max_steps=2",
+        "name=one",
+    )
     done = launch_in(home, "stage=demo_dpo", "trainer=trl_dpo", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     run = home / "runs" / "demo_dpo" / "one"
@@ -97,8 +133,15 @@ def test_trl_dpo_has_the_recipes_chat_template(home: Path) -> None:
 
 
 def test_dpo_goes_on_with_the_adapter_and_measures_against_it(trained_adapter: Path) -> None:
-    """The reference policy is the SFT adapter: at the first step nothing has moved, and the loss is ln 2."""
-    argv = ("trainer=trl_dpo", "model.path=runs/demo_lora/sft", "recipe.lora.rank=8", "recipe.lora.start=continue")
+    """The reference policy is the SFT adapter: at the first step nothing has moved, and the loss is
+    ln 2.
+    """
+    argv = (
+        "trainer=trl_dpo",
+        "model.path=runs/demo_lora/sft",
+        "recipe.lora.rank=8",
+        "recipe.lora.start=continue",
+    )
     done = launch_in(trained_adapter, "stage=demo_dpo", *argv, "name=dpo", "recipe.max_steps=2")
     assert done.returncode == 0, done.stdout + done.stderr
     run = trained_adapter / "runs" / "demo_dpo" / "dpo"
@@ -113,22 +156,35 @@ def test_the_merged_model_is_the_base_with_the_adapter(trained_adapter: Path) ->
     merged = trained_adapter / "runs" / "demo_lora" / "sft" / "merged"
     assert (merged / "model.safetensors").is_file() and (merged / "tokenizer.json").is_file()
     trained = merged.with_name("model")
-    assert (merged / "chat_template.jinja").read_bytes() == (trained / "chat_template.jinja").read_bytes()
+    assert (merged / "chat_template.jinja").read_bytes() == (
+        trained / "chat_template.jinja"
+    ).read_bytes()
     adapter = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
-    base_config = Path(adapter["base_model_name_or_path"], "generation_config.json").read_text(encoding="utf-8")
-    assert json.loads((merged / "generation_config.json").read_text(encoding="utf-8")) == json.loads(base_config)
+    base_config = Path(adapter["base_model_name_or_path"], "generation_config.json").read_text(
+        encoding="utf-8"
+    )
+    assert json.loads(
+        (merged / "generation_config.json").read_text(encoding="utf-8")
+    ) == json.loads(base_config)
     torch = pytest.importorskip("torch")
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokens = AutoTokenizer.from_pretrained(merged)("What does `os.path.join` do?", return_tensors="pt").input_ids
+    tokens = AutoTokenizer.from_pretrained(merged)(
+        "What does `os.path.join` do?", return_tensors="pt"
+    ).input_ids
     with torch.no_grad():
         whole = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)(tokens).logits
-        adapted = AutoPeftModelForCausalLM.from_pretrained(merged.with_name("model"), dtype=torch.float32)
+        adapted = AutoPeftModelForCausalLM.from_pretrained(
+            merged.with_name("model"), dtype=torch.float32
+        )
         with_adapter = adapted(tokens).logits
         with adapted.disable_adapter():
             base = adapted(tokens).logits
-    error, effect = (whole - with_adapter).abs().max().item(), (with_adapter - base).abs().max().item()
+    error, effect = (
+        (whole - with_adapter).abs().max().item(),
+        (with_adapter - base).abs().max().item(),
+    )
     assert effect > 0.01 and error < 0.1 * effect
 
 
@@ -144,8 +200,10 @@ def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(home:
     done = launch_in(home, "merge", "demo_lora/nf4")
     assert done.returncode == 0, done.stdout + done.stderr
     merged = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
-    assert merged["error"] < 1e-4  # of the merged model, against the base in its own type and the adapter
-    assert merged["error"] < merged["quantized_error"] < 0.2  # against the 4-bit base that was trained
-    assert merged["dtype"] == "float32" and not json.loads((run / "merged" / "config.json").read_text()).get(
-        "quantization_config"
-    )
+    # of the merged model, against the base in its own type and the adapter
+    assert merged["error"] < 1e-4
+    # against the 4-bit base that was trained
+    assert merged["error"] < merged["quantized_error"] < 0.2
+    assert merged["dtype"] == "float32" and not json.loads(
+        (run / "merged" / "config.json").read_text()
+    ).get("quantization_config")

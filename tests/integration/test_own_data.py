@@ -20,10 +20,17 @@ pytestmark = pytest.mark.slow
 
 def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own data in five minutes")[1]
+    section = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .split("## Your own data in five minutes")[1]
+    )
     section = section.partition("```")[0]
     [example] = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
-    commands = [shlex.split(line, comments=True) for line in re.findall(r"^    (launch .*)$", section, re.MULTILINE)]
+    commands = [
+        shlex.split(line, comments=True)
+        for line in re.findall(r"^    (launch .*)$", section, re.MULTILINE)
+    ]
     assert [command[1] for command in commands] == ["new", "preview", "stage=mine"]
     chat = json.loads(example)
     with (tmp_path / "my_chats.jsonl").open("w", encoding="utf-8") as stream:
@@ -35,7 +42,15 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
     printed = []
     for command in commands:
         argv = [sys.executable, "-m", "launch", *command[1:]]
-        done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            argv,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         printed.append(done.stdout)
     assert (tmp_path / "config" / "launch" / "stage" / "mine.yaml").is_file()
@@ -47,28 +62,58 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path) -> None:
-    """Offline: the hub's data set is one that `datasets` has prepared on this machine, in a folder of its own."""
+    """Offline: the hub's data set is one that `datasets` has prepared on this machine, in a folder
+    of its own.
+    """
     datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
     hub, home, prepared = tmp_path / "hub", tmp_path / "hf", tmp_path / "prepared"
     hub.mkdir()
     turns = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "1, 2, 3."}]
     theirs = [{"messages": turns, "id": f"row {number}"} for number in range(10)]
-    mine = [{"prompt": f"What is {number}?", "completion": f"A number: {number}."} for number in range(10)]
+    mine = [
+        {"prompt": f"What is {number}?", "completion": f"A number: {number}."}
+        for number in range(10)
+    ]
     for path, rows in ((hub / "train.jsonl", theirs), (tmp_path / "mine.jsonl", mine)):
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    datasets.load_dataset(str(hub), cache_dir=str(prepared))  # in the layout of a data set of the hub
+    # in the layout of a data set of the hub
+    datasets.load_dataset(str(hub), cache_dir=str(prepared))
     (prepared / "hub").rename(prepared / "me___hub")
     (home / "hub" / "datasets--me--hub" / "snapshots" / "main").mkdir(parents=True)
     environ = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OPEN_INSTRUCT_DIR": ""}
-    environ |= {"HF_DATASETS_CACHE": str(prepared), "PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
+    environ |= {
+        "HF_DATASETS_CACHE": str(prepared),
+        "PYTHONPATH": str(ROOT),
+        "LAUNCH_CONFIG_DIR": "",
+    }
     mix = "data.mix=[{name: mine.jsonl}, {name: me/hub, share: 0.5}]"
-    words = ["stage=demo", "trainer=trl_sft", "data.build=null", mix, "data.validation=0.2", "recipe.max_steps=2"]
+    words = [
+        "stage=demo",
+        "trainer=trl_sft",
+        "data.build=null",
+        mix,
+        "data.validation=0.2",
+        "recipe.max_steps=2",
+    ]
     words += ["recipe.global_batch_size=2", "recipe.per_device_batch_size=2", "name=mixed"]
     for verb in ("preview", "run"):
         argv = [warm.python_with_cold_ranks(), "-m", "launch", verb, *words]
-        done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            argv,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert verb == "run" or ("mine.jsonl:1" in done.stdout and "me/hub, row 1" in done.stdout), done.stdout
+        assert verb == "run" or (
+            "mine.jsonl:1" in done.stdout and "me/hub, row 1" in done.stdout
+        ), done.stdout
     log = (tmp_path / "runs" / "demo" / "mixed" / "logs" / "rank-0.log").read_text(encoding="utf-8")
     assert "8 -> 8 rows (subset 1.0)" in log
-    assert "me/hub: 8 rows to train on, 2 for validation" in log and "me/hub: 8 -> 4 rows (subset 0.5)" in log
+    assert (
+        "me/hub: 8 rows to train on, 2 for validation" in log
+        and "me/hub: 8 -> 4 rows (subset 0.5)" in log
+    )

@@ -1,4 +1,6 @@
-"""Real pipelines on the CPU: killed in each stage and between them, the same command gives the same losses."""
+"""Real pipelines on the CPU: killed in each stage and between them, the same command gives the same
+losses.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ SHAPE = (
 TRL = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo")
 # test_resume.py has whole models, each alone
 CASES = {
-    "trl, an adapter trained further": (*TRL, "recipe.lora.rank=8", "demo_dpo:recipe.lora.start=continue"),
+    "trl, an adapter trained further": (
+        *TRL,
+        "recipe.lora.rank=8",
+        "demo_dpo:recipe.lora.start=continue",
+    ),
     "open-instruct, an adapter on the merged one": ("recipe.lora.rank=8",),
 }
 
@@ -43,9 +49,13 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
     pytest.importorskip("peft", reason="the `train` dependencies are not installed")
     if not case.startswith("trl"):
         request.getfixturevalue("open_instruct")
-    words, names = (*SHAPE, *CASES[case]), [f"name={list(CASES).index(case)}-{end}" for end in ("whole", "cut")]
+    words, names = (
+        (*SHAPE, *CASES[case]),
+        [f"name={list(CASES).index(case)}-{end}" for end in ("whole", "cut")],
+    )
     whole, cut = (
-        [home / "runs" / stage / name.removeprefix("name=") for stage in ("demo", "demo_dpo")] for name in names
+        [home / "runs" / stage / name.removeprefix("name=") for stage in ("demo", "demo_dpo")]
+        for name in names
     )
     code, output = finish(home, *words, names[0])
     assert code == 0, output
@@ -53,9 +63,11 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
 
     stop_once(home, has_checkpoint(cut[0]), signal.SIGKILL, *words, names[1])  # in the first stage
     assert not (cut[0] / "DONE").exists() and not (cut[0] / "FAILED").exists()
-    stop_once(home, (cut[0] / "DONE").exists, signal.SIGKILL, *words, names[1])  # between the stages
+    # between the stages
+    stop_once(home, (cut[0] / "DONE").exists, signal.SIGKILL, *words, names[1])
     assert not cut[1].exists()
-    code = stop_once(home, has_checkpoint(cut[1]), signal.SIGINT, *words, names[1])  # in the second stage
+    # in the second stage
+    code = stop_once(home, has_checkpoint(cut[1]), signal.SIGINT, *words, names[1])
     output = (home / "launch.log").read_text()
     assert code == 130 and "ended in demo_dpo; to go on: the same command" in output, output
     code, output = finish(home, *words, names[1])
@@ -64,7 +76,9 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
 
 
 def test_a_pipeline_that_is_done(home: Path) -> None:
-    """It trains nothing again; status and its page show its stages, and what each answers to the same three prompts."""
+    """It trains nothing again; status and its page show its stages, and what each answers to the
+    same three prompts.
+    """
     words = (*SHAPE, *TRL, "name=done", "recipe.max_steps=2")
     words = tuple(word for word in words if word != f"recipe.max_steps={STEPS}")
     code, output = finish(home, *words)
@@ -85,12 +99,24 @@ def test_a_pipeline_that_is_done(home: Path) -> None:
 
     # the first stage is trained anew: the second is stale
     again = launch_in(home, *words, "demo:restart=true")
-    assert again.returncode == 2 and "demo_dpo/done is stale" in again.stderr and "[stale_stage]" in again.stderr
+    assert (
+        again.returncode == 2
+        and "demo_dpo/done is stale" in again.stderr
+        and "[stale_stage]" in again.stderr
+    )
 
 
 def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
-    """The loss of the first stage is not finite: its guard stops it (3), and the second is not begun."""
-    words = (*SHAPE, *TRL, "name=failed", "demo:recipe.learning_rate=1e30", "demo:recipe.max_grad_norm=null")
+    """The loss of the first stage is not finite: its guard stops it (3), and the second is not
+    begun.
+    """
+    words = (
+        *SHAPE,
+        *TRL,
+        "name=failed",
+        "demo:recipe.learning_rate=1e30",
+        "demo:recipe.max_grad_norm=null",
+    )
     code, output = finish(home, *words)
     assert code == 3, output
     assert "pipeline failed ended in demo; demo_dpo not begun" in output
@@ -98,7 +124,9 @@ def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
 
 
 def test_a_significant_loss_ends_it(home: Path) -> None:
-    """The second stage unlearns what the first has learned: how likely are the answers to the demo's questions?"""
+    """The second stage unlearns what the first has learned: how likely are the answers to the
+    demo's questions?
+    """
     pytest.importorskip("lm_eval", reason="the `eval` dependencies are not installed")
     tasks = write_few_questions(home / "runs" / ".cache", home / "few")
     words = ("pipeline=demo,demo_dpo", *TRL, "name=judged", "evaluate=true", "stop_if_worse=true")
@@ -107,7 +135,9 @@ def test_a_significant_loss_ends_it(home: Path) -> None:
     code, output = finish(home, *words)
     assert code == 3, output
     assert "demo_dpo/judged is worse than the model that it started from" in output
-    [task] = json.loads((home / "runs" / "demo_dpo" / "judged" / "evaluation.json").read_text())["tasks"]
+    [task] = json.loads((home / "runs" / "demo_dpo" / "judged" / "evaluation.json").read_text())[
+        "tasks"
+    ]
     assert len(task["models"]) == 3
     page = (home / "runs" / "pipelines" / "judged" / "report.html").read_text()
     assert "Evaluations side by side" in page

@@ -1,4 +1,6 @@
-"""`preview` for each trainer: what it shows is what the trainer's own first batch holds; faulty templates are named."""
+"""`preview` for each trainer: what it shows is what the trainer's own first batch holds; faulty
+templates are named.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import pytest
 from launch import resources
 from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
 from launch.execution.caches import plan_cache_pass
-from launch.execution.preview import DataSet, preview_command, preview_environment, write_request, write_samples
+from launch.execution.preview import (
+    DataSet,
+    preview_command,
+    preview_environment,
+    write_request,
+    write_samples,
+)
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
@@ -33,8 +41,11 @@ TWO_BOS = "{{ bos_token }}{{ bos_token }}" + CHAT_TEMPLATE
 # trl_sft learns what a template marks
 UNMARKED_END = marked_template(ANSWER.replace(" + eos_token", "") + "{{ eos_token }}")
 MARKED_USER = marked_template(other="{% generation %}" + OTHER + "{% endgeneration %}")
-MARKED_NO_SYSTEM = marked_template(other="{% if message['role'] != 'system' %}" + OTHER + "{% endif %}")
-SIMPLE = "flags.get_tokenizer_fn=get_tokenizer_simple_v1"  # which leaves a pad token that is the end token
+MARKED_NO_SYSTEM = marked_template(
+    other="{% if message['role'] != 'system' %}" + OTHER + "{% endif %}"
+)
+# which leaves a pad token that is the end token
+SIMPLE = "flags.get_tokenizer_fn=get_tokenizer_simple_v1"
 TULU = "recipe.chat_template=tulu"  # which marks the answers, as TRL needs it
 TRAINED = {
     "finetune": ("sft", ()),
@@ -67,7 +78,9 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Previewed:
-    """The samples of `preview`, and the first batches of the trainer (empty for a job that does not train)."""
+    """The samples of `preview`, and the first batches of the trainer (empty for a job that does not
+    train).
+    """
 
     samples: TokenizedSamples
     batches: list[dict[str, Any]]
@@ -75,7 +88,10 @@ class Previewed:
 
 @pytest.fixture(scope="module")
 def previews(
-    tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, olmo_stage: TinyStage, open_instruct: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny: TinyStage,
+    olmo_stage: TinyStage,
+    open_instruct: Path,
 ) -> dict[str, Previewed]:
     """Everything in one process: importing the trainers' libraries takes most of the time."""
     root = tmp_path_factory.mktemp("previews")
@@ -84,7 +100,9 @@ def previews(
     previewed: dict[str, tuple[DataSet, Path, Path]] = {}
     for name, (kind, more) in TRAINED.items():
         trainer = name.partition(" ")[0]
-        plan = make_plan(root / name, kind, trainer, (olmo_stage if trainer in OLMO_CORE else tiny).model, more)
+        plan = make_plan(
+            root / name, kind, trainer, (olmo_stage if trainer in OLMO_CORE else tiny).model, more
+        )
         previewed[name] = add_preview(jobs, plan, root / name)
         add_training(jobs, plan, root / name)
     for name, (kind, trainer, more, template, changes) in FAULTS.items():
@@ -96,24 +114,37 @@ def previews(
 
 
 def write_data(root: Path) -> None:
-    """Write chats with a system turn, one of which is longer than MAX_LENGTH, and pairs of the same questions."""
+    """Write chats with a system turn, one of which is longer than MAX_LENGTH, and pairs of the same
+    questions.
+    """
     answers = [f"It is {number}." if number else "It is " + "nine " * 40 for number in range(ROWS)]
     chats, pairs = [], []
     for number, answer in enumerate(answers):
         start = [SYSTEM, {"role": "user", "content": f"What is {number} plus 0?"}]
         if number == 1:
-            start += [{"role": "assistant", "content": "Which one?"}, {"role": "user", "content": "The first."}]
+            start += [
+                {"role": "assistant", "content": "Which one?"},
+                {"role": "user", "content": "The first."},
+            ]
         chats.append({"messages": [*start, {"role": "assistant", "content": answer}]})
         rejected = {"role": "assistant", "content": "I would rather not say."}
         pairs.append({"chosen": chats[-1]["messages"], "rejected": [*start, rejected]})
     for kind, rows in {"sft": chats, "dpo": pairs, "rm": pairs}.items():
-        (root / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (root / f"{kind}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
 
 
 def make_plan(folder: Path, kind: str, trainer: str, model: Path, more: Sequence[str]) -> Plan:
     data = folder.parent / f"{kind}.jsonl"
-    overrides = [f"stage={kind}", f"trainer={trainer}", f"model.path={model}", f"data.mix=[{{name: {data}}}]"]
-    # the reference pass of dpo.py needs four times as many samples (dpo.py:217), and packed rows are few
+    overrides = [
+        f"stage={kind}",
+        f"trainer={trainer}",
+        f"model.path={model}",
+        f"data.mix=[{{name: {data}}}]",
+    ]
+    # the reference pass of dpo.py needs four times as many samples (dpo.py:217), and packed rows
+    # are few
     batch = 1 if trainer in OLMO_CORE else ROWS
     overrides += [f"runs={folder}", "device=cpu", f"recipe.global_batch_size={batch}"]
     overrides += [f"recipe.per_device_batch_size={batch}", "recipe.gradient_checkpointing=false"]
@@ -123,7 +154,9 @@ def make_plan(folder: Path, kind: str, trainer: str, model: Path, more: Sequence
     if "recipe.chat_template" not in given:
         overrides.append("recipe.chat_template=null")
     if "recipe.max_seq_length" not in given:
-        overrides.append(f"recipe.max_seq_length={256 if trainer == 'reward_modeling' else MAX_LENGTH}")
+        overrides.append(
+            f"recipe.max_seq_length={256 if trainer == 'reward_modeling' else MAX_LENGTH}"
+        )
     if trainer == "trl_dpo":
         overrides.append("recipe.loss=dpo")
     configuration = composed(*overrides, *more)
@@ -145,7 +178,13 @@ def add_training(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> None:
     job = training_job(plan, folder)
     if plan.trainer in OLMO_CORE:  # torchrun's
         env = job["env"]
-        env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        env |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+        }
         env |= {"MASTER_PORT": "29511", "NUM_NODES": "1"}
     rows = 1 if plan.config.recipe.packing == "bins" else ROWS  # a packed row holds several samples
     if plan.config.trainer.tokenized_first:
@@ -193,7 +232,9 @@ def trained(previewed: Previewed) -> Sequences:
 
 
 def packed_samples(batch: dict[str, Any], known: Sequences, pad: int | None) -> Sequences:
-    """Return which of the known samples OLMo-core's rows consist of; nothing but padding is left."""
+    """Return which of the known samples OLMo-core's rows consist of; nothing but padding is
+    left.
+    """
     found: Sequences = set()
     for ids, mask in zip(batch["input_ids"], batch["label_mask"], strict=True):
         place = 0
@@ -216,7 +257,9 @@ def packed_samples(batch: dict[str, Any], known: Sequences, pad: int | None) -> 
 
 def sequences(batch: dict[str, Any], pad: int | None) -> Sequences:
     if "completion_mask" in batch:  # TRL's pairs: the chosen halves, then the rejected ones
-        rows = zip(batch["input_ids"], batch["attention_mask"], batch["completion_mask"], strict=True)
+        rows = zip(
+            batch["input_ids"], batch["attention_mask"], batch["completion_mask"], strict=True
+        )
         names = ["chosen"] * ROWS + ["rejected"] * ROWS
         return {
             (name, tuple(ids[: sum(mask)]), tuple(map(bool, loss[: sum(mask)])))
@@ -225,7 +268,11 @@ def sequences(batch: dict[str, Any], pad: int | None) -> Sequences:
     found: Sequences = set()
     for prefix in ("", "chosen_", "rejected_"):
         for number, ids in enumerate(batch.get(f"{prefix}input_ids", ())):
-            labels = batch[f"{prefix}labels"][number] if f"{prefix}labels" in batch else [-100] * len(ids)
+            labels = (
+                batch[f"{prefix}labels"][number]
+                if f"{prefix}labels" in batch
+                else [-100] * len(ids)
+            )
             for start, end in documents(batch, prefix, number, ids, pad):
                 loss = tuple(label != -100 for label in labels[start:end])
                 found.add((prefix.rstrip("_") or "messages", tuple(ids[start:end]), loss))
@@ -236,7 +283,9 @@ def documents(
     batch: dict[str, Any], prefix: str, number: int, ids: list[int], pad: int | None
 ) -> Iterator[tuple[int, int]]:
     if "position_ids" in batch:
-        starts = [place for place, position in enumerate(batch["position_ids"][number]) if position == 0]
+        starts = [
+            place for place, position in enumerate(batch["position_ids"][number]) if position == 0
+        ]
         yield from zip(starts, [*starts[1:], len(ids)], strict=True)
     elif f"{prefix}attention_mask" in batch:
         yield 0, sum(batch[f"{prefix}attention_mask"][number])
@@ -245,12 +294,16 @@ def documents(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_preview_shows_what_the_trainer_trains_on(name: str, previews: dict[str, Previewed]) -> None:
+def test_preview_shows_what_the_trainer_trains_on(
+    name: str, previews: dict[str, Previewed]
+) -> None:
     assert shown(previews[name]) == trained(previews[name])
     assert len(shown(previews[name])) == ROWS * (2 if TRAINED[name][0] != "sft" else 1)
     longest = previews[name].samples.samples[0].sides[0]
     assert longest.is_truncated == (name != "reward_modeling")
-    text = "".join(piece for piece, turn in zip(longest.pieces, longest.turns, strict=True) if turn == 1)
+    text = "".join(
+        piece for piece, turn in zip(longest.pieces, longest.turns, strict=True) if turn == 1
+    )
     assert text == "What is 0 plus 0?"
     assert not find_sample_problems(previews[name].samples)
 
@@ -282,7 +335,12 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
         f"data.mix=[{{name: {tiny.chats}}}]",
         "recipe.max_seq_length=256",
     )
-    validation = ("data.validation=0.2", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=2")
+    validation = (
+        "data.validation=0.2",
+        "recipe.eval_steps=2",
+        "recipe.checkpoint_steps=2",
+        "recipe.early_stop=2",
+    )
     shown = launch_in(tmp_path, "preview", *words, *validation, "device=cpu", "n=2", "--json")
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr.startswith("launch: starting trl_sft to tokenize the samples\n")
@@ -312,16 +370,34 @@ def test_data_that_the_run_would_stream_is_shown(tiny: TinyStage, tmp_path: Path
 
 def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     lines = tiny.chats.read_text(encoding="utf-8").splitlines()[:4]
-    long = {"messages": [{"role": "user", "content": "nine " * 200}, {"role": "assistant", "content": "No."}]}
+    long = {
+        "messages": [
+            {"role": "user", "content": "nine " * 200},
+            {"role": "assistant", "content": "No."},
+        ]
+    }
     data = tmp_path / "mine.jsonl"
     data.write_text("\n".join([*lines, lines[1], json.dumps(long), ""]), encoding="utf-8")
-    words = ["stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]", "device=cpu"]
-    words += ["recipe.global_batch_size=2", "recipe.max_seq_length=128", "recipe.gradient_checkpointing=false"]
+    words = [
+        "stage=sft",
+        "trainer=trl_sft",
+        f"model.path={tiny.model}",
+        f"data.mix=[{{name: {data}}}]",
+        "device=cpu",
+    ]
+    words += [
+        "recipe.global_batch_size=2",
+        "recipe.max_seq_length=128",
+        "recipe.gradient_checkpointing=false",
+    ]
     checked = launch_in(tmp_path, "check", *words, "--json")
     findings = {finding["id"]: finding for finding in json.loads(checked.stdout)["findings"]}
     facts = findings["data_tokens"]["facts"]
     assert facts.startswith("mine.jsonl: 6 rows of "), checked.stderr
-    assert f"; 16.7% cut off; 1 without a token that carries loss (first: {data}:6); 1 duplicates" in facts
+    assert (
+        f"; 16.7% cut off; 1 without a token that carries loss (first: {data}:6); 1 duplicates"
+        in facts
+    )
     assert facts.endswith(f"(first: {data}:5)")
     assert findings["no_loss_tokens"]["verdict"] == "warn"
     assert "launch: starting trl_sft to tokenize the local data\n" in checked.stderr

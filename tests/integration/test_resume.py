@@ -1,4 +1,6 @@
-"""A real CPU run killed in the middle, by SIGKILL, goes on where it was: same steps, same data, same losses."""
+"""A real CPU run killed in the middle, by SIGKILL, goes on where it was: same steps, same data,
+same losses.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from tests.integration.reports import read_report
 
 pytestmark = pytest.mark.slow
 
-# 20 batches an epoch in steps of 3: an epoch ends in a shorter step, so that upstream's own arithmetic would go on at a
-# wrong batch; and there is an epoch after the one that is resumed, of which dpo_tune_cache.py itself would skip a part
+# 20 batches an epoch in steps of 3: an epoch ends in a shorter step, so that upstream's own
+# arithmetic would go on at a wrong batch; and there is an epoch after the one that is resumed, of
+# which dpo_tune_cache.py itself would skip a part
 SHAPE = (
     *("recipe.epochs=3", "recipe.max_steps=null", "recipe.checkpoint_steps=2"),
     *("recipe.global_batch_size=12", "recipe.per_device_batch_size=4", "processes=1"),
 )
 STAGES = {
-    "finetune": ("stage=demo", "data.fraction=0.0167", "recipe.balanced=true", "recipe.loss_averaging=tokens"),
+    "finetune": (
+        "stage=demo",
+        "data.fraction=0.0167",
+        "recipe.balanced=true",
+        "recipe.loss_averaging=tokens",
+    ),
     "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.05", "recipe.balanced=true"),
     "trl_sft": ("stage=demo", "data.fraction=0.0167"),
 }
@@ -74,8 +82,12 @@ def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureR
     assert [one["step"] for one in steps(whole)] == list(range(1, LAST + 1))
     # the trainer may have written one more checkpoint than its killed launcher recorded steps
     expected, seen = [one for one in steps(whole) if not logged < one["step"] <= first], steps(cut)
-    assert first <= logged + 2 and [one["step"] for one in seen] == [one["step"] for one in expected]
-    assert [one["loss"] for one in seen] == pytest.approx([one["loss"] for one in expected], rel=1e-6)
+    assert first <= logged + 2 and [one["step"] for one in seen] == [
+        one["step"] for one in expected
+    ]
+    assert [one["loss"] for one in seen] == pytest.approx(
+        [one["loss"] for one in expected], rel=1e-6
+    )
     assert [one.get("tokens") for one in seen] == [one.get("tokens") for one in expected]
     assert json.loads((cut / "DONE").read_text())["steps"] == LAST
     assert f"resumed from {resumed['resumed_from']}" in read_report(cut).text

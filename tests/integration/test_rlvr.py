@@ -1,4 +1,6 @@
-"""RLVR on CPUs, real processes: alone, on two ranks, with ZeRO and an adapter; killed and resumed; useless rewards."""
+"""RLVR on CPUs, real processes: alone, on two ranks, with ZeRO and an adapter; killed and resumed;
+useless rewards.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,19 @@ from tests.integration.conftest import finish, launch_in, records, stop_once
 
 pytestmark = pytest.mark.slow
 
-# the untrained model: none of its answers is right, so that another verifier scores them, and they never end, which the
-# sampling proof would refuse
+# the untrained model: none of its answers is right, so that another verifier scores them, and they
+# never end, which the sampling proof would refuse
 LENGTH = """
 def length(completions, **_):
     return [len(completions[0][0]["content"]) % 3 / 2]
 """
 SMALL = (
-    *("stage=demo_rlvr", "model=demo", "allow=[refuted_complete_answers,reward_proof]", "report=false"),
+    *(
+        "stage=demo_rlvr",
+        "model=demo",
+        "allow=[refuted_complete_answers,reward_proof]",
+        "report=false",
+    ),
     *("recipe.verifier=length.py:length", "recipe.max_steps=4"),
     *("recipe.prompts_per_step=4", "recipe.samples_per_prompt=4", "recipe.per_device_batch_size=4"),
     *("recipe.response_length=16", "recipe.truncated_reward=null"),
@@ -56,7 +63,8 @@ def train(home: Path, *words: str, python: str | None = None) -> tuple[int, str]
         ("batched", ("recipe.kl_beta=0.05", *BATCHED)),
         ("zero3", ("processes=2", "parallel=zero3")),
         ("adapter", ("processes=2", "parallel=zero2", "recipe.lora.rank=4")),
-        ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),  # samples outside autocast
+        # samples outside autocast
+        ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),
     ],
 )
 def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) -> None:
@@ -73,7 +81,12 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
         "entropy",
         "verifier_failures",
     }
-    recorded |= {"completions/mean_length", "completions/clipped_ratio", "generation_seconds", "verifier_seconds"}
+    recorded |= {
+        "completions/mean_length",
+        "completions/clipped_ratio",
+        "generation_seconds",
+        "verifier_seconds",
+    }
     assert recorded <= steps[0].keys()
     assert ("kl" in steps[0]) == ("recipe.kl_beta=0.05" in words)
     events = records(folder / "events.jsonl")
@@ -82,7 +95,8 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     evidence = {event["what"]: event for event in events if event["kind"] == "evidence"}
     assert evidence["global_batch"]["verdict"] == "proven"
     shown = {
-        what: evidence[what]["value"] for what in ("rewards", "samples_per_prompt", "reference", "sampler_weights")
+        what: evidence[what]["value"]
+        for what in ("rewards", "samples_per_prompt", "reference", "sampler_weights")
     }
     reference = "starting model" if "recipe.kl_beta=0.05" in words else "none"
     expected = {"rewards": "the verifiers'", "samples_per_prompt": "4", "reference": reference}
@@ -95,35 +109,53 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     assert code == 0, output
     folder = home / "runs" / "demo_rlvr" / "killed"
     metrics = folder / "metrics.jsonl"
-    stop_once(home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words))
+    stop_once(
+        home, lambda: len(records(metrics)) >= 3, signal.SIGKILL, *small("name=killed", *words)
+    )
     code, output = train(home, "name=killed", *words)
     assert code == 0, output
     same = ("reward", "completions/mean_length", "entropy", "grad_norm")
-    whole, resumed = (records(folder.with_name(name) / "metrics.jsonl")[-1] for name in ("whole", "killed"))
-    assert {name: whole[name] for name in same} == pytest.approx({name: resumed[name] for name in same}, rel=1e-6)
+    whole, resumed = (
+        records(folder.with_name(name) / "metrics.jsonl")[-1] for name in ("whole", "killed")
+    )
+    assert {name: whole[name] for name in same} == pytest.approx(
+        {name: resumed[name] for name in same}, rel=1e-6
+    )
 
 
 def test_the_recipe_in_miniature_teaches(home: Path) -> None:
-    """Three stages as one command, the last with fewer steps; `eval` shows the gain of each, and answers that end."""
-    words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
+    """Three stages as one command, the last with fewer steps; `eval` shows the gain of each, and
+    answers that end.
+    """
+    words = (
+        "pipeline=demo,demo_dpo,demo_rlvr",
+        "name=mini",
+        "report=false",
+        "recipe.checkpoint_steps=null",
+    )
     words += ("demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
     done = launch_in(home, "run", *words)
     assert done.returncode == 0, done.stderr
     folder = home / "runs" / "demo_rlvr" / "mini"
     rewards = [step["reward"] for step in records(folder / "metrics.jsonl")]
     assert statistics.fmean(rewards[-4:]) >= statistics.fmean(rewards[:4]) + 0.15
-    tasks = {task["task"]: task for task in json.loads((folder / "evaluation.json").read_text())["tasks"]}
+    tasks = {
+        task["task"]: task for task in json.loads((folder / "evaluation.json").read_text())["tasks"]
+    }
     assert [name for name, task in tasks.items() if task["broken"]] == []
     scores = {name: [model["score"] for model in task["models"]] for name, task in tasks.items()}
     base, sft, _, _ = scores["demo_all"]
     assert base <= 0.02 and sft >= 0.3
     base, sft, dpo, rlvr = scores["demo_reward"]
-    assert base <= 0.02 and dpo > sft > base and rlvr >= dpo + 0.1  # of fewer steps; one answer a question is sampled
+    # of fewer steps; one answer a question is sampled
+    assert base <= 0.02 and dpo > sft > base and rlvr >= dpo + 0.1
     assert scores["demo_pairs"][2] >= scores["demo_pairs"][1] + 0.05
 
 
 ASKED = [{"role": "user", "content": "?"}]
-GOOD_ROWS = [{"messages": ASKED, "ground_truth": str(truth), "dataset": "gsm8k"} for truth in range(1, 5)]
+GOOD_ROWS = [
+    {"messages": ASKED, "ground_truth": str(truth), "dataset": "gsm8k"} for truth in range(1, 5)
+]
 LONG_ROW = {**GOOD_ROWS[0], "messages": [{"role": "user", "content": "word " * 500}]}
 
 
@@ -131,7 +163,9 @@ def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home
     """The proof's other sentences are in tests/worker/test_reward_proof.py."""
     own = home / "own.py"
     own.write_text("def f(**_): __import__('time').sleep(600)\n", encoding="utf-8")
-    ended, output = train(home, "name=bad", PROVEN, f"recipe.verifier={own}:f", "guards.verifier.seconds=2")
+    ended, output = train(
+        home, "name=bad", PROVEN, f"recipe.verifier={own}:f", "guards.verifier.seconds=2"
+    )
     assert ended == EXIT_REFUSED, output
     (problem,) = [line for line in output.splitlines() if line.endswith("]") and "launch: " in line]
     assert "`f` did not answer within 2 s on" in problem and problem.endswith("[reward_proof]")
@@ -141,11 +175,22 @@ def test_a_verifier_that_does_not_answer_is_one_sentence_and_leaves_nothing(home
 
 
 def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
-    """Each with its share; one of them has `messages`, as upstream's mixtures, and the other one `prompt`."""
-    parts = [[{**row, "ground_truth": "json"} for row in GOOD_ROWS], [{"prompt": "?", "ground_truth": "re"}] * 8]
+    """Each with its share; one of them has `messages`, as upstream's mixtures, and the other one
+    `prompt`.
+    """
+    parts = [
+        [{**row, "ground_truth": "json"} for row in GOOD_ROWS],
+        [{"prompt": "?", "ground_truth": "re"}] * 8,
+    ]
     for name, rows in zip("ab", parts, strict=True):
-        (home / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    words = ("name=mixed", "data.mix=[{name: a.jsonl}, {name: b.jsonl, share: 0.5}]", "recipe.max_steps=2")
+        (home / f"{name}.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+        )
+    words = (
+        "name=mixed",
+        "data.mix=[{name: a.jsonl}, {name: b.jsonl, share: 0.5}]",
+        "recipe.max_steps=2",
+    )
     code, output = train(home, *words)
     assert code == 0, output
     log = (home / "runs" / "demo_rlvr" / "mixed" / "logs" / "rank-0.log").read_text()
@@ -153,14 +198,19 @@ def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
     with (home / "b.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(LONG_ROW) + "\n")
     code, output = train(home, "name=long", PROVEN, *words[1:])
-    assert code == EXIT_REFUSED and "1 prompt longer than the 240 tokens" in output and "row 13 has" in output
+    assert (
+        code == EXIT_REFUSED
+        and "1 prompt longer than the 240 tokens" in output
+        and "row 13 has" in output
+    )
 
 
 def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     """Right in the proof; nothing that this model writes is ever a reference answer."""
     own = home / "own.py"
     own.write_text(
-        "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == ground_truth[0])]\n"
+        "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == "
+        "ground_truth[0])]\n"
     )
     ended, output = train(home, "name=never", PROVEN, f"recipe.verifier={own}:f")
     assert ended == EXIT_STOPPED, output
@@ -191,12 +241,17 @@ builtins.__import__ = _with_stale_sampler
 """
 
 
-def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What verl #7495 lost two months to, made in TRL's own trainer: it samples from a copy of the first weights."""
+def test_a_sampler_that_keeps_the_old_weights_is_refuted(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What verl #7495 lost two months to, made in TRL's own trainer: it samples from a copy of the
+    first weights.
+    """
     (home / "stale").mkdir()
     (home / "stale" / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
-    code, output = train(home, "name=stale", python=warm.python_with_cold_ranks())  # which read sitecustomize.py
+    # which read sitecustomize.py
+    code, output = train(home, "name=stale", python=warm.python_with_cold_ranks())
     assert code == EXIT_STOPPED, output
     assert "[refuted_sampler_weights]" in output
 
@@ -226,17 +281,25 @@ def constant(completions, **columns):
     ("function", "words", "guard"),
     [
         ("constant", ("recipe.max_steps=8", "guards.reward_variance.steps=2"), "reward_variance"),
-        ("length", ("guards.length_limit.steps=2", "guards.length_limit.share=0.5"), "length_limit"),
+        (
+            "length",
+            ("guards.length_limit.steps=2", "guards.length_limit.share=0.5"),
+            "length_limit",
+        ),
     ],
 )
 def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     home: Path, function: str, words: tuple[str, ...], guard: str
 ) -> None:
-    """A reward function that turns constant, and answers that never end; test_rewards.py has the other guards."""
+    """A reward function that turns constant, and answers that never end; test_rewards.py has the
+    other guards.
+    """
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", "recipe.response_length=8")
     own += ("recipe.per_device_batch_size=16",)
     ended, output = train(home, f"name={guard}", *own, *words)
     assert ended == EXIT_STOPPED, output
-    failed = json.loads((home / "runs" / "demo_rlvr" / guard / "FAILED").read_text(encoding="utf-8"))
+    failed = json.loads(
+        (home / "runs" / "demo_rlvr" / guard / "FAILED").read_text(encoding="utf-8")
+    )
     assert failed["cause_id"] == guard

@@ -1,4 +1,6 @@
-"""Rollouts of the demo stage as a user starts them: real trainers on one, two and four CPU processes."""
+"""Rollouts of the demo stage as a user starts them: real trainers on one, two and four CPU
+processes.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,19 @@ def command(*words: str) -> list[str]:
 
 def rollout(*words: str, cwd: Path, code: int) -> tuple[str, dict[str, Any]]:
     """Run it to its end: what it printed, and its rollout.json."""
-    ran = subprocess.run(command(*words), cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
+    ran = subprocess.run(
+        command(*words), cwd=cwd, capture_output=True, text=True, timeout=400, check=False
+    )
     assert ran.returncode == code, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
     return ran.stdout, read_record(cwd)
 
 
 def read_record(home: Path) -> dict[str, Any]:
-    newest = max((home / "runs" / "demo").glob("rollout-*/rollout.json"), key=lambda path: path.stat().st_mtime_ns)
+    newest = max(
+        (home / "runs" / "demo").glob("rollout-*/rollout.json"),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
     found: dict[str, Any] = json.loads(newest.read_text(encoding="utf-8"))
     check(found)
     return found
@@ -89,7 +96,9 @@ def test_the_runs_were_ended_after_their_steps(green: tuple[str, dict[str, Any]]
     assert "3 of 3 widths passed" in read_report(Path(green[1]["runs"][0]["folder"]).parent).text
 
 
-def test_what_passed_is_kept_and_the_whole_stage_follows(home: Path, green: tuple[str, dict[str, Any]]) -> None:
+def test_what_passed_is_kept_and_the_whole_stage_follows(
+    home: Path, green: tuple[str, dict[str, Any]]
+) -> None:
     before = {width["folder"]: losses(width) for width in green[1]["runs"]}
     shown, record = rollout(*TRL, "processes=1", "steps=4", "then=run", cwd=home, code=0)
     assert record["runs"][0]["reused"] is True and "reused" in shown
@@ -101,15 +110,27 @@ def test_what_passed_is_kept_and_the_whole_stage_follows(home: Path, green: tupl
 
 
 def test_a_learning_rate_that_diverges_fails(home: Path, green: tuple[str, dict[str, Any]]) -> None:
-    words = (*TRL[:-1], "recipe.learning_rate=30", "recipe.warmup_ratio=0.0", "recipe.max_grad_norm=null")
+    words = (
+        *TRL[:-1],
+        "recipe.learning_rate=30",
+        "recipe.warmup_ratio=0.0",
+        "recipe.max_grad_norm=null",
+    )
     shown, record = rollout(*words, "processes=1,2", "steps=12", "report=false", cwd=home, code=3)
     assert not (Path(record["runs"][0]["folder"]).parent / "report.html").exists()
     assert [width["state"] for width in record["runs"]] == ["failed", "planned"]
-    assert set(red(record["runs"][0])) & {"loss_finite", "loss_falls", "grad_norm_sane", "finished_steps"}
+    assert set(red(record["runs"][0])) & {
+        "loss_finite",
+        "loss_falls",
+        "grad_norm_sane",
+        "finished_steps",
+    }
     assert "not widened to cpu2" in shown
 
 
-def test_a_rank_that_is_killed_fails_with_the_cause(home: Path, green: tuple[str, dict[str, Any]]) -> None:
+def test_a_rank_that_is_killed_fails_with_the_cause(
+    home: Path, green: tuple[str, dict[str, Any]]
+) -> None:
     words = (*TRL[:-1], "recipe.max_steps=500", "recipe.seed=7", "name=killed")
     with subprocess.Popen(
         command(*words, "processes=2", "steps=400"), cwd=home, stdout=subprocess.PIPE, text=True
@@ -129,7 +150,9 @@ def rank_that_trains(folder: Path) -> int:
     until = time.monotonic() + 400
     while time.monotonic() < until:
         for metrics in folder.glob("cpu2-*/metrics.jsonl"):
-            for event in events(metrics.with_name("events.jsonl")) if metrics.stat().st_size else ():
+            for event in (
+                events(metrics.with_name("events.jsonl")) if metrics.stat().st_size else ()
+            ):
                 if event.get("rank") == 1 and isinstance(event.get("pid"), int):
                     return int(event["pid"])
         time.sleep(0.2)
@@ -151,8 +174,12 @@ def test_open_instruct_is_the_same_on_one_rank_and_two(home: Path, open_instruct
     assert "warmup_rounding" not in shown
 
 
-def test_a_schedule_that_the_width_changes_is_reported_and_then_fails(home: Path, open_instruct: Path) -> None:
-    """Upstream counts the warm-up in ranks' steps: on four it has a quarter of one, whose first rate is 0."""
+def test_a_schedule_that_the_width_changes_is_reported_and_then_fails(
+    home: Path, open_instruct: Path
+) -> None:
+    """Upstream counts the warm-up in ranks' steps: on four it has a quarter of one, whose first
+    rate is 0.
+    """
     shown, record = rollout(*FINETUNE, "processes=1,2,4", "steps=5", cwd=home, code=3)
     assert "0 on 1, 0 on 2, 0.25 on 4" in shown and "[warmup_rounding]" in shown
     assert [width["state"] for width in record["runs"]] == ["done", "done", "failed"]
@@ -169,13 +196,19 @@ def test_a_width_that_cannot_hold_the_batch_is_reported_in_the_first_second(tmp_
         check=False,
     )
     assert ran.returncode == 2
-    assert ran.stderr.count("\n") == 1 and "a width of 1 or 2" in ran.stderr and "[batch_not_divisible]" in ran.stderr
+    assert (
+        ran.stderr.count("\n") == 1
+        and "a width of 1 or 2" in ran.stderr
+        and "[batch_not_divisible]" in ran.stderr
+    )
     assert not list(tmp_path.rglob("rollout.json"))
 
 
 def test_missing_gpus_are_planned_and_reported(tmp_path: Path) -> None:
     ran = subprocess.run(
-        command("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "gpus=1,2", "--json"),
+        command(
+            "stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "gpus=1,2", "--json"
+        ),
         cwd=tmp_path,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -186,6 +219,9 @@ def test_missing_gpus_are_planned_and_reported(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("rollout.json")
     record = json.loads(path.read_text())
     check(record)
-    assert record["state"] == "not_run" and [width["state"] for width in record["runs"]] == ["not_run"] * 2
+    assert (
+        record["state"] == "not_run"
+        and [width["state"] for width in record["runs"]] == ["not_run"] * 2
+    )
     assert json.loads(ran.stdout) == record
     assert "planned but not run here: gpu1, gpu2" in ran.stderr

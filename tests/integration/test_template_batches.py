@@ -1,4 +1,6 @@
-"""Every chat template in the trainers' own batches: those of `preview`, with the answers and their ends trained on."""
+"""Every chat template in the trainers' own batches: those of `preview`, with the answers and their
+ends trained on.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,15 @@ from tests.trl_texts import read_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
-TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in OWN_FILES.glob("*.jinja")} | read_texts()
+TEXTS = {
+    path.stem: path.read_text(encoding="utf-8") for path in OWN_FILES.glob("*.jinja")
+} | read_texts()
 NAMES = sorted(name for name in TEXTS if not name.endswith("_training"))
 UNMARKED = ("gemma4", "llama3_1", "llama3_2")  # trl_sft refuses them
-OWN = "{% for m in messages %}<|im_start|>{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+OWN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}: {% if m.role == 'assistant' %}{% "
+    "generation %}{{ m.content }}"
+)
 OWN += "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
 OWN += "{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}"
 OTHERS = {
@@ -69,7 +76,11 @@ def batches(
         (model / "chat_template.jinja").unlink(missing_ok=True)
         kind = "dpo" if "dpo" in trainer else "sft"
         given = str(template) if name == "own" else name
-        more = (f"recipe.chat_template={given}", "recipe.max_seq_length=2048", "allow=[short_context]")
+        more = (
+            f"recipe.chat_template={given}",
+            "recipe.max_seq_length=2048",
+            "allow=[short_context]",
+        )
         (folder / "run").mkdir()
         for other in ("sft", "dpo"):
             (folder / f"{other}.jsonl").symlink_to(root / f"{other}.jsonl")
@@ -77,21 +88,30 @@ def batches(
         previewed[trainer, name] = add_preview(jobs, plan, folder / "run")
         add_training(jobs, plan, folder / "run")
     run_jobs(root, jobs, open_instruct)
-    return {run: read_job(root / run[0] / run[1] / "run", *parts) for run, parts in previewed.items()}
+    return {
+        run: read_job(root / run[0] / run[1] / "run", *parts) for run, parts in previewed.items()
+    }
 
 
 def write_data(root: Path) -> None:
     chats = []
     for number in range(ROWS):
         turns = [f"What is {number}?", ANSWERS[0], "And then?", ANSWERS[1]]
-        chats.append([{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)])
+        chats.append(
+            [
+                {"role": ("user", "assistant")[at % 2], "content": text}
+                for at, text in enumerate(turns)
+            ]
+        )
     rejected = {"role": "assistant", "content": "I would rather not say."}
     rows = {
         "sft": [{"messages": chat} for chat in chats],
         "dpo": [{"chosen": chat, "rejected": [*chat[:3], rejected]} for chat in chats],
     }
     for kind, content in rows.items():
-        (root / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
+        (root / f"{kind}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in content), encoding="utf-8"
+        )
 
 
 @pytest.mark.parametrize("run", RUNS, ids="-".join)
@@ -103,7 +123,9 @@ def test_the_trainers_batches_have_the_template(
     for sample in batches[run].samples.samples:
         for side in sample.sides:
             assert side.loss is not None
-            text = "".join(piece for piece, carries in zip(side.pieces, side.loss, strict=True) if carries)
+            text = "".join(
+                piece for piece, carries in zip(side.pieces, side.loss, strict=True) if carries
+            )
             answer = ANSWERS[1] if side.name != "rejected" else "I would rather not say."
             assert answer in text and "What is" not in text and "And then?" not in text
             assert (ANSWERS[0] in text) is (side.name == "messages")

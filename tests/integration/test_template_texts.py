@@ -1,4 +1,6 @@
-"""Real processes with TRL's chat templates where no TRL is installed, or another version than when a run began."""
+"""Real processes with TRL's chat templates where no TRL is installed, or another version than when
+a run began.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,21 @@ from tests.integration.conftest import finish, launch_in, records, stop_once
 from tests.integration.demo_kit import give_demo, make_once
 from tests.trl_texts import INSTALLED, install_trl
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(INSTALLED is None, reason="TRL is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(INSTALLED is None, reason="TRL is not installed"),
+]
 
 OTHER = """{%- for turn in messages %}[{{ turn['role'] }}] {{ turn['content'] }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"""
 FINETUNE = ("stage=demo", "trainer=finetune", "recipe.chat_template=qwen3")
 TRL_SFT = ("stage=demo", "trainer=trl_sft", "recipe.chat_template=qwen3")
-SHORT = ("data.fraction=0.02", "recipe.global_batch_size=4", "recipe.per_device_batch_size=2", "processes=1")
+SHORT = (
+    "data.fraction=0.02",
+    "recipe.global_batch_size=4",
+    "recipe.per_device_batch_size=2",
+    "processes=1",
+)
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +41,13 @@ def without_trl(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter with every package of this one but TRL."""
 
     def make(folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", folder], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", "--symlinks", folder], check=True
+        )
         [own] = folder.glob("lib/python3*/site-packages")
-        for package in [entry for folder in package_folders(sys.executable) for entry in folder.glob("*")]:
+        for package in [
+            entry for folder in package_folders(sys.executable) for entry in folder.glob("*")
+        ]:
             if package.name.partition("-")[0] != "trl" and package.parent.name == "site-packages":
                 (own / package.name).symlink_to(package)
 
@@ -41,7 +55,9 @@ def without_trl(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A folder for runs, with the demo, and a user's cache in which nothing is kept."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     return give_demo(tmp_path_factory, tmp_path)
@@ -55,7 +71,9 @@ def planned(home: Path, *words: str, python: str | None = None) -> tuple[str, bo
     return plan["identity"], plan["chat_template"]["is_here"], plan["chat_template"]["source"]
 
 
-def test_without_trl_a_name_is_planned_and_its_text_is_refused_until_one_has_it(home: Path, without_trl: str) -> None:
+def test_without_trl_a_name_is_planned_and_its_text_is_refused_until_one_has_it(
+    home: Path, without_trl: str
+) -> None:
     identity, is_here, _ = planned(home, *TRL_SFT, python=without_trl)
     assert not is_here
     for verb in ("check", "run"):
@@ -66,7 +84,10 @@ def test_without_trl_a_name_is_planned_and_its_text_is_refused_until_one_has_it(
     assert not (home / "runs" / "demo").exists()
 
     of_trainer = planned(home, *TRL_SFT, f"python={sys.executable}", python=without_trl)
-    assert of_trainer[:2] == (identity, True) and str(INSTALLED and INSTALLED.parents[1]) in of_trainer[2]
+    assert (
+        of_trainer[:2] == (identity, True)
+        and str(INSTALLED and INSTALLED.parents[1]) in of_trainer[2]
+    )
     kept = planned(home, *TRL_SFT, python=without_trl)  # by the plan before
     assert kept[:2] == (identity, True) and str(home / "caches") in kept[2]
 
@@ -94,9 +115,15 @@ def test_a_resumed_run_has_the_text_that_it_began_with(
 
         def has_checkpoint() -> bool:
             steps = records(run / "metrics.jsonl")
-            return (run / "model" / "step_4" / "COMPLETED").is_file() and bool(steps) and steps[-1]["step"] > 4
+            return (
+                (run / "model" / "step_4" / "COMPLETED").is_file()
+                and bool(steps)
+                and steps[-1]["step"] > 4
+            )
 
-        stop_once(home, has_checkpoint, signal.SIGKILL, *words, python=warm.python_with_cold_ranks())
+        stop_once(
+            home, has_checkpoint, signal.SIGKILL, *words, python=warm.python_with_cold_ranks()
+        )
     assert not (run / "DONE").exists()
     [staged] = (home / "runs" / ".cache" / "chat_templates").glob("*/qwen3.jinja")
     assert staged.read_text(encoding="utf-8") == OTHER
@@ -116,12 +143,16 @@ def test_a_resumed_run_has_the_text_that_it_began_with(
     assert tokenizer.read_text(encoding="utf-8") == OTHER
 
 
-def test_trl_trains_with_the_staged_form_that_has_marks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trl_trains_with_the_staged_form_that_has_marks(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own version does not have this text, so that it has no form of it with marks."""
     body = "{{ turn['content'] }}{{ eos_token }}"
     marks = f"{{% generation %}}{body}{{% endgeneration %}}"
     answer = f"{{% if turn['role'] == 'assistant' %}}{marks}{{% else %}}{body}{{% endif %}}"
-    other = install_trl(home / "other", {"qwen3": OTHER, "qwen3_training": OTHER.replace(body, answer)}, "1.16.1")
+    other = install_trl(
+        home / "other", {"qwen3": OTHER, "qwen3_training": OTHER.replace(body, answer)}, "1.16.1"
+    )
     (other / "trl" / "__init__.py").unlink()
     monkeypatch.setenv("PYTHONPATH", str(other))
     words = (*TRL_SFT, *SHORT, "recipe.max_steps=2", "name=marked")

@@ -1,4 +1,6 @@
-"""launch's entry over TRL, training: the losses are those of TRL's own scripts, and nothing of TRL is replaced."""
+"""launch's entry over TRL, training: the losses are those of TRL's own scripts, and nothing of TRL
+is replaced.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,27 @@ from tests.worker.ranks import ENTRY
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ("--max_steps", "3", "--per_device_train_batch_size", "4", "--max_length", "64", "--bf16", "false")
-COMMON = (*FLAGS, "--report_to", "none", "--logging_steps", "1", "--use_cpu", "true", "--save_strategy", "steps")
+FLAGS = (
+    "--max_steps",
+    "3",
+    "--per_device_train_batch_size",
+    "4",
+    "--max_length",
+    "64",
+    "--bf16",
+    "false",
+)
+COMMON = (
+    *FLAGS,
+    "--report_to",
+    "none",
+    "--logging_steps",
+    "1",
+    "--use_cpu",
+    "true",
+    "--save_strategy",
+    "steps",
+)
 SAVING = (*COMMON, "--save_steps", "3", "--learning_rate", "1e-2")
 EVALUATED = ("--eval_strategy", "steps", "--eval_steps", "2", "--dataset_test_split", "train")
 # what TRL itself trains with and what launch's entry trains with, from the same flags
@@ -33,7 +54,10 @@ SAME = {
         "trl.scripts.sft",
         ("--use_peft", "true", "--bf16", "true", "--dtype", "bfloat16", *EVALUATED),
     ),
-    "lora bf16 dropout": ("trl.scripts.sft", ("--use_peft", "true", "--bf16", "true", "--lora_dropout", "0.3")),
+    "lora bf16 dropout": (
+        "trl.scripts.sft",
+        ("--use_peft", "true", "--bf16", "true", "--lora_dropout", "0.3"),
+    ),
     "dpo": ("trl.scripts.dpo", ()),
     "dpo lora": ("trl.scripts.dpo", ("--use_peft", "true", "--lora_r", "4")),
 }
@@ -44,17 +68,29 @@ TEXT = """{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> Path:
     """A folder with the output of launch's entry and of TRL's script for each of SAME."""
-    scripts = Path(pytest.importorskip("trl", reason="the `train` dependencies are not installed").__file__).parent
+    scripts = Path(
+        pytest.importorskip("trl", reason="the `train` dependencies are not installed").__file__
+    ).parent
     root, jobs = tmp_path_factory.mktemp("same"), []
     for name, (module, flags) in SAME.items():
         data = tiny.chats if module.endswith("sft") else tiny.preferences
-        own, theirs = [str(ENTRY), "--entry", module, "--"], [str(scripts / "scripts" / f"{module.split('.')[-1]}.py")]
+        own, theirs = (
+            [str(ENTRY), "--entry", module, "--"],
+            [str(scripts / "scripts" / f"{module.split('.')[-1]}.py")],
+        )
         for whose, argv in {"ours": own, "theirs": theirs}.items():
             folder = root / name / whose
             folder.mkdir(parents=True)
             argv += ["--model_name_or_path", str(tiny.model), "--dataset_name", str(data.parent)]
             argv += ["--output_dir", str(folder / "out"), *SAVING, *flags]
-            jobs.append({"argv": argv, "env": {"HF_HUB_OFFLINE": "1"}, "cwd": str(folder), "log": f"{folder}/log"})
+            jobs.append(
+                {
+                    "argv": argv,
+                    "env": {"HF_HUB_OFFLINE": "1"},
+                    "cwd": str(folder),
+                    "log": f"{folder}/log",
+                }
+            )
     run_jobs(root, jobs)
     return root
 
@@ -64,7 +100,10 @@ def history(folder: Path) -> list[dict[str, Any]]:
     state = folder / "out" / "checkpoint-3" / "trainer_state.json"
     assert state.is_file(), (folder / "log").read_text(encoding="utf-8")[-3000:]
     rows = json.loads(state.read_text(encoding="utf-8"))["log_history"]
-    return [{name: row[name] for name in row if not name.endswith(("runtime", "per_second"))} for row in rows]
+    return [
+        {name: row[name] for name in row if not name.endswith(("runtime", "per_second"))}
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -109,7 +148,11 @@ print("CHANGED", changed)
 @pytest.mark.parametrize(
     ("module", "flags", "options"),
     [
-        ("trl.scripts.sft", ("--padding_free", "true"), {"subset": "0.5", "validation": "0.1", "early_stop": "2"}),
+        (
+            "trl.scripts.sft",
+            ("--padding_free", "true"),
+            {"subset": "0.5", "validation": "0.1", "early_stop": "2"},
+        ),
         ("trl.scripts.dpo", (), {"subset": "12", "chat_template": "FILE"}),
     ],
 )
@@ -126,7 +169,9 @@ def test_nothing_of_trl_is_replaced(
     program = WATCHED.format(root=str(ROOT), module=module, flags=words, options=options)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "CHANGED []" in done.stdout
     if "chat_template" in options:

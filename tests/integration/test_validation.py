@@ -1,5 +1,6 @@
-"""Validation with TRL's real trainers: the loss is that of the held-out rows, which are never trained on; an early stop
-ends the run with its best checkpoint, and so does a resumed one."""
+"""Validation with TRL's real trainers: the loss is that of the held-out rows, which are never
+trained on; an early stop ends the run with its best checkpoint, and so does a resumed one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ pytestmark = pytest.mark.slow
 PER_DEVICE = 4
 BETA = 0.5
 RECIPE = (
-    *("device=cpu", "recipe.global_batch_size=8", f"recipe.per_device_batch_size={PER_DEVICE}", "recipe.epochs=1"),
+    *(
+        "device=cpu",
+        "recipe.global_batch_size=8",
+        f"recipe.per_device_batch_size={PER_DEVICE}",
+        "recipe.epochs=1",
+    ),
     *("recipe.max_seq_length=128", "recipe.warmup_ratio=null", "recipe.lr_scheduler=constant"),
 )
 STOPPED_AT, BEST, LAST = 6, 2, 8
@@ -35,23 +41,46 @@ TULU = (resources.ROOT / "launch" / "templates" / "tulu.jinja").read_text(encodi
 def stage_words(stage: str, trainer: str, tiny: TinyStage) -> list[str]:
     data = tiny.chats if trainer == "trl_sft" else tiny.preferences
     mix = f"data.mix=[{{name: {data}}}]"
-    return [f"stage={stage}", f"trainer={trainer}", "data.build=null", mix, f"model.path={tiny.model}", *RECIPE]
+    return [
+        f"stage={stage}",
+        f"trainer={trainer}",
+        "data.build=null",
+        mix,
+        f"model.path={tiny.model}",
+        *RECIPE,
+    ]
 
 
 # an early stop
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> tuple[Path, list[str], str]:
-    """A finished run that learns sums and is measured on other sentences: their loss rises from the start."""
+def stopped(
+    tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage
+) -> tuple[Path, list[str], str]:
+    """A finished run that learns sums and is measured on other sentences: their loss rises from the
+    start.
+    """
     home = tmp_path_factory.mktemp("stopped")
     answers = ["Nobody knows who wrote it. " * (number % 3 + 1) for number in range(6)]
     chats = [
-        {"messages": [{"role": "user", "content": f"Who wrote book {n}?"}, {"role": "assistant", "content": answer}]}
+        {
+            "messages": [
+                {"role": "user", "content": f"Who wrote book {n}?"},
+                {"role": "assistant", "content": answer},
+            ]
+        }
         for n, answer in enumerate(answers)
     ]
-    (home / "held_out.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
-    words = [*stage_words("demo", "trl_sft", tiny), "recipe.chat_template=tulu", "recipe.learning_rate=0.01", "name=x"]
+    (home / "held_out.jsonl").write_text(
+        "".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8"
+    )
+    words = [
+        *stage_words("demo", "trl_sft", tiny),
+        "recipe.chat_template=tulu",
+        "recipe.learning_rate=0.01",
+        "name=x",
+    ]
     words += [f"recipe.max_steps={LAST}", "data.validation=held_out.jsonl", "recipe.early_stop=2"]
     words += [f"recipe.eval_steps={BEST}", f"recipe.checkpoint_steps={BEST}"]
     done = launch_in(home, "run", *words)
@@ -59,7 +88,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> tuple[
     return home, words, done.stdout
 
 
-def test_the_run_stops_early_and_every_record_shows_it(stopped: tuple[Path, list[str], str]) -> None:
+def test_the_run_stops_early_and_every_record_shows_it(
+    stopped: tuple[Path, list[str], str],
+) -> None:
     home, _, printed = stopped
     folder = home / "runs" / "demo" / "x"
     steps = records(folder / "metrics.jsonl")
@@ -68,12 +99,20 @@ def test_the_run_stops_early_and_every_record_shows_it(stopped: tuple[Path, list
     assert list(losses) == [2, 4, 6]
     assert losses[2] < losses[4] < losses[6]
     outcome = json.loads((folder / "DONE").read_text())
-    reason = f"stopped early at step 6: 2 evaluations without an eval_loss below {losses[2]:.4f} (step 2)"
+    reason = (
+        f"stopped early at step 6: 2 evaluations without an eval_loss below {losses[2]:.4f} "
+        "(step 2)"
+    )
     assert (outcome["steps"], outcome["planned_steps"]) == (STOPPED_AT, LAST)
     assert outcome["validation"] == {
         "step": STOPPED_AT,
         "eval_loss": losses[6],
-        "best": {"step": BEST, "eval_loss": losses[2], "checkpoint": "checkpoint-2", "is_model": True},
+        "best": {
+            "step": BEST,
+            "eval_loss": losses[2],
+            "checkpoint": "checkpoint-2",
+            "is_model": True,
+        },
         "early_stop": reason,
     }
     assert f"evaluation at step 4: eval_loss {losses[4]:.4f}" in printed
@@ -90,28 +129,46 @@ def test_eval_loss_is_the_loss_on_the_held_out_rows(stopped: tuple[Path, list[st
 
     home = stopped[0]
     folder = home / "runs" / "demo" / "x"
-    logged = {step["step"]: step["eval_loss"] for step in records(folder / "metrics.jsonl") if "eval_loss" in step}
+    logged = {
+        step["step"]: step["eval_loss"]
+        for step in records(folder / "metrics.jsonl")
+        if "eval_loss" in step
+    }
     rows = [row["messages"] for row in records(home / "held_out.jsonl")]
     by_hand = {step: chat_loss(folder / "model" / f"checkpoint-{step}", rows) for step in logged}
     assert by_hand == pytest.approx(logged, rel=1e-4)
-    best, model = (load_file(path / "model.safetensors") for path in (folder / "model/checkpoint-2", folder / "model"))
+    best, model = (
+        load_file(path / "model.safetensors")
+        for path in (folder / "model/checkpoint-2", folder / "model")
+    )
     assert all(model[name].equal(best[name]) for name in best)
 
 
 def chat_loss(model_folder: Path, chats: Sequence[list[dict[str, str]]]) -> float:
-    """Return the mean over samples of their batch's mean over the answers' tokens, as transformers' Trainer has it."""
+    """Return the mean over samples of their batch's mean over the answers' tokens, as transformers'
+    Trainer has it.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer, model = (of.from_pretrained(model_folder) for of in (AutoTokenizer, AutoModelForCausalLM))
+    tokenizer, model = (
+        of.from_pretrained(model_folder) for of in (AutoTokenizer, AutoModelForCausalLM)
+    )
     total = 0.0
     for start in range(0, len(chats), PER_DEVICE):
         batch = chats[start : start + PER_DEVICE]
         summed, tokens = 0.0, 0
         for chat in batch:
-            options = {"return_dict": True, "return_assistant_tokens_mask": True, "chat_template": TULU}
+            options = {
+                "return_dict": True,
+                "return_assistant_tokens_mask": True,
+                "chat_template": TULU,
+            }
             encoded = tokenizer.apply_chat_template(chat, **options)
-            ids, mask = torch.tensor([encoded["input_ids"]]), torch.tensor(encoded["assistant_masks"]).bool()
+            ids, mask = (
+                torch.tensor([encoded["input_ids"]]),
+                torch.tensor(encoded["assistant_masks"]).bool(),
+            )
             with torch.no_grad():
                 logits = model(input_ids=ids).logits[0, :-1].float()
             nll = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
@@ -120,11 +177,17 @@ def chat_loss(model_folder: Path, chats: Sequence[list[dict[str, str]]]) -> floa
     return total / len(chats)
 
 
-def test_a_run_killed_while_it_saves_ends_as_it_would_have(stopped: tuple[Path, list[str], str]) -> None:
+def test_a_run_killed_while_it_saves_ends_as_it_would_have(
+    stopped: tuple[Path, list[str], str],
+) -> None:
     home, words, _ = stopped
     folder = home / "runs" / "demo" / "x"
     before = json.loads((folder / "DONE").read_text())
-    for lost in (folder / "DONE", folder / "model" / "model.safetensors", folder / "model" / "config.json"):
+    for lost in (
+        folder / "DONE",
+        folder / "model" / "model.safetensors",
+        folder / "model" / "config.json",
+    ):
         lost.unlink()
     resumed = launch_in(home, "run", *words)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
@@ -133,7 +196,9 @@ def test_a_run_killed_while_it_saves_ends_as_it_would_have(stopped: tuple[Path, 
     assert {name: after[name] for name in ("steps", "validation")} == {
         name: before[name] for name in ("steps", "validation")
     }
-    best, model = (path / "model.safetensors" for path in (folder / "model" / "checkpoint-2", folder / "model"))
+    best, model = (
+        path / "model.safetensors" for path in (folder / "model" / "checkpoint-2", folder / "model")
+    )
     assert model.read_bytes() == best.read_bytes()
     assert len(records(folder / "metrics.jsonl")) == STOPPED_AT
 
@@ -142,19 +207,37 @@ def test_a_run_killed_while_it_saves_ends_as_it_would_have(stopped: tuple[Path, 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage) -> dict[str, tuple[Plan, Path]]:
-    """Workers without their launcher, in one process: `sft` and `demo_dpo` end after the batches of an epoch, which
-    they record; `dpo` trains two steps and saves."""
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage
+) -> dict[str, tuple[Plan, Path]]:
+    """Workers without their launcher, in one process: `sft` and `demo_dpo` end after the batches of
+    an epoch, which they record; `dpo` trains two steps and saves.
+    """
     root = tmp_path_factory.mktemp("trained")
     words = {
-        "sft": [*stage_words("demo", "trl_sft", tiny), "recipe.max_steps=null", "recipe.chat_template=tulu"],
-        "demo_dpo": ["stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=null", "data.fraction=0.02"],
-        "dpo": [*stage_words("demo_dpo", "trl_dpo", tiny), "recipe.max_steps=2", "recipe.checkpoint_steps=2"],
+        "sft": [
+            *stage_words("demo", "trl_sft", tiny),
+            "recipe.max_steps=null",
+            "recipe.chat_template=tulu",
+        ],
+        "demo_dpo": [
+            "stage=demo_dpo",
+            "trainer=trl_dpo",
+            "recipe.max_steps=null",
+            "data.fraction=0.02",
+        ],
+        "dpo": [
+            *stage_words("demo_dpo", "trl_dpo", tiny),
+            "recipe.max_steps=2",
+            "recipe.checkpoint_steps=2",
+        ],
     }
     words["dpo"] += ["recipe.loss=dpo", f"recipe.beta={BETA}", "recipe.learning_rate=0.003"]
     jobs, plans = [], {}
     for name, overrides in words.items():
-        configuration = composed(*overrides, "data.validation=0.1", f"runs={root / name}", f"cache={root / 'cache'}")
+        configuration = composed(
+            *overrides, "data.validation=0.1", f"runs={root / name}", f"cache={root / 'cache'}"
+        )
         plan = build_plan(configuration, this_machine(configuration))
         job = training_job(plan, root, name)
         if name != "dpo":
@@ -195,14 +278,19 @@ def test_the_batches_of_an_epoch_hold_the_rows_to_train_on_and_none_of_the_other
     column, template = ("messages", {"chat_template": TULU}) if name == "sft" else ("chosen", {})
 
     def tokens_of(rows: list[dict[str, Any]]) -> set[tuple[int, ...]]:
-        encoded = (tokenizer.apply_chat_template(row[column], return_dict=True, **template) for row in rows)
+        encoded = (
+            tokenizer.apply_chat_template(row[column], return_dict=True, **template) for row in rows
+        )
         return {tuple(item["input_ids"]) for item in encoded}
 
     assert batches.is_file(), batches.with_suffix(".log").read_text(encoding="utf-8")[-3000:]
     seen = set()
     for batch in json.loads(batches.read_text(encoding="utf-8")):
-        count = len(batch["input_ids"]) // (1 if name == "sft" else 2)  # of pairs the chosen halves come first
-        for ids, mask in list(zip(batch["input_ids"], batch["attention_mask"], strict=True))[:count]:
+        # of pairs the chosen halves come first
+        count = len(batch["input_ids"]) // (1 if name == "sft" else 2)
+        for ids, mask in list(zip(batch["input_ids"], batch["attention_mask"], strict=True))[
+            :count
+        ]:
             seen.add(tuple(ids[: sum(mask)]))
     assert seen == tokens_of(trained_rows(plan))
     held_out = tokens_of(held_out_rows(plan))
@@ -210,7 +298,9 @@ def test_the_batches_of_an_epoch_hold_the_rows_to_train_on_and_none_of_the_other
     assert not seen & held_out
 
 
-def test_the_eval_loss_of_dpo_is_that_of_the_held_out_pairs(trained: dict[str, tuple[Plan, Path]]) -> None:
+def test_the_eval_loss_of_dpo_is_that_of_the_held_out_pairs(
+    trained: dict[str, tuple[Plan, Path]],
+) -> None:
     plan, batches = trained["dpo"]
     checkpoint = plan.model_dir / "checkpoint-2"
     assert checkpoint.is_dir(), batches.with_suffix(".log").read_text(encoding="utf-8")[-3000:]
@@ -227,11 +317,15 @@ def pair_loss(model_folder: Path, reference_folder: Path, pairs: list[dict[str, 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(reference_folder)
-    models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (model_folder, reference_folder)]
+    models = [
+        AutoModelForCausalLM.from_pretrained(folder) for folder in (model_folder, reference_folder)
+    ]
 
     def log_ratio(chat: list[dict[str, str]]) -> float:
         ids = torch.tensor([tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]])
-        prompt = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, return_dict=True)["input_ids"]
+        prompt = tokenizer.apply_chat_template(
+            chat[:-1], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
         sums = []
         for model in models:
             with torch.no_grad():
@@ -240,5 +334,7 @@ def pair_loss(model_folder: Path, reference_folder: Path, pairs: list[dict[str, 
             sums.append(float(chosen[len(prompt) - 1 :].sum()))
         return sums[0] - sums[1]
 
-    margins = torch.tensor([log_ratio(pair["chosen"]) - log_ratio(pair["rejected"]) for pair in pairs])
+    margins = torch.tensor(
+        [log_ratio(pair["chosen"]) - log_ratio(pair["rejected"]) for pair in pairs]
+    )
     return float(-torch.nn.functional.logsigmoid(BETA * margins).mean())

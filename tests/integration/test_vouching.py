@@ -1,4 +1,6 @@
-"""What DONE vouches for, with real TRL runs of the demo: nothing learned, a failed last evaluation, a replaced base."""
+"""What DONE vouches for, with real TRL runs of the demo: nothing learned, a failed last evaluation,
+a replaced base.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,13 @@ SFT = ("stage=demo", "trainer=trl_sft", "report=false")
 
 
 def write_chats(file: Path, texts: list[str]) -> str:
-    turns = [[{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}] for text in texts]
-    file.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in turns), encoding="utf-8")
+    turns = [
+        [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
+        for text in texts
+    ]
+    file.write_text(
+        "".join(json.dumps({"messages": messages}) + "\n" for messages in turns), encoding="utf-8"
+    )
     return str(file)
 
 
@@ -30,7 +37,10 @@ def test_a_learning_rate_that_changes_nothing_stops_the_run_at_its_first_step(ho
 
 
 def read_items(run: Path) -> dict[str, dict[str, str]]:
-    return {item["what"]: item for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]}
+    return {
+        item["what"]: item
+        for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -38,11 +48,21 @@ def read_items(run: Path) -> dict[str, dict[str, str]]:
     [
         (("stage=demo", "trainer=trl_sft", "recipe.max_steps=1"), True),
         (("stage=demo_lora", "recipe.max_steps=1", "recipe.lr_scheduler=cosine"), True),
-        (("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=1", "recipe.lr_scheduler=constant"), False),
+        (
+            (
+                "stage=demo_dpo",
+                "trainer=trl_dpo",
+                "recipe.max_steps=1",
+                "recipe.lr_scheduler=constant",
+            ),
+            False,
+        ),
         (("stage=demo_dpo", "trainer=trl_dpo", "recipe.max_steps=2"), False),
     ],
 )
-def test_a_run_of_a_step_or_two_proves_what_it_can(home: Path, words: tuple[str, ...], is_open: bool) -> None:
+def test_a_run_of_a_step_or_two_proves_what_it_can(
+    home: Path, words: tuple[str, ...], is_open: bool
+) -> None:
     name = f"short{len(list(home.glob('runs/*/short*')))}"
     done = launch_in(home, *words, "report=false", f"name={name}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,12 +80,21 @@ def test_a_run_of_a_step_or_two_proves_what_it_can(home: Path, words: tuple[str,
 
 def test_dpo_whose_first_updates_rounding_hides_trains(home: Path) -> None:
     """A warm-up from 1.7e-8, under which the norms of 1.0 do not move in fp32."""
-    words = ("recipe.learning_rate=5e-7", "recipe.max_steps=40", "recipe.warmup_ratio=0.75", "recipe.weight_decay=0.1")
+    words = (
+        "recipe.learning_rate=5e-7",
+        "recipe.max_steps=40",
+        "recipe.warmup_ratio=0.75",
+        "recipe.weight_decay=0.1",
+    )
     words += ("recipe.global_batch_size=8", "recipe.per_device_batch_size=8")
-    done = launch_in(home, "stage=demo_dpo", "trainer=trl_dpo", *words, "report=false", "name=rising")
+    done = launch_in(
+        home, "stage=demo_dpo", "trainer=trl_dpo", *words, "report=false", "name=rising"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     items = read_items(home / "runs" / "demo_dpo" / "rising")
-    assert {items[what]["verdict"] for what in ("first_update", "gradients", "saved_weights")} == {"proven"}
+    assert {items[what]["verdict"] for what in ("first_update", "gradients", "saved_weights")} == {
+        "proven"
+    }
 
 
 def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
@@ -74,23 +103,35 @@ def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
     for number, answer in enumerate(rejected):
         start = [{"role": "user", "content": f"Is {number} a number?"}]
         sides = (("chosen", chosen), ("rejected", answer))
-        rows.append({side: [*start, {"role": "assistant", "content": text}] for side, text in sides})
+        rows.append(
+            {side: [*start, {"role": "assistant", "content": text}] for side, text in sides}
+        )
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(file)
 
 
-def test_a_reward_model_is_proven_in_the_folder_that_its_script_adds(home: Path, open_instruct: Path) -> None:
+def test_a_reward_model_is_proven_in_the_folder_that_its_script_adds(
+    home: Path, open_instruct: Path
+) -> None:
     file = home / "judged.jsonl"
     write_pairs(file, "Yes.", ["No."] * 16)
     [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
-    words = (f"model.path={model}", f"data.mix=[{{name: {file}}}]", "device=cpu", "recipe.max_seq_length=256")
-    done = launch_in(home, "stage=rm", *words, "recipe.global_batch_size=8", "report=false", "name=judge")
+    words = (
+        f"model.path={model}",
+        f"data.mix=[{{name: {file}}}]",
+        "device=cpu",
+        "recipe.max_seq_length=256",
+    )
+    done = launch_in(
+        home, "stage=rm", *words, "recipe.global_batch_size=8", "report=false", "name=judge"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run = home / "runs" / "rm" / "judge"
     items = read_items(run)
-    assert {items[what]["verdict"] for what in ("first_update", "gradients", "last_update", "saved_weights")} == {
-        "proven"
-    }
+    assert {
+        items[what]["verdict"]
+        for what in ("first_update", "gradients", "last_update", "saved_weights")
+    } == {"proven"}
     assert [*run.glob("model/reward_modeling__*/config.json")]
 
 
@@ -116,24 +157,44 @@ def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
     else:
         [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
         name = write_pairs(file, chosen, rejected)
-        line = ("stage=demo_dpo", "trainer=trl_dpo", f"model.path={model}", "recipe.chat_template=null", "report=false")
-    data = ("data.build=null", f"data.mix=[{{name: {name}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
+        line = (
+            "stage=demo_dpo",
+            "trainer=trl_dpo",
+            f"model.path={model}",
+            "recipe.chat_template=null",
+            "report=false",
+        )
+    data = (
+        "data.build=null",
+        f"data.mix=[{{name: {name}}}]",
+        "recipe.global_batch_size=8",
+        "recipe.max_steps=2",
+    )
     data += ("recipe.per_device_batch_size=8",)
     ran = launch_in(home, *line, *data, *overrides, f"name={file.stem}")
     folder = home / "runs" / ("demo_dpo" if rejected else "demo") / file.stem
     if found is None:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return
-    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, ran.stdout + ran.stderr
+    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, (
+        ran.stdout + ran.stderr
+    )
     assert not (folder / "events.jsonl").exists()
     if found == "loss_on_user":
         trained = launch_in(home, *line, *data, *overrides, f"name={file.stem}", f"allow=[{found}]")
-        assert trained.returncode == 0 and (folder / "DONE").is_file(), trained.stdout + trained.stderr
+        assert trained.returncode == 0 and (folder / "DONE").is_file(), (
+            trained.stdout + trained.stderr
+        )
 
 
 CALL = {"type": "function", "function": {"name": "count", "arguments": {"to": 3}}}
 USER, YES = {"role": "user", "content": "Is 3 a number?"}, {"role": "assistant", "content": "Yes."}
-CALLS = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "3"}, YES]
+CALLS = [
+    USER,
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "3"},
+    YES,
+]
 TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answer
 
 
@@ -147,18 +208,30 @@ TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answe
 def test_a_template_or_rows_that_train_something_else_stop_a_run(
     home: Path, chat_template: str | None, messages: list[object], trainer: str, found: str
 ) -> None:
-    """One for each family of trainers; test_preview.py has what is found in other templates and rows."""
+    """One for each family of trainers; test_preview.py has what is found in other templates and
+    rows.
+    """
     number = len(list(home.glob("rows*")))
     rows, file = home / f"rows{number}.jsonl", home / f"template{number}.jinja"
-    rows.write_text("".join(json.dumps({"messages": messages, "id": row}) + "\n" for row in range(8)), encoding="utf-8")
-    data = ("data.build=null", f"data.mix=[{{name: {rows}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
+    rows.write_text(
+        "".join(json.dumps({"messages": messages, "id": row}) + "\n" for row in range(8)),
+        encoding="utf-8",
+    )
+    data = (
+        "data.build=null",
+        f"data.mix=[{{name: {rows}}}]",
+        "recipe.global_batch_size=8",
+        "recipe.max_steps=2",
+    )
     data += ("recipe.per_device_batch_size=8",)
     line = ["stage=demo", f"trainer={trainer}", "report=false", *data, f"name={file.stem}"]
     if chat_template is not None:
         file.write_text(chat_template, encoding="utf-8")
         line.append(f"recipe.chat_template={file}")
     ran = launch_in(home, *line)
-    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, ran.stdout + ran.stderr
+    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, (
+        ran.stdout + ran.stderr
+    )
     assert not (home / "runs" / "demo" / file.stem / "events.jsonl").exists()
 
 
@@ -169,8 +242,13 @@ def test_a_last_evaluation_that_fails_leaves_the_finished_model(home: Path) -> N
     data = ("data.build=null", f"data.mix=[{{name: {train}}}]", f"data.validation={held_out}")
     done = launch_in(home, *SFT, *data, "recipe.max_steps=2", "name=unmeasured")
     assert done.returncode == 0, done.stdout + done.stderr
-    outcome = json.loads((home / "runs" / "demo" / "unmeasured" / "DONE").read_text(encoding="utf-8"))
-    assert "eval_loss" in outcome["afterwards"] and "did not evaluate its last step, 2" in outcome["afterwards"]
+    outcome = json.loads(
+        (home / "runs" / "demo" / "unmeasured" / "DONE").read_text(encoding="utf-8")
+    )
+    assert (
+        "eval_loss" in outcome["afterwards"]
+        and "did not evaluate its last step, 2" in outcome["afterwards"]
+    )
     assert "model.safetensors" in outcome["model"]["files"]
 
 
@@ -188,11 +266,17 @@ def test_an_adapter_goes_only_with_its_own_base(home: Path) -> None:
     save_file({**weights, name: weights[name] + 0.01}, base / "model.safetensors", {"format": "pt"})
     for verb in (("merge", "demo/adapter"), ("generate", "demo/adapter", "hi")):
         refused = launch_in(home, *verb)
-        assert refused.returncode == 2 and "[base_changed]" in refused.stderr, refused.stdout + refused.stderr
+        assert refused.returncode == 2 and "[base_changed]" in refused.stderr, (
+            refused.stdout + refused.stderr
+        )
 
 
-def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch that moves on the hub: the base is loaded at the commit that was trained on, or not at all."""
+def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch that moves on the hub: the base is loaded at the commit that was trained on, or not
+    at all.
+    """
     from safetensors.torch import load_file, save_file
 
     repository = home / "hub" / "models--lab--tiny"
@@ -203,15 +287,22 @@ def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkey
     for snapshot in (first, second):
         shutil.copytree(demo, snapshot)
     weights = load_file(demo / "model.safetensors")
-    save_file({name: weight + 1 for name, weight in weights.items()}, second / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: weight + 1 for name, weight in weights.items()},
+        second / "model.safetensors",
+        {"format": "pt"},
+    )
     main = repository / "refs" / "main"
     main.parent.mkdir()
     main.write_text(first.name)
-    python = f"python={warm.python_with_cold_ranks()}"  # huggingface_hub reads its cache's place as it is imported
+    # huggingface_hub reads its cache's place as it is imported
+    python = f"python={warm.python_with_cold_ranks()}"
     lora = ("recipe.lora.rank=4", "recipe.max_steps=2", "model.path=lab/tiny", "name=hub", python)
     done = launch_in(home, *SFT, *lora)
     assert done.returncode == 0, done.stdout + done.stderr
-    adapter = json.loads((home / "runs" / "demo" / "hub" / "model" / "adapter_config.json").read_text())
+    adapter = json.loads(
+        (home / "runs" / "demo" / "hub" / "model" / "adapter_config.json").read_text()
+    )
     assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("lab/tiny", first.name)
     main.write_text(second.name)
     merged = launch_in(home, "merge", "demo/hub")
@@ -222,4 +313,6 @@ def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkey
     shutil.rmtree(home / "runs" / "demo" / "hub" / "merged")
     shutil.rmtree(first)
     refused = launch_in(home, "merge", "demo/hub")
-    assert refused.returncode == 2 and "into lab/tiny failed" in refused.stderr, refused.stdout + refused.stderr
+    assert refused.returncode == 2 and "into lab/tiny failed" in refused.stderr, (
+        refused.stdout + refused.stderr
+    )

@@ -51,12 +51,23 @@ def command(python: str, folder: Path, code: str) -> list[str]:
 
 
 def test_it_sees_what_a_cold_rank_sees(tmp_path: Path) -> None:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "mine"), "OWN": "ü 1"}
+    environ = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(tmp_path / "mine"),
+        "OWN": "ü 1",
+    }
     seen = []
     for python in (sys.executable, warm.python()):
         argv = command(python, tmp_path, TELL)
         ran = subprocess.run(
-            argv, cwd=tmp_path, env=environ, input="typed", capture_output=True, text=True, check=False
+            argv,
+            cwd=tmp_path,
+            env=environ,
+            input="typed",
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, "")
         seen.append(json.loads(ran.stdout))
@@ -65,7 +76,9 @@ def test_it_sees_what_a_cold_rank_sees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "status"), ENDINGS.items())
 def test_it_ends_as_a_cold_rank_ends(code: str, status: int, tmp_path: Path) -> None:
-    ran = subprocess.run(command(warm.python(), tmp_path, code), cwd=tmp_path, capture_output=True, check=False)
+    ran = subprocess.run(
+        command(warm.python(), tmp_path, code), cwd=tmp_path, capture_output=True, check=False
+    )
     assert ran.returncode == status, ran.stderr
 
 

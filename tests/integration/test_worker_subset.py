@@ -39,13 +39,18 @@ def test_the_rows_are_the_same(tmp_path: Path, open_instruct: Path) -> None:
     chats, _ = make_data(tmp_path / "data")
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(open_instruct)}
     command = [sys.executable, "-c", THEIRS, str(chats), *AMOUNTS]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert run.returncode == 0, run.stderr
     theirs = rows_in(run.stdout)
     assert isinstance(theirs, dict)
     for amount in AMOUNTS:
         args = SimpleNamespace(
-            dataset_name=str(chats.parent), dataset_config=None, dataset_streaming=False, dataset_train_split="train"
+            dataset_name=str(chats.parent),
+            dataset_config=None,
+            dataset_streaming=False,
+            dataset_train_split="train",
         )
         ours = load(args, SimpleNamespace(datasets=[]), {"subset": amount})
         assert ours["train"]["messages"][:] == theirs[amount], amount

@@ -1,6 +1,7 @@
 """The real trainers under the worker: one process, two, and two under DeepSpeed, all on CPU.
 
-Every run states what it expects of the trainer's own state, so that "two ranks under ZeRO-3" was that.
+Every run states what it expects of the trainer's own state, so that "two ranks under ZeRO-3" was
+that.
 """
 
 from __future__ import annotations
@@ -26,28 +27,61 @@ STEPS = 4
 LAUNCH = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--dynamo_backend", "no")
 STATE = {"single": "NO", "ddp": "MULTI_CPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
 RECIPE = (
-    *("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--learning_rate", "1e-3"),
+    *(
+        "--per_device_train_batch_size",
+        "4",
+        "--gradient_accumulation_steps",
+        "2",
+        "--learning_rate",
+        "1e-3",
+    ),
     *("--logging_steps", "1", "--output_dir", "out"),
 )
 OPEN_INSTRUCT = (
     *RECIPE,
-    *("--max_train_steps", str(STEPS), "--max_seq_length", "128", "--do_not_randomize_output_dir", "true"),
+    *(
+        "--max_train_steps",
+        str(STEPS),
+        "--max_seq_length",
+        "128",
+        "--do_not_randomize_output_dir",
+        "true",
+    ),
     *("--push_to_hub", "false", "--try_launch_beaker_eval_jobs", "false"),
 )
-TRL = (*RECIPE, "--max_steps", str(STEPS), "--max_length", "128", "--report_to", "none", "--bf16", "false")
+TRL = (
+    *RECIPE,
+    "--max_steps",
+    str(STEPS),
+    "--max_length",
+    "128",
+    "--report_to",
+    "none",
+    "--bf16",
+    "false",
+)
 PATCHES = {
     "finetune": ("finetune_local_model", "cuda_memory_on_cpu", "finetune_grad_norm", "evidence"),
-    "dpo_tune_cache": ("dpo_single_process_group", "dpo_cpu_device", "dpo_unlisted_gpu", "dpo_steps", "evidence"),
+    "dpo_tune_cache": (
+        "dpo_single_process_group",
+        "dpo_cpu_device",
+        "dpo_unlisted_gpu",
+        "dpo_steps",
+        "evidence",
+    ),
     "trl_sft": ("evidence",),
     "trl_dpo": ("evidence",),
 }
-# what holds for these recipes: open-instruct trains in bf16 and does not clip, TRL clips at 1.0 and checkpoints
+# what holds for these recipes: open-instruct trains in bf16 and does not clip, TRL clips at 1.0 and
+# checkpoints
 HOLDS = {"dtype": "bf16", "packing": "none", "gradient_checkpointing": "false", "clip": "none"}
 TRL_HOLDS = {"dtype": "fp32", "packing": "none", "gradient_checkpointing": "true", "clip": "1.0"}
 
 
 def holds(parallel: str) -> dict[str, str]:
-    """HOLDS, as this file's DeepSpeed file changes it: without a word on bf16 ZeRO-3 makes the weights fp32."""
+    """HOLDS, as this file's DeepSpeed file changes it: without a word on bf16 ZeRO-3 makes the
+    weights fp32.
+    """
     return {**HOLDS, "dtype": "fp32" if parallel == "zero3" else "bf16"}
 
 
@@ -69,14 +103,40 @@ def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> l
     model = ("--model_name_or_path", tiny.model)
     if trainer == "finetune":
         assert checkout is not None
-        data = ("--dataset_mixer_list", tiny.chats, "1.0", "--dataset_skip_cache", "true", "--verbose", "true")
+        data = (
+            "--dataset_mixer_list",
+            tiny.chats,
+            "1.0",
+            "--dataset_skip_cache",
+            "true",
+            "--verbose",
+            "true",
+        )
         script = checkout / "open_instruct" / "finetune.py"
-        return ["--script", script, "--", *model, "--tokenizer_name_or_path", tiny.model, *data, *OPEN_INSTRUCT]
+        return [
+            "--script",
+            script,
+            "--",
+            *model,
+            "--tokenizer_name_or_path",
+            tiny.model,
+            *data,
+            *OPEN_INSTRUCT,
+        ]
     if trainer == "dpo_tune_cache":
         assert checkout is not None
         data = ("--mixer_list", tiny.preferences, "1.0", "--skip_cache", "true")
         script = checkout / "open_instruct" / "dpo_tune_cache.py"
-        return ["--script", script, "--", *model, "--tokenizer_name_or_path", tiny.model, *data, *OPEN_INSTRUCT]
+        return [
+            "--script",
+            script,
+            "--",
+            *model,
+            "--tokenizer_name_or_path",
+            tiny.model,
+            *data,
+            *OPEN_INSTRUCT,
+        ]
     rows = tiny.chats if trainer == "trl_sft" else tiny.preferences
     module = f"trl.scripts.{trainer.removeprefix('trl_')}"
     options = ("--option", "subset=0.5") if trainer == "trl_sft" else ()
@@ -95,8 +155,10 @@ def train(
     asked: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
 ) -> Run:
-    """Trains STEPS steps in `folder`: one process for `single`, else two. `flags` go to the trainer; `asked` is what is
-    expected and found besides the distributed state, as strings; `options` are of launch's own entry."""
+    """Trains STEPS steps in `folder`: one process for `single`, else two. `flags` go to the
+    trainer; `asked` is what is expected and found besides the distributed state, as strings;
+    `options` are of launch's own entry.
+    """
     world = 1 if parallel == "single" else 2
     environment = {
         "HF_HUB_OFFLINE": "1",
@@ -108,9 +170,15 @@ def train(
     patches = PATCHES[trainer]
     if parallel.startswith("zero"):
         config = folder / "deepspeed.json"
-        automatic = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        automatic = (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
         zero = {"stage": int(parallel[-1]), "stage3_gather_16bit_weights_on_model_save": True}
-        config.write_text(json.dumps({"zero_optimization": zero, **dict.fromkeys(automatic, "auto")}))
+        config.write_text(
+            json.dumps({"zero_optimization": zero, **dict.fromkeys(automatic, "auto")})
+        )
         launch = ("--use_deepspeed", "--deepspeed_config_file", str(config))
         if patch_zero:
             patches = (*patches, "deepspeed_on_cpu")
@@ -145,10 +213,16 @@ def train(
     if patch_zero:
         assert finished.code == 0, finished.describe()
         for rank in range(world):
-            proven = [event for event in finished.of_kind("evidence", rank) if event.get("verdict") == "proven"]
+            proven = [
+                event
+                for event in finished.of_kind("evidence", rank)
+                if event.get("verdict") == "proven"
+            ]
             assert {event["what"]: event["value"] for event in proven}.items() >= pairs.items()
             applied = {event["id"]: event["applied"] for event in finished.of_kind("patch", rank)}
-            assert applied == {patch.partition("=")[0]: patch != "dpo_unlisted_gpu" for patch in patches}
+            assert applied == {
+                patch.partition("=")[0]: patch != "dpo_unlisted_gpu" for patch in patches
+            }
         assert_whole_model_saved(folder / "out", tiny)
     return Run(finished, folder)
 
@@ -157,8 +231,13 @@ def assert_whole_model_saved(output: Path, tiny: TinyStage) -> None:
     """The same tensors in the same shapes as the model that went in, and not the same values."""
     from safetensors.torch import load_file
 
-    before, after = load_file(tiny.model / "model.safetensors"), load_file(output / "model.safetensors")
-    assert {name: tensor.shape for name, tensor in after.items()} == {name: before[name].shape for name in before}
+    before, after = (
+        load_file(tiny.model / "model.safetensors"),
+        load_file(output / "model.safetensors"),
+    )
+    assert {name: tensor.shape for name, tensor in after.items()} == {
+        name: before[name].shape for name in before
+    }
     name = "model.layers.0.self_attn.q_proj.weight"
     assert not after[name].equal(before[name].to(after[name].dtype))
 
@@ -194,8 +273,13 @@ def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct:
     assert ("isolation" in found) == packed
     if packed:
         assert found["isolation"]["verdict"] == "proven"
-        assert "1 row of" in found["packing"]["note"] and "with 4 documents" in found["packing"]["note"]
-    printed = [line for line in run.finished.output[0].splitlines() if line.startswith("metrics_to_log=")]
+        assert (
+            "1 row of" in found["packing"]["note"]
+            and "with 4 documents" in found["packing"]["note"]
+        )
+    printed = [
+        line for line in run.finished.output[0].splitlines() if line.startswith("metrics_to_log=")
+    ]
     metrics = [ast.literal_eval(line.partition("=")[2]) for line in printed]
     assert len(metrics) == STEPS
     assert metrics[-1]["train_loss"] < metrics[0]["train_loss"] - 0.1
@@ -204,20 +288,29 @@ def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct:
     assert all(metric["grad_norm"] > 0 for metric in metrics)
 
 
-def test_dpo_tune_cache(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, open_instruct: Path) -> None:
+def test_dpo_tune_cache(
+    tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, open_instruct: Path
+) -> None:
     """Alone and on two; the first makes the reference cache that the other loads."""
     above = tmp_path_factory.mktemp("dpo")
     for parallel in ("single", "ddp"):
         folder = above / parallel
         folder.mkdir()
         flags, asked = ("--max_grad_norm", "1.0"), {**holds(parallel), "clip": "1.0"}
-        run = train(folder, "dpo_tune_cache", parallel, tiny, open_instruct, flags=flags, asked=asked)
+        run = train(
+            folder, "dpo_tune_cache", parallel, tiny, open_instruct, flags=flags, asked=asked
+        )
         assert_steps_told(run)
         assert {"rewards/accuracy", "rewards/margin", "logps/chosen"} <= run.steps()[0].keys()
-        assert run.steps()[0]["loss"] == pytest.approx(math.log(2), abs=0.02)  # the reference is the policy itself
+        # the reference is the policy itself
+        assert run.steps()[0]["loss"] == pytest.approx(math.log(2), abs=0.02)
         loaded = "Loading reference logprobs cache from" in run.finished.output[0]
         assert loaded == (parallel != "single")
-        groups = [event["value"] for event in run.finished.of_kind("evidence") if event["what"] == "process_group"]
+        groups = [
+            event["value"]
+            for event in run.finished.of_kind("evidence")
+            if event["what"] == "process_group"
+        ]
         assert groups == (["gloo"] if parallel == "single" else [])
 
 
@@ -226,11 +319,18 @@ def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     assert_steps_told(run)
     assert "64 -> 32 rows (subset 0.5)" in run.finished.output[0]
     assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
-    assert [event["phase"] for event in run.finished.of_kind("phase")] == ["import", "training", "checkpoint", "save"]
+    assert [event["phase"] for event in run.finished.of_kind("phase")] == [
+        "import",
+        "training",
+        "checkpoint",
+        "save",
+    ]
 
 
 def test_trl_sft_flattened(tmp_path: Path, tiny: TinyStage) -> None:
-    """The samples are cut to the length that TRL itself would not take together with padding_free."""
+    """The samples are cut to the length that TRL itself would not take together with
+    padding_free.
+    """
     limit, lengths = 24, tmp_path / "lengths.json"
     flags = ("--padding_free", "true", "--max_length", str(limit))
     asked = {**TRL_HOLDS, "packing": "flatten"}
@@ -246,17 +346,23 @@ def test_trl_sft_flattened(tmp_path: Path, tiny: TinyStage) -> None:
     )
     assert_steps_told(run)
     assert all(step["tokens"] == step["tokens_padded"] for step in run.steps())
-    counted = {int(length): count for length, count in json.loads(lengths.read_text())["tokens"].items()}
+    counted = {
+        int(length): count for length, count in json.loads(lengths.read_text())["tokens"].items()
+    }
     assert max(counted) == limit and counted[limit] > 1
     found = {event["what"]: event for event in run.finished.of_kind("evidence")}
     assert "1 row of" in found["packing"]["note"] and "with 4 documents" in found["packing"]["note"]
 
 
 def test_ranks_that_would_train_alone_are_stopped(tmp_path: Path, tiny: TinyStage) -> None:
-    """DeepSpeed without a GPU and without its patch: accelerate believes that each of the two ranks is alone."""
+    """DeepSpeed without a GPU and without its patch: accelerate believes that each of the two ranks
+    is alone.
+    """
     run = train(tmp_path, "trl_sft", "zero3", tiny, None, patch_zero=False)
     assert run.finished.code == 1
-    sentence = "requested world_size=2, but the trainer has 1 (without a GPU accelerate needs the patch "
+    sentence = (
+        "requested world_size=2, but the trainer has 1 (without a GPU accelerate needs the patch "
+    )
     told = [error["message"] for rank in (0, 1) for error in run.finished.of_kind("error", rank)]
     assert told, run.finished.describe()
     assert all(message.startswith(sentence) for message in told)

@@ -1,4 +1,6 @@
-"""A model and data small enough to train in seconds: random weights, a byte-level tokenizer, sums as chats."""
+"""A model and data small enough to train in seconds: random weights, a byte-level tokenizer, sums
+as chats.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,26 @@ CHAT_TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-ANSWER = "{{ '<|assistant|>' }}{% generation %}{{ (message['content'] or '') + eos_token }}{% endgeneration %}"
+ANSWER = (
+    "{{ '<|assistant|>' }}{% generation %}{{ (message['content'] or '') + eos_token }}{% "
+    "endgeneration %}"
+)
 OTHER = "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
 
 
 def marked_template(answer: str = ANSWER, other: str = OTHER) -> str:
-    """A chat template with marks, of which a variant replaces the part of an answer or that of another turn."""
+    """A chat template with marks, of which a variant replaces the part of an answer or that of
+    another turn.
+    """
     turn = f"{{% if message['role'] == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}"
     return f"{{% for message in messages %}}{turn}{{% endfor %}}"
 
 
 @dataclass(frozen=True)
 class TinyStage:
-    """Where things are: a model folder with its tokenizer, and jsonl files of ROWS rows, alone in their folders."""
+    """Where things are: a model folder with its tokenizer, and jsonl files of ROWS rows, alone in
+    their folders.
+    """
 
     model: Path
     chats: Path
@@ -46,7 +55,9 @@ def make_data(folder: Path) -> tuple[Path, Path]:
     """Writes chats and preference pairs; needs the standard library only."""
     draw = random.Random(0)
     sums = [(draw.randrange(100), draw.randrange(100)) for _ in range(ROWS)]
-    chats = [{"messages": _chat(f"What is {a} plus {b}?", f"{a} + {b} = {a + b}.")} for a, b in sums]
+    chats = [
+        {"messages": _chat(f"What is {a} plus {b}?", f"{a} + {b} = {a + b}.")} for a, b in sums
+    ]
     pairs = [
         {
             "chosen": _chat(f"What is {a} plus {b}?", f"{a} + {b} = {a + b}."),
@@ -54,18 +65,26 @@ def make_data(folder: Path) -> tuple[Path, Path]:
         }
         for a, b in sums
     ]
-    return _write(folder / "chats" / "train.jsonl", chats), _write(folder / "preferences" / "train.jsonl", pairs)
+    return _write(folder / "chats" / "train.jsonl", chats), _write(
+        folder / "preferences" / "train.jsonl", pairs
+    )
 
 
 def make(folder: Path) -> TinyStage:
-    """Makes the model (2-layer Llama, hidden 64, seeded), its tokenizer, and the data below `folder`."""
+    """Makes the model (2-layer Llama, hidden 64, seeded), its tokenizer, and the data below
+    `folder`.
+    """
     import torch
     from tokenizers import ByteLevelBPETokenizer
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     chats, preferences = make_data(folder)
     bpe = ByteLevelBPETokenizer()
-    bpe.train([str(chats), str(preferences)], vocab_size=400, special_tokens=["<|pad|>", "<|bos|>", "<|eos|>"])
+    bpe.train(
+        [str(chats), str(preferences)],
+        vocab_size=400,
+        special_tokens=["<|pad|>", "<|bos|>", "<|eos|>"],
+    )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer,
         pad_token="<|pad|>",

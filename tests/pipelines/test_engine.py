@@ -1,4 +1,6 @@
-"""Between two stages: the GPUs of the next one are waited for, as nvidia-smi shows them; what an evaluation decides."""
+"""Between two stages: the GPUs of the next one are waited for, as nvidia-smi shows them; what an
+evaluation decides.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,14 @@ def test_the_memory_of_the_stage_before_is_waited_for(
     wait_for_gpus(plan, print)
     assert (tmp_path / "left").read_text().strip() == "0"
     [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("waiting for the GPU memory of the run before: GPU 0: 70000 of 81559 MiB in use")
+    assert line.startswith(
+        "waiting for the GPU memory of the run before: GPU 0: 70000 of 81559 MiB in use"
+    )
 
 
-def test_free_memory_is_not_waited_for(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_free_memory_is_not_waited_for(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "left").write_text("0")
     wait_for_gpus(plan, print)
     assert capsys.readouterr().out == ""
@@ -72,7 +78,13 @@ JUDGED = {
         "is worse than the model that it started from on a",
     ),
     "broken": (
-        [{"task": "a", "models": [{}, {"verdict_against_previous": "better"}], "broken": ["equal answers"]}],
+        [
+            {
+                "task": "a",
+                "models": [{}, {"verdict_against_previous": "better"}],
+                "broken": ["equal answers"],
+            }
+        ],
         3,
         "has a broken evaluation on a",
     ),

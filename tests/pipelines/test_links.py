@@ -1,4 +1,6 @@
-"""A pipeline before anything starts: its stages fit each other, stale runs are named, and a mistake leaves nothing."""
+"""A pipeline before anything starts: its stages fit each other, stale runs are named, and a mistake
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stages = tmp_path / "conf" / "stage"
     stages.mkdir(parents=True)
     (stages / "other.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - demo_dpo\n  - override /model: qwen2_5_7b\n  - _self_\n"
+        "# @package _global_\ndefaults:\n  - demo_dpo\n  - override /model: qwen2_5_7b\n  - "
+        "_self_\n"
     )
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "conf"))
     folder = tmp_path / "home"
@@ -69,7 +72,13 @@ MISTAKES = {
     "another stage's key": ((*DEMO, "rm:recipe.seed=1"), "not_in_pipeline"),
     "a reward model": (("pipeline=rm,dpo", "gpus=8"), "pipeline_model"),
     "no model": (
-        ("pipeline=sft,dpo", "gpus=8", "sft:trainer=olmo_core_finetune", "model=olmo2_1b", "sft:recipe.packing=bins"),
+        (
+            "pipeline=sft,dpo",
+            "gpus=8",
+            "sft:trainer=olmo_core_finetune",
+            "model=olmo2_1b",
+            "sft:recipe.packing=bins",
+        ),
         "pipeline_model",
     ),
     "a model in between": ((*DEMO, "demo_dpo:model.path=/elsewhere"), "pipeline_conflict"),
@@ -78,7 +87,11 @@ MISTAKES = {
     "another folder of runs": ((*DEMO, "demo:runs=elsewhere"), "pipeline_conflict"),
     "nothing to judge": ((*DEMO, "stop_if_worse=true"), "pipeline_conflict"),
     "another template": (
-        ("pipeline=demo,demo_dpo", "demo:recipe.chat_template=tulu", "demo_dpo:recipe.chat_template=olmo"),
+        (
+            "pipeline=demo,demo_dpo",
+            "demo:recipe.chat_template=tulu",
+            "demo_dpo:recipe.chat_template=olmo",
+        ),
         "other_chat_template",
     ),
     "another tokenizer": (
@@ -126,16 +139,26 @@ def test_a_template_of_its_own_is_compared_with_the_tokenizers(home: Path) -> No
     model = home / "model"
     model.mkdir()
     (model / "chat_template.jinja").write_text("{% generation %}")
-    line = (*DEMO, f"demo:model.path={model}", "allow=[incomplete_model]", "demo_dpo:recipe.chat_template=tulu")
+    line = (
+        *DEMO,
+        f"demo:model.path={model}",
+        "allow=[incomplete_model]",
+        "demo_dpo:recipe.chat_template=tulu",
+    )
     id, sentence = problem(*line)
     assert id == "other_chat_template" and "demo" in sentence
-    (model / "chat_template.jinja").write_text((ROOT / "launch" / "templates" / "tulu.jinja").read_text())
+    (model / "chat_template.jinja").write_text(
+        (ROOT / "launch" / "templates" / "tulu.jinja").read_text()
+    )
     assert planned(*line).plans
 
 
 def test_every_kind_but_those_that_end_a_pipeline_can_be_started_from() -> None:
     assert [kind.value for kind in FINAL_KINDS] == ["rm"]
-    assert [plan.config.stage.kind for plan in planned("pipeline=sft,rm", "gpus=8").plans] == ["sft", "rm"]
+    assert [plan.config.stage.kind for plan in planned("pipeline=sft,rm", "gpus=8").plans] == [
+        "sft",
+        "rm",
+    ]
 
 
 def test_each_stage_has_its_own_keys_and_the_pipelines_name() -> None:
@@ -153,7 +176,9 @@ def test_identities_are_the_same_before_and_after_the_first_model_is_there(rank:
     leave_run(before.plans[0], done=False)
     model = before.plans[0].model_dir
     (model / "adapter_config.json").write_text("{")  # half written
-    assert [plan.identity for plan in planned(*line).plans] == [plan.identity for plan in before.plans]
+    assert [plan.identity for plan in planned(*line).plans] == [
+        plan.identity for plan in before.plans
+    ]
 
 
 def test_the_cost_of_a_model_that_does_not_exist_yet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +198,9 @@ def test_the_cost_of_a_model_that_does_not_exist_yet(capsys: pytest.CaptureFixtu
     assert "29.9 GiB of models stay" in table[3]
 
 
-def test_a_changed_stage_makes_those_after_it_stale_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_stage_makes_those_after_it_stale_by_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first = planned()
     leave_run(first.plans[0])
     leave_run(planned().plans[1], started_from="the first model")
@@ -195,10 +222,17 @@ def test_a_model_that_was_trained_again_makes_the_stage_after_it_stale() -> None
     (pipeline.plans[0].model_dir / "config.json").write_text("{}")
     leave_run(pipeline.plans[1], done=False, started_from="another digest")
     id, sentence = problem()
-    assert id == "stale_stage" and f"demo_dpo/{pipeline.plans[1].name}" in sentence and "there now" in sentence
+    assert (
+        id == "stale_stage"
+        and f"demo_dpo/{pipeline.plans[1].name}" in sentence
+        and "there now" in sentence
+    )
     assert planned(*DEMO, "demo_dpo:restart=true").plans[1].identity == pipeline.plans[1].identity
     # the same model as then
-    leave_run(pipeline.plans[1], started_from=str(planned(*DEMO, "demo_dpo:restart=true").plans[1].started_from))
+    leave_run(
+        pipeline.plans[1],
+        started_from=str(planned(*DEMO, "demo_dpo:restart=true").plans[1].started_from),
+    )
     assert is_finished(planned().plans[1])
     # removed to save space, once the next stage is done
     (pipeline.plans[0].model_dir / "config.json").unlink()
@@ -233,7 +267,11 @@ def test_what_status_shows(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     pipeline = planned(*DEMO, "name=x")
     write_record(pipeline)
     leave_run(pipeline.plans[0])
-    assert find_pipeline("x", home / "runs") == find_pipeline("pipelines/x", home / "runs") == pipeline.folder
+    assert (
+        find_pipeline("x", home / "runs")
+        == find_pipeline("pipelines/x", home / "runs")
+        == pipeline.folder
+    )
     assert describe_stages(pipeline.folder) == "demo done, demo_dpo not begun"
     assert main(["status"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "pipeline x: demo done, demo_dpo not begun"
@@ -241,13 +279,17 @@ def test_what_status_shows(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"pipelines/x.*\[not_running\]", capsys.readouterr().err)
 
 
-def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipeline_without_a_name_is_found_by_its_stages(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     older, newer = planned(*DEMO, "recipe.seed=1"), planned(*DEMO, "recipe.seed=2")
     for pipeline in (older, newer):
         write_record(pipeline)
     os.utime(older.folder / "pipeline.json", (1, 1))
     assert (
-        find_pipeline("demo,demo_dpo", home / "runs") == find_pipeline("demo-demo_dpo", home / "runs") == newer.folder
+        find_pipeline("demo,demo_dpo", home / "runs")
+        == find_pipeline("demo-demo_dpo", home / "runs")
+        == newer.folder
     )
     assert find_pipeline("demo", home / "runs") is None
     assert main(["report", "demo,demo_dpo"]) == 2
@@ -261,7 +303,9 @@ def test_a_cure_in_a_pipeline_replaces_what_was_typed(capsys: pytest.CaptureFixt
         assert cure in capsys.readouterr().err
 
 
-def test_an_adapter_is_trained_further_by_the_stages_after_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_is_trained_further_by_the_stages_after_the_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["plan", *DEMO, "recipe.lora.rank=8", "start=continue"]) == 2
     assert "demo_dpo:recipe.lora.start=continue [unknown_key]" in capsys.readouterr().err
 
@@ -274,7 +318,13 @@ def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
         leave_run(plan)
         scores = [{"model": name, "score": 0.1 * place} for place, name in enumerate(names[:count])]
         scores[-1]["verdict_against_previous"] = "worse"
-        task = {"task": "sums", "metric": "acc", "verdict": "better", "models": scores, "broken": []}
+        task = {
+            "task": "sums",
+            "metric": "acc",
+            "verdict": "better",
+            "models": scores,
+            "broken": [],
+        }
         (plan.folder / "evaluation.json").write_text(json.dumps({"tasks": [task]}))
     page = render_pipeline(pipeline.folder)
     [table] = re.findall(r"Evaluations side by side.*?</table>", page, re.DOTALL)
@@ -332,7 +382,9 @@ def test_how_to_go_on_after_an_end() -> None:
         return _describe_end(pipeline, pipeline.plans[stage])
 
     assert end(stage=0).endswith("ended in demo; demo_dpo not begun; to go on: the same command")
-    assert end("restart=true").endswith("ended in demo_dpo; to go on: the same command without restart=true")
+    assert end("restart=true").endswith(
+        "ended in demo_dpo; to go on: the same command without restart=true"
+    )
     for plan in planned(*DEMO, "name=x", "evaluate=true").plans:
         leave_run(plan)
     interrupted = end("name=x", "evaluate=true")  # as it wrote the page
@@ -352,7 +404,12 @@ def test_what_a_stage_may_leave_open_of_the_adapter_that_it_trains_further() -> 
 
 def test_the_keys_of_python_are_those_of_the_command_line() -> None:
     keys = {"gpus": 0, "demo": {"recipe": {"seed": 3}}, "demo_dpo": {"trainer": "trl_dpo"}}
-    overrides = ["pipeline=demo,demo_dpo", "gpus=0", "demo:recipe.seed=3", "demo_dpo:trainer=trl_dpo"]
+    overrides = [
+        "pipeline=demo,demo_dpo",
+        "gpus=0",
+        "demo:recipe.seed=3",
+        "demo_dpo:trainer=trl_dpo",
+    ]
     assert pipeline_overrides(["demo", "demo_dpo"], keys) == overrides
     with pytest.raises(UserError, match="duplicate_stage"):
         launch.run(pipeline=["demo", "demo"])

@@ -1,4 +1,6 @@
-"""model.path as a run, an adapter or its merged model: what the trainer gets, and what is rejected."""
+"""model.path as a run, an adapter or its merged model: what the trainer gets, and what is
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def write_tensors(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     header, offset = {}, 0
     for name, shape in shapes.items():
         size = 4 * shape[0] * shape[1]
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(shape),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
@@ -52,7 +58,9 @@ def run(tmp_path: Path) -> Path:
     (model.parent / "DONE").write_text("{}")
     names = ["model.layers.0.self_attn.q_proj", "v_proj"]
     settings = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.1, "target_modules": names}
-    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), **settings}))
+    (model / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(base), **settings})
+    )
     prefix = "base_model.model.model.layers.1.self_attn.q_proj"
     write_tensors(
         model / "adapter_model.safetensors",
@@ -86,16 +94,23 @@ def test_every_name_of_an_adapter_starts_from_its_merged_model(run: Path, place:
 def test_a_prefix_of_a_name_means_a_finished_run(run: Path) -> None:
     of_runs = f"runs={run.parents[1]}"
     for name in ("one", "on", "lora/o", "lora"):
-        assert planned(f"model.path={name}", of_runs).flags["model_name_or_path"].value == str(run / "merged")
+        assert planned(f"model.path={name}", of_runs).flags["model_name_or_path"].value == str(
+            run / "merged"
+        )
     other = run.parents[1] / "sft" / "onward"
     other.mkdir(parents=True)
     (other / "plan.json").write_text("{}")
-    assert planned("model.path=on", of_runs).flags["model_name_or_path"].value == str(run / "merged")
+    assert planned("model.path=on", of_runs).flags["model_name_or_path"].value == str(
+        run / "merged"
+    )
     (other / "DONE").write_text("{}")
     os.utime(other / "plan.json", (0, 0))
     found, message = problem("model.path=on", of_runs)
     assert found == "ambiguous_run" and all(value in message for value in ("'on'", "2", "lora/one"))
-    assert planned("model.path=someone/else", of_runs).flags["model_name_or_path"].value == "someone/else"
+    assert (
+        planned("model.path=someone/else", of_runs).flags["model_name_or_path"].value
+        == "someone/else"
+    )
 
 
 def test_the_identity_is_that_of_the_adapter(run: Path) -> None:
@@ -112,7 +127,10 @@ def test_a_run_with_a_whole_model(run: Path) -> None:
     (run / "model" / "adapter_config.json").unlink()
     (run / "model" / "config.json").write_text(json.dumps(SHAPE))
     plan = planned(f"model.path={run}")
-    assert (plan.flags["model_name_or_path"].value, plan.inputs.model.build) == (str(run / "model"), None)
+    assert (plan.flags["model_name_or_path"].value, plan.inputs.model.build) == (
+        str(run / "model"),
+        None,
+    )
 
 
 @pytest.mark.parametrize("place", ["", "model"])
@@ -127,7 +145,11 @@ def test_what_the_recipe_leaves_open_is_the_adapters_own(run: Path) -> None:
     flags = {name: flag.value for name, flag in plan.flags.items()}
     assert (flags["lora_alpha"], flags["lora_dropout"]) == (16, 0.1)
     assert flags["lora_target_modules"] == ["q_proj", "v_proj"]
-    same = ("recipe.lora.alpha=16", "recipe.lora.targets=[v_proj,q_proj]", "recipe.lora.dropout=0.1")
+    same = (
+        "recipe.lora.alpha=16",
+        "recipe.lora.targets=[v_proj,q_proj]",
+        "recipe.lora.dropout=0.1",
+    )
     assert planned(f"model.path={run}", *CONTINUE, *same).identity == plan.identity
 
 
@@ -206,7 +228,9 @@ def change_base(run: Path) -> None:
 
 
 def shorten_base(run: Path) -> None:
-    (run.parents[2] / "base" / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": 1}))
+    (run.parents[2] / "base" / "config.json").write_text(
+        json.dumps({**SHAPE, "num_hidden_layers": 1})
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,10 +243,22 @@ def shorten_base(run: Path) -> None:
         (break_weights, (), "bad_adapter"),
         (lambda run: (run / "model" / "adapter_model.safetensors").unlink(), (), "bad_adapter"),
         (lambda run: (run / "model" / "adapter_config.json").write_text("{"), (), "bad_adapter"),
-        (lambda run: (run / "model" / "adapter_config.json").write_text('{"peft_type": "IA3"}'), (), "bad_adapter"),
-        (lambda run: None, ("trainer=trl_dpo", "recipe.lora.rank=4", "recipe.lora.start=continue"), "lora_rank"),
+        (
+            lambda run: (run / "model" / "adapter_config.json").write_text('{"peft_type": "IA3"}'),
+            (),
+            "bad_adapter",
+        ),
+        (
+            lambda run: None,
+            ("trainer=trl_dpo", "recipe.lora.rank=4", "recipe.lora.start=continue"),
+            "lora_rank",
+        ),
         (lambda run: None, ("model=qwen2_5_7b",), "adapter_base"),
-        (lambda run: (run / "model" / "adapter_config.json").unlink(), CONTINUE, "nothing_to_continue"),
+        (
+            lambda run: (run / "model" / "adapter_config.json").unlink(),
+            CONTINUE,
+            "nothing_to_continue",
+        ),
     ],
 )
 def test_what_cannot_work_is_rejected(

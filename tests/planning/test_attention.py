@@ -1,4 +1,6 @@
-"""The attention of TRL's trainers where the recipe leaves it open, and what packing costs without flash attention."""
+"""The attention of TRL's trainers where the recipe leaves it open, and what packing costs without
+flash attention.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ INSTALLED = {"torch": "2.11.0", "flash-attn": "2.8.3"}
 LLAMA = ModelShape(8.03e9, 32, 4096, 14336, 32, 8, 128256)
 
 
-def planned(*overrides: str, card: str | None = "NVIDIA H200", versions: dict[str, str] | None = None) -> Plan:
-    machine = replace(fixed_machine(), card=card, versions=INSTALLED if versions is None else versions)
+def planned(
+    *overrides: str, card: str | None = "NVIDIA H200", versions: dict[str, str] | None = None
+) -> Plan:
+    machine = replace(
+        fixed_machine(), card=card, versions=INSTALLED if versions is None else versions
+    )
     return build_plan(composed(*overrides), machine)
 
 
@@ -44,7 +50,9 @@ def test_flash_attention_where_it_is_installed(stage: str) -> None:
         ([], None, {}, "not on this machine"),
     ],
 )
-def test_sdpa_otherwise(overrides: list[str], card: str | None, versions: dict[str, str], why: str) -> None:
+def test_sdpa_otherwise(
+    overrides: list[str], card: str | None, versions: dict[str, str], why: str
+) -> None:
     plan = planned("stage=lora_sft", *overrides, card=card, versions=versions)
     assert implementation(plan) is None
     assert plan.attention is not None

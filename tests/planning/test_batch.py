@@ -13,15 +13,21 @@ COUNT = st.integers(1, 64)
 
 
 @given(per_device=COUNT, accumulation=COUNT, width=COUNT)
-def test_a_product_splits_back_into_its_factors(per_device: int, accumulation: int, width: int) -> None:
+def test_a_product_splits_back_into_its_factors(
+    per_device: int, accumulation: int, width: int
+) -> None:
     batch = split_batch(per_device * accumulation * width, per_device, width)
     assert batch.accumulation == accumulation
     assert batch.global_ == batch.width * batch.per_device * batch.accumulation
 
 
 @given(global_batch=st.integers(1, 512), per_device=COUNT, width=COUNT)
-def test_every_suggestion_of_a_refusal_would_do(global_batch: int, per_device: int, width: int) -> None:
-    """Whatever does not divide is refused, and each value that the message offers is accepted in its place."""
+def test_every_suggestion_of_a_refusal_would_do(
+    global_batch: int, per_device: int, width: int
+) -> None:
+    """Whatever does not divide is refused, and each value that the message offers is accepted in
+    its place.
+    """
     if global_batch % (per_device * width) == 0:
         assert split_batch(global_batch, per_device, width).accumulation >= 1
         return
@@ -29,7 +35,11 @@ def test_every_suggestion_of_a_refusal_would_do(global_batch: int, per_device: i
         split_batch(global_batch, per_device, width)
     (problem,) = refused.value.problems
     assert problem.id == "batch_not_divisible"
-    offered = dict(re.findall(r"(width of |per_device_batch_size=|global_batch_size=)([\d|]+)", problem.cure or ""))
+    offered = dict(
+        re.findall(
+            r"(width of |per_device_batch_size=|global_batch_size=)([\d|]+)", problem.cure or ""
+        )
+    )
     assert "global_batch_size=" in offered
     for word, values in offered.items():
         for value in map(int, values.split("|")):

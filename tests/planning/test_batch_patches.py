@@ -1,4 +1,6 @@
-"""Which patches a plan wants; recipe.balanced and recipe.loss_averaging: which trainers have them."""
+"""Which patches a plan wants; recipe.balanced and recipe.loss_averaging: which trainers have
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,24 @@ def problem_of(*overrides: str) -> str:
 def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> None:
     plan = planned("stage=sft", "gpus=8")
     conditions = set(patch_conditions(plan.config, plan.parallel, plan.inputs, plan.built))
-    assert {patch.id for patch in PATCHES.values() if patch.takes_value} <= conditions <= set(PATCHES)
+    assert (
+        {patch.id for patch in PATCHES.values() if patch.takes_value} <= conditions <= set(PATCHES)
+    )
     undecisive = {patch for patch in PATCHES if not is_decisive(f"{patch}=value")}
     assert undecisive == {"adapter_inputs", "lengths", "olmo_core_first_checkpoint"}
 
 
 def test_they_are_patches_that_change_the_identity() -> None:
     plain = planned("stage=sft", "gpus=8")
-    assert {"balanced_batches", "token_weighting", "token_sums"} & set(plain.patches) == {"token_sums"}
+    assert {"balanced_batches", "token_weighting", "token_sums"} & set(plain.patches) == {
+        "token_sums"
+    }
     assert "--expect loss_averaging=sum" in " ".join(plain.command)
-    balanced = planned("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens")
-    assert balanced.patches[:2] == ("balanced_batches", "token_weighting")  # before those that log the figures
+    balanced = planned(
+        "stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens"
+    )
+    # before those that log the figures
+    assert balanced.patches[:2] == ("balanced_batches", "token_weighting")
     assert balanced.flags == plain.flags | {"output_dir": balanced.flags["output_dir"]}
     assert balanced.identity != plain.identity
     overrides = " ".join(balanced.command)
@@ -65,7 +74,9 @@ def test_who_has_it_not_says_why(overrides: list[str]) -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    message = problem_of("stage=sft", "gpus=8", "recipe.balanced=true", "flags.sequence_parallel_size=2")
+    message = problem_of(
+        "stage=sft", "gpus=8", "recipe.balanced=true", "flags.sequence_parallel_size=2"
+    )
     assert message.endswith("[balanced_sequence_parallel]")
     for averaging in ("tokens", "sum"):
         own = f"recipe.loss_averaging={averaging}"

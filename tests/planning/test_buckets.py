@@ -25,13 +25,20 @@ def deepspeed(*overrides: str) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize(("mode", "buckets"), [("zero1", "small"), ("zero2", "small"), ("zero3", "large")])
+@pytest.mark.parametrize(
+    ("mode", "buckets"), [("zero1", "small"), ("zero2", "small"), ("zero3", "large")]
+)
 def test_a_file_differs_in_its_sizes_alone(mode: str, buckets: str) -> None:
-    usual, other = deepspeed(f"parallel={mode}"), deepspeed(f"parallel={mode}", f"parallel.buckets={buckets}")
+    usual, other = (
+        deepspeed(f"parallel={mode}"),
+        deepspeed(f"parallel={mode}", f"parallel.buckets={buckets}"),
+    )
     zero, other_zero = usual.pop("zero_optimization"), other.pop("zero_optimization")
     assert usual == other and zero.keys() == other_zero.keys()
     changed = {name for name in zero if zero[name] != other_zero[name]}
-    assert changed and all(name.endswith(("bucket_size", "persistence_threshold")) for name in changed)
+    assert changed and all(
+        name.endswith(("bucket_size", "persistence_threshold")) for name in changed
+    )
     command = plan(f"parallel={mode}", f"parallel.buckets={buckets}").command
     assert any(word.endswith(f"{mode}_{buckets}_buckets.json") for word in command)
 

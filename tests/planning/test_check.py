@@ -28,7 +28,9 @@ STAGES = {
 def argv_of(config: Composed, schema: Schema | None = None) -> list[str]:
     """The checked words of a composed stage, by the lock's schema unless another one is given."""
     used = schema or locked_schema(config.config.trainer.name)
-    plan: Plan = build_plan(config, replace(fixed_machine(), schemas={config.config.trainer.name: used}))
+    plan: Plan = build_plan(
+        config, replace(fixed_machine(), schemas={config.config.trainer.name: used})
+    )
     return list(plan.command[plan.command.index("--") + 1 :])
 
 
@@ -40,7 +42,9 @@ def refusal(*overrides: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("trainer", STAGES)
 def test_every_trainer_file_fits_its_trainer(trainer: str) -> None:
-    """Every flag that a trainer's YAML names exists in the schema, and the stage's values are of its types."""
+    """Every flag that a trainer's YAML names exists in the schema, and the stage's values are of
+    its types.
+    """
     config = composed(*STAGES[trainer], f"trainer={trainer}")
     argv = argv_of(config)
     assert set(named_flags(config.config.trainer)) <= set(locked_schema(trainer).fields)
@@ -55,12 +59,19 @@ def test_a_renamed_flag_upstream_names_the_line_of_the_trainer_file() -> None:
         argv_of(composed("stage=sft"), replace(schema, fields=fields))
     (problem,) = refused.value.problems
     assert problem.id == "stale_allowlist"
-    assert problem.where is not None and problem.where.startswith("configs/tulu/trainer/finetune.yaml:")
+    assert problem.where is not None and problem.where.startswith(
+        "configs/tulu/trainer/finetune.yaml:"
+    )
     assert "clip_grad_norm" in problem.message
 
 
 def test_every_mistake_is_told_at_once_with_where_it_was_said() -> None:
-    problems = refusal("stage=sft", "flags.use_flash_attn=true", "flags.timeout=soon", "flags.dataset_transform_fn=a")
+    problems = refusal(
+        "stage=sft",
+        "flags.use_flash_attn=true",
+        "flags.timeout=soon",
+        "flags.dataset_transform_fn=a",
+    )
     assert [kind for kind, _ in problems] == ["unknown_flag", "bad_type", "bad_type"]
     assert "override flags.use_flash_attn" in problems[0][1] and "#1567" in problems[0][1]
     assert "override flags.timeout" in problems[1][1]
@@ -74,12 +85,24 @@ def test_every_mistake_is_told_at_once_with_where_it_was_said() -> None:
         (["stage=sft", "flags.mixer_list=[a]"], "unknown_flag", "dataset_mixer_list"),
         (["stage=sft", "flags.num_epochs=2"], "unknown_flag", "num_train_epochs"),
         (["stage=dpo", "flags.num_train_epochs=2"], "unknown_flag", "num_epochs"),
-        (["stage=dpo", "flags.gradient_checkpointing=true"], "unknown_flag", "activation_memory_budget"),
+        (
+            ["stage=dpo", "flags.gradient_checkpointing=true"],
+            "unknown_flag",
+            "activation_memory_budget",
+        ),
         (["stage=dpo", "flags.attn_backend=flash_2"], "unknown_flag", "attn_implementation"),
         (["stage=sft", "recipe.lr_scheduler=cosin"], "bad_choice", "cosine"),
         (["stage=sft", "flags.learnin_rate=1"], "unknown_flag", "learning_rate"),
-        (["stage=sft", "flags.final_lr_ratio=0.1", "recipe.lr_scheduler=cosine"], "contradiction", "finetune.py:3"),
-        (["stage=sft", "flags.try_launch_beaker_eval_jobs=true"], "contradiction", "finetune.py:335"),
+        (
+            ["stage=sft", "flags.final_lr_ratio=0.1", "recipe.lr_scheduler=cosine"],
+            "contradiction",
+            "finetune.py:3",
+        ),
+        (
+            ["stage=sft", "flags.try_launch_beaker_eval_jobs=true"],
+            "contradiction",
+            "finetune.py:335",
+        ),
     ],
 )
 def test_messages_say_what_to_write(overrides: list[str], kind: str, says: str) -> None:

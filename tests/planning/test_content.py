@@ -1,4 +1,6 @@
-"""Caches are keyed by what is in the local inputs: whatever is edited in place, its caches get another key."""
+"""Caches are keyed by what is in the local inputs: whatever is edited in place, its caches get
+another key.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,22 @@ def machine(folder: Path) -> Machine:
 
 def inputs(folder: Path) -> None:
     (folder / "model").mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "merges.txt", "chat_template.jinja"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "merges.txt",
+        "chat_template.jinja",
+    ):
         (folder / "model" / name).write_text(f"the first {name}")
     (folder / "data.jsonl").write_text('{"row": 1}\n' * 1000)
 
 
 def plan_of(folder: Path, *more: str) -> Plan:
     overrides = ("stage=demo_dpo", "model.path=./model", "data.mix=[{name: ./data.jsonl}]", *more)
-    return build_plan(composed("allow=[incomplete_model]", *overrides), machine(folder), reads_rows=False)
+    return build_plan(
+        composed("allow=[incomplete_model]", *overrides), machine(folder), reads_rows=False
+    )
 
 
 def keys(plan: Plan) -> tuple[str, str]:
@@ -100,7 +110,9 @@ def test_caches_lie_where_the_plan_says(tmp_path: Path) -> None:
 
 def test_a_reference_under_deepspeed_has_a_key_of_its_own(tmp_path: Path) -> None:
     inputs(tmp_path)
-    plain, ddp, zero = (keys(plan_of(tmp_path, f"processes={ranks}", f"parallel={mode}")) for ranks, mode in MODES)
+    plain, ddp, zero = (
+        keys(plan_of(tmp_path, f"processes={ranks}", f"parallel={mode}")) for ranks, mode in MODES
+    )
     assert plain == ddp and plain[0] == zero[0] and plain[1] != zero[1]
 
 
@@ -135,7 +147,9 @@ def test_digests_of_folders(tmp_path: Path) -> None:
     assert digests.of(tmp_path / "nothing") is None
 
 
-def test_a_digest_is_kept_once_the_file_has_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_kept_once_the_file_has_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, kept = tmp_path / "data.jsonl", tmp_path / "digests.json"
     path.write_text("one")
     fresh = DigestCache(kept)
@@ -149,7 +163,9 @@ def test_a_digest_is_kept_once_the_file_has_settled(tmp_path: Path, monkeypatch:
     settled.save()
     reads: list[Path] = []
     real = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *a, **k: reads.append(self) or real(self, *a, **k))
+    monkeypatch.setattr(
+        Path, "open", lambda self, *a, **k: reads.append(self) or real(self, *a, **k)
+    )
     again = DigestCache(kept)
     assert again.of(path) == value
     assert path not in reads

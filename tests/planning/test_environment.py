@@ -1,4 +1,6 @@
-"""The allocator settings of a run: where they are set, what wins over them, and that they train the same."""
+"""The allocator settings of a run: where they are set, what wins over them, and that they train the
+same.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def allocator_settings(plan: Plan) -> dict[str, str]:
 )
 def test_gpu_runs_use_expandable_segments(overrides: tuple[str, ...]) -> None:
     plan = planned(*overrides)
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of newer and of older versions of torch
+    # of newer and of older versions of torch
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
     assert allocator_settings(plan) == dict.fromkeys(names, "expandable_segments:True")
 
 
@@ -40,7 +43,9 @@ def test_a_key_turns_them_off_and_a_cpu_has_none() -> None:
 def test_the_user_s_own_setting_wins(name: str) -> None:
     plan = planned("stage=sft", **{name: "max_split_size_mb:512"})
     assert not allocator_settings(plan)
-    assert not planned_setting(plan, {name: "max_split_size_mb:512"}, flash=False).expandable_segments
+    assert not planned_setting(
+        plan, {name: "max_split_size_mb:512"}, flash=False
+    ).expandable_segments
 
 
 def test_the_memory_estimate_follows_the_variables() -> None:
@@ -53,8 +58,12 @@ def test_the_memory_estimate_follows_the_variables() -> None:
 
 
 def test_they_are_not_part_of_the_identity() -> None:
-    identities = {planned("stage=sft", *key).identity for key in ((), ("expandable_segments=false",))}
-    assert identities == {planned("stage=sft", PYTORCH_ALLOC_CONF="backend:cudaMallocAsync").identity}
+    identities = {
+        planned("stage=sft", *key).identity for key in ((), ("expandable_segments=false",))
+    }
+    assert identities == {
+        planned("stage=sft", PYTORCH_ALLOC_CONF="backend:cudaMallocAsync").identity
+    }
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from tests.conftest import composed
 
 
 def expected(stage: Composed) -> dict[str, str]:
-    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
+    parallel = resolve_parallel(
+        stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins)
+    )
     return build_expectations(stage.config, parallel)
 
 
@@ -21,7 +23,13 @@ def expected(stage: Composed) -> dict[str, str]:
     ("overrides", "pairs"),
     [
         (
-            ["stage=sft", "gpus=8", "recipe.packing=flatten", "recipe.liger=true", "recipe.max_grad_norm=null"],
+            [
+                "stage=sft",
+                "gpus=8",
+                "recipe.packing=flatten",
+                "recipe.liger=true",
+                "recipe.max_grad_norm=null",
+            ],
             {
                 "distributed": "DEEPSPEED",
                 "zero_stage": "3",
@@ -33,10 +41,24 @@ def expected(stage: Composed) -> dict[str, str]:
             },
         ),
         (
-            ["stage=dpo", "gpus=1", "recipe.liger=true", "recipe.attention=flash_2", "recipe.max_grad_norm=0.5"],
-            {"distributed": "NO", "liger": "rms_norm,rope,swiglu", "attention": "flash_2", "clip": "0.5"},
+            [
+                "stage=dpo",
+                "gpus=1",
+                "recipe.liger=true",
+                "recipe.attention=flash_2",
+                "recipe.max_grad_norm=0.5",
+            ],
+            {
+                "distributed": "NO",
+                "liger": "rms_norm,rope,swiglu",
+                "attention": "flash_2",
+                "clip": "0.5",
+            },
         ),
-        (["stage=demo", "trainer=trl_sft", "recipe.packing=bins"], {"packing": "bins", "dtype": "fp32"}),
+        (
+            ["stage=demo", "trainer=trl_sft", "recipe.packing=bins"],
+            {"packing": "bins", "dtype": "fp32"},
+        ),
     ],
 )
 def test_the_recipe_is_what_is_asked(overrides: list[str], pairs: dict[str, str]) -> None:
@@ -50,13 +72,17 @@ def test_what_the_recipe_leaves_open_is_not_asked() -> None:
 
 
 def test_a_flag_of_the_users_own_wins_over_the_recipe() -> None:
-    settings = expected(composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3", "flags.packing=true"))
+    settings = expected(
+        composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3", "flags.packing=true")
+    )
     assert {"clip", "packing"}.isdisjoint(settings)
     assert "gradient_checkpointing" in settings
 
 
 def test_of_olmo_core_the_ranks_and_the_device_are_asked_besides_the_recipe() -> None:
-    stage = composed("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b", "gpus=8")
+    stage = composed(
+        "stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b", "gpus=8"
+    )
     settings = expected(stage)
     assert {"distributed", "zero_stage"}.isdisjoint(settings)
     assert (settings["world_size"], settings["device"]) == ("8", "cuda")
@@ -64,13 +90,17 @@ def test_of_olmo_core_the_ranks_and_the_device_are_asked_besides_the_recipe() ->
 
 
 def test_only_ids_of_expectations_reach_the_worker() -> None:
-    stage = composed("stage=sft", "gpus=8", "allow=[refuted_liger,unproven_packing,upstream_mismatch]")
+    stage = composed(
+        "stage=sft", "gpus=8", "allow=[refuted_liger,unproven_packing,upstream_mismatch]"
+    )
     assert allowed_expectations(stage.config) == ("refuted_liger", "unproven_packing")
 
 
 def test_a_setting_that_a_flag_replaces_still_counts() -> None:
     stage = composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3")
-    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
+    parallel = resolve_parallel(
+        stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins)
+    )
     items = unchecked_settings(overridden_settings(stage.config, parallel))
     assert [item.what for item in items] == ["clip"]
     assert evidence_table(items)[0] == "evidence: 0 of 1 requested settings are proven"

@@ -29,7 +29,9 @@ def test_every_origin() -> None:
     assert planned("stage=demo", "trainer=trl_sft").flags["use_cpu"].provenance.origin == "trainer"
 
 
-def test_a_flag_said_in_a_stage_file_has_the_stage_as_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_flag_said_in_a_stage_file_has_the_stage_as_origin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = tmp_path / "stage"
     folder.mkdir()
     text = "# @package _global_\ndefaults:\n  - sft\n  - _self_\nflags:\n  timeout: 7200\n"
@@ -52,19 +54,34 @@ def test_where_names_the_line_that_says_it() -> None:
     ("overrides", "expected"),
     [
         (["flags.gradient_accumulation_steps=4"], ["owned_flag"]),
-        (["flags.output_dir=x", "flags.per_device_train_batch_size=2"], ["owned_flag", "owned_flag"]),
+        (
+            ["flags.output_dir=x", "flags.per_device_train_batch_size=2"],
+            ["owned_flag", "owned_flag"],
+        ),
         (["flags.dataset_name=x"], ["refused_flag"]),
         (["trainer=trl_sft", "flags.auto_find_batch_size=true"], ["refused_flag"]),
-        (["trainer=trl_sft", "flags.deepspeed=x.json", "flags.fsdp=true"], ["refused_flag", "refused_flag"]),
-        (["trainer=trl_sft", "flags.adam_beta1=1", "flags.adam_epsilon=-1"], ["out_of_range", "out_of_range"]),
+        (
+            ["trainer=trl_sft", "flags.deepspeed=x.json", "flags.fsdp=true"],
+            ["refused_flag", "refused_flag"],
+        ),
+        (
+            ["trainer=trl_sft", "flags.adam_beta1=1", "flags.adam_epsilon=-1"],
+            ["out_of_range", "out_of_range"],
+        ),
         (["trainer=trl_sft", "flags.dataloader_num_workers=-1"], ["out_of_range"]),
         (["flags.timeout=-1"], ["out_of_range"]),
         (["recipe.packing=bins"], ["unsupported_recipe"]),
         (["recipe.attention=flash_2"], ["unsupported_recipe"]),
         (["recipe.beta=0.1", "recipe.loss=simpo"], ["unsupported_recipe", "unsupported_recipe"]),
         (["trainer=trl_sft", "recipe.beta=0.1"], ["unsupported_recipe"]),
-        (["~trainer.recipe.epochs", "~trainer.recipe.seed"], ["unmapped_recipe", "unmapped_recipe"]),
-        (["~trainer.recipe.beta", "~trainer.recipe.packing", "recipe.beta=1"], ["unsupported_recipe"]),
+        (
+            ["~trainer.recipe.epochs", "~trainer.recipe.seed"],
+            ["unmapped_recipe", "unmapped_recipe"],
+        ),
+        (
+            ["~trainer.recipe.beta", "~trainer.recipe.packing", "recipe.beta=1"],
+            ["unsupported_recipe"],
+        ),
         (["recipe.precision=fp32"], ["unsupported_precision"]),
         (["recipe.packing=bins", "flags.output_dir=x"], ["unsupported_recipe", "owned_flag"]),
         (["trainer=dpo_tune_cache"], ["kind_mismatch"]),
@@ -73,7 +90,8 @@ def test_where_names_the_line_that_says_it() -> None:
         (["recipe.max_grad_norm=-1"], ["out_of_range"]),
         (["name=../x"], ["bad_name"]),
         (["name=/a"], ["bad_name"]),
-        (["name=a/b"], ["bad_name"]),  # only a rollout, a bench and a search have folders with runs in them
+        # only a rollout, a bench and a search have folders with runs in them
+        (["name=a/b"], ["bad_name"]),
         (["name=a/../../b"], ["bad_name"]),
         (["name=.hidden"], ["bad_name"]),
         (["gpus=-1"], ["out_of_range"]),
@@ -99,7 +117,12 @@ def test_an_owned_flag_names_its_key() -> None:
 
 
 def test_a_refused_flag_passes_when_allowed() -> None:
-    assert planned("stage=sft", "flags.tokenizer_name=x", "allow=[refused_flag]").flags["tokenizer_name"].value == "x"
+    assert (
+        planned("stage=sft", "flags.tokenizer_name=x", "allow=[refused_flag]")
+        .flags["tokenizer_name"]
+        .value
+        == "x"
+    )
 
 
 def test_warnings_name_what_is_odd() -> None:
@@ -138,9 +161,14 @@ def test_clipping_is_explicit_with_and_without_deepspeed() -> None:
 def test_the_identity_is_the_same_on_every_machine(tmp_path: Path) -> None:
     config = composed("stage=sft_25pct", "gpus=8")
     plan = build_plan(config, fixed_machine())
-    there = replace(fixed_machine(cwd=tmp_path, checkout=tmp_path / "checkout"), python="/other/python")
+    there = replace(
+        fixed_machine(cwd=tmp_path, checkout=tmp_path / "checkout"), python="/other/python"
+    )
     assert build_plan(config, there).name == plan.name
-    assert build_plan(composed("stage=sft_25pct", "gpus=8", "recipe.seed=9"), fixed_machine()).name != plan.name
+    assert (
+        build_plan(composed("stage=sft_25pct", "gpus=8", "recipe.seed=9"), fixed_machine()).name
+        != plan.name
+    )
     assert build_plan(composed("stage=sft_25pct", "gpus=4"), fixed_machine()).name != plan.name
 
 
@@ -174,7 +202,9 @@ def test_only_an_open_instruct_trainer_gets_the_checkout_on_its_path() -> None:
         (["trainer=trl_sft", "flags.max_steps=0"], ["out_of_range"]),
     ],
 )
-def test_a_flag_that_stands_for_a_recipe_key_has_its_range(overrides: list[str], expected: list[str]) -> None:
+def test_a_flag_that_stands_for_a_recipe_key_has_its_range(
+    overrides: list[str], expected: list[str]
+) -> None:
     assert problem_ids("stage=sft", *overrides) == expected
 
 
@@ -194,37 +224,55 @@ def test_a_flag_may_have_a_range_of_its_own(overrides: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("override", ["recipe.learning_rate=1", "flags.learning_rate=0.5"])
 def test_a_high_learning_rate_is_a_warning(override: str) -> None:
-    [warning] = [each for each in planned("stage=sft", override).warnings if each.id == "high_learning_rate"]
+    [warning] = [
+        each for each in planned("stage=sft", override).warnings if each.id == "high_learning_rate"
+    ]
     assert warning.where == f"override {override.partition('=')[0]}"
     assert "high_learning_rate" not in {each.id for each in planned("stage=demo_lora").warnings}
 
 
 @pytest.mark.parametrize(
-    ("loss", "suggested"), [("dpo_nrm", {"dpo_norm"}), ("wpo", {"recipe.loss=dpo", "recipe.loss=dpo_norm"})]
+    ("loss", "suggested"),
+    [("dpo_nrm", {"dpo_norm"}), ("wpo", {"recipe.loss=dpo", "recipe.loss=dpo_norm"})],
 )
 def test_only_a_name_that_is_near_is_suggested(loss: str, suggested: set[str]) -> None:
     with pytest.raises(UserError) as caught:
-        map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache")
+        map_recipe_key(
+            "loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache"
+        )
     [problem] = caught.value.problems
-    assert suggested <= set(values_of(str(problem.cure))) and ("wpo fails" in problem.message) == (loss == "wpo")
+    assert suggested <= set(values_of(str(problem.cure))) and ("wpo fails" in problem.message) == (
+        loss == "wpo"
+    )
 
 
-SFT, DPO = ("stage=demo", "trainer=trl_sft", "gpus=0"), ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0")
+SFT, DPO = (
+    ("stage=demo", "trainer=trl_sft", "gpus=0"),
+    ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0"),
+)
 SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
 
 
 @pytest.mark.parametrize(
     ("line", "undone"),
     [
-        ((*SFT, SAVED, "flags.save_only_model=true"), "recipe.checkpoint_steps=10"),  # a flag that no key maps to
+        # a flag that no key maps to
+        ((*SFT, SAVED, "flags.save_only_model=true"), "recipe.checkpoint_steps=10"),
         ((*SFT, SAVED, "flags.ignore_data_skip=true"), "recipe.checkpoint_steps=10"),
-        ((*SFT, SAVED, "flags.save_strategy=no"), "recipe.checkpoint_steps=10"),  # one of several flags of a key
+        # one of several flags of a key
+        ((*SFT, SAVED, "flags.save_strategy=no"), "recipe.checkpoint_steps=10"),
         ((*SFT, SAVED, "flags.save_steps=3"), "recipe.checkpoint_steps=10"),
-        ((*SFT, "recipe.learning_rate=1e-4", "flags.learning_rate=1e-5"), "recipe.learning_rate=0.0001"),
+        (
+            (*SFT, "recipe.learning_rate=1e-4", "flags.learning_rate=1e-5"),
+            "recipe.learning_rate=0.0001",
+        ),
         ((*SFT, "recipe.packing=flatten", "flags.padding_free=false"), "recipe.packing=flatten"),
         ((*SFT, "recipe.packing=bins", "flags.packing=false"), "recipe.packing=bins"),
         ((*SFT, "data.validation=0.1", "flags.eval_strategy=no"), "data.validation=0.1"),
-        ((*SFT, "recipe.loss_averaging=tokens", "flags.average_tokens_across_devices=false"), "recipe.loss_averaging"),
+        (
+            (*SFT, "recipe.loss_averaging=tokens", "flags.average_tokens_across_devices=false"),
+            "recipe.loss_averaging",
+        ),
         ((*SFT, "hub.push=me/mine", "flags.push_to_hub=false"), "hub.push=me/mine"),
         ((*DPO, "recipe.loss=dpo", "flags.loss_type=[ipo]"), "recipe.loss=dpo"),
         ((*DPO, "recipe.beta=0.1", "flags.beta=5"), "recipe.beta=0.1"),
@@ -236,7 +284,9 @@ SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
         ((*SFT, "recipe.checkpoint_steps=null", "flags.save_total_limit=1"), None),
     ],
 )
-def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], undone: str | None) -> None:
+def test_a_flag_that_undoes_a_requested_key_is_refused(
+    line: tuple[str, ...], undone: str | None
+) -> None:
     if undone is None:
         planned(*line)
         return
@@ -268,7 +318,10 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], un
         ((*SFT, "flags.prediction_loss_only=true"), "--eval_strategy"),
         ((*SFT, "flags.logging_first_step=true"), "--logging_steps 1"),
         ((*SFT, "flags.logging_steps=5", "flags.logging_first_step=true"), None),
-        ((*SFT, "flags.lr_scheduler_type=constant", "flags.warmup_steps=5"), "--lr_scheduler_type constant"),
+        (
+            (*SFT, "flags.lr_scheduler_type=constant", "flags.warmup_steps=5"),
+            "--lr_scheduler_type constant",
+        ),
         ((*SFT, "flags.lr_scheduler_type=constant_with_warmup", "flags.warmup_steps=5"), None),
         ((*SFT, "recipe.max_steps=2", "flags.num_train_epochs=3"), "--max_steps 2"),
         ((*SFT, "recipe.max_steps=null", "flags.num_train_epochs=3"), None),

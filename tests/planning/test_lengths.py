@@ -66,7 +66,14 @@ def test_a_missing_and_a_broken_file_are_unknown(tmp_path: Path) -> None:
 
 def test_quantiles() -> None:
     loaded = Histogram.of([1, 2, 3, 4, 100])
-    assert [loaded.longest_of_quantile(1, share) for share in (0, 0.2, 0.5, 0.8, 0.81, 1)] == [1, 1, 3, 4, 100, 100]
+    assert [loaded.longest_of_quantile(1, share) for share in (0, 0.2, 0.5, 0.8, 0.81, 1)] == [
+        1,
+        1,
+        3,
+        4,
+        100,
+        100,
+    ]
     assert loaded.longest_of_quantile(2, 0.5) == 4  # of ten pairs three are within 3, six within 4
     assert loaded.longest_of_quantile(2, 0.3) == 3
     assert loaded.longest_of_quantile(50, 0.01) == 100
@@ -77,7 +84,9 @@ def test_quantiles() -> None:
 def test_the_expected_longest_is_that_of_all_draws(lengths: list[int], samples: int) -> None:
     samples = min(samples, len(lengths))
     draws = list(itertools.combinations(lengths, samples))
-    assert Histogram.of(lengths).longest_of(samples) == pytest.approx(sum(map(max, draws)) / len(draws))
+    assert Histogram.of(lengths).longest_of(samples) == pytest.approx(
+        sum(map(max, draws)) / len(draws)
+    )
 
 
 def test_padding_share() -> None:

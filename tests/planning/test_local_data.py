@@ -1,4 +1,6 @@
-"""Local data in a plan: every trainer reads the converted copy, and the identity follows its content."""
+"""Local data in a plan: every trainer reads the converted copy, and the identity follows its
+content.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def refusal(folder: Path, *words: str) -> list[str]:
         ("reward_modeling", "dataset_mixer_list"),
     ],
 )
-def test_every_trainer_reads_the_copy_and_an_edited_row_is_another_run(tmp_path: Path, trainer: str, flag: str) -> None:
+def test_every_trainer_reads_the_copy_and_an_edited_row_is_another_run(
+    tmp_path: Path, trainer: str, flag: str
+) -> None:
     is_sft, stage = trainer in ("finetune", "trl_sft"), {"reward_modeling": "rm"}.get(trainer)
     stage = stage or ("demo" if is_sft else "demo_dpo")
     row = CHAT if is_sft else PAIR
@@ -57,7 +61,10 @@ def test_every_trainer_reads_the_copy_and_an_edited_row_is_another_run(tmp_path:
     value = before.flags[flag].value
     place = data.folder if flag == "dataset_name" else data.train_file
     assert str(place) == (value if isinstance(value, str) else value[0])
-    write_lines(tmp_path / "mine.jsonl", [row] * 299 + [chat("Hi", "Hullo") if is_sft else {**PAIR, "prompt": "Hi"}])
+    write_lines(
+        tmp_path / "mine.jsonl",
+        [row] * 299 + [chat("Hi", "Hullo") if is_sft else {**PAIR, "prompt": "Hi"}],
+    )
     assert plan_of(tmp_path, *words).identity != before.identity
     write_lines(tmp_path / "mine.jsonl", [row] * 300)
     assert plan_of(tmp_path, *words).identity == before.identity
@@ -67,7 +74,9 @@ def test_several_local_entries_are_one_for_trl(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [CHAT] * 10)
     write_lines(tmp_path / "b.jsonl", [CHAT] * 10)
     words = ("stage=demo", "trainer=trl_sft")
-    plan = plan_of(tmp_path, *words, "data.mix=[{name: ./a.jsonl}, {name: ./b.jsonl}]", "data.fraction=0.9")
+    plan = plan_of(
+        tmp_path, *words, "data.mix=[{name: ./a.jsonl}, {name: ./b.jsonl}]", "data.fraction=0.9"
+    )
     (entry,) = plan.inputs.mixture
     assert entry.data is not None
     assert [path.name for path in entry.data.files.paths] == ["a.jsonl", "b.jsonl"]
@@ -94,7 +103,9 @@ def test_trl_mixes_data_sets_with_shares(tmp_path: Path) -> None:
     ]
     plan = plan_of(tmp_path, *words, f"data.mix=[{both}]", "data.validation=held.jsonl")
     assert [part.holds_out for part in parts_of(plan)[0]] == ["staged", "none"]
-    other = plan_of(tmp_path, *words, f"data.mix=[{both.replace('0.5', '0.6')}]", "data.validation=held.jsonl")
+    other = plan_of(
+        tmp_path, *words, f"data.mix=[{both.replace('0.5', '0.6')}]", "data.validation=held.jsonl"
+    )
     assert other.identity != plan.identity and other.lengths_file != plan.lengths_file
 
 
@@ -105,9 +116,14 @@ def parts_of(plan: Plan) -> tuple[list[MixturePart], str | None]:
 
 def test_a_plan_reads_the_rows_and_describes_them(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": "Hello"}] * 50)
-    mix = "data.mix=[{name: ./a.jsonl}, {name: allenai/tulu-3-sft-mixture}, {name: ./elsewhere/missing.jsonl}]"
+    mix = (
+        "data.mix=[{name: ./a.jsonl}, {name: allenai/tulu-3-sft-mixture}, {name: "
+        "./elsewhere/missing.jsonl}]"
+    )
     plan = plan_of(tmp_path, "stage=demo", mix)
-    shape = "prompt_completion (prompt, completion), converted to messages; 2 turns (user, assistant)"
+    shape = (
+        "prompt_completion (prompt, completion), converted to messages; 2 turns (user, assistant)"
+    )
     assert describe_data(plan.inputs, plan.data) == [
         f"a.jsonl: 50 rows read: {shape}",
         "allenai/tulu-3-sft-mixture: hub data, not read",
@@ -148,9 +164,16 @@ def test_an_epoch_smaller_than_a_batch_is_refused(
 def test_a_reference_pass_of_dpo_py_that_would_fail_is_refused(
     tmp_path: Path, rows: int, words: list[str], is_refused: bool
 ) -> None:
-    """data_loader.py:288 has only the rows themselves to fill a batch of 4 x 8 pairs a rank up with."""
+    """data_loader.py:288 has only the rows themselves to fill a batch of 4 x 8 pairs a rank up
+    with.
+    """
     write_lines(tmp_path / "a.jsonl", [PAIR] * rows)
-    line = ["stage=demo_dpo", "data.mix=[{name: ./a.jsonl}]", "model=olmo2_1b", "recipe.precision=bf16"]
+    line = [
+        "stage=demo_dpo",
+        "data.mix=[{name: ./a.jsonl}]",
+        "model=olmo2_1b",
+        "recipe.precision=bf16",
+    ]
     batch = f"recipe.global_batch_size={16 if words else 8}"
     if is_refused:
         assert refusal(tmp_path, *line, "trainer=dpo", batch, *words) == ["data_small_reference"]
@@ -170,18 +193,27 @@ def test_a_cache_that_the_data_loader_would_glob_is_refused(tmp_path: Path, over
 def test_a_folder_with_wildcards_in_its_name_is_read(tmp_path: Path) -> None:
     (tmp_path / "a[z]*?").mkdir()
     write_lines(tmp_path / "a[z]*?" / "train.jsonl", [CHAT] * 100)
-    plan = plan_of(tmp_path, "stage=demo", "trainer=trl_sft", "data.mix=[{name: './a[z]*?/train.jsonl'}]")
+    plan = plan_of(
+        tmp_path, "stage=demo", "trainer=trl_sft", "data.mix=[{name: './a[z]*?/train.jsonl'}]"
+    )
     assert plan.inputs.mixture[0].data is not None
 
 
-def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
-    """With its folder missing too it may be another machine's, and an id without a data file's suffix is the hub's."""
+def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_names(
+    tmp_path: Path,
+) -> None:
+    """With its folder missing too it may be another machine's, and an id without a data file's
+    suffix is the hub's.
+    """
     write_lines(tmp_path / "chats.jsonl", [CHAT] * 20)
     for name in ("./chat.jsonl", "chat.jsonl", f"{tmp_path}/chat.jsonl"):
         with pytest.raises(UserError) as refused:
             plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
         (problem,) = refused.value.problems
-        assert (problem.id, problem.message) == ("data_no_files", f"{tmp_path}/chat.jsonl does not exist")
+        assert (problem.id, problem.message) == (
+            "data_no_files",
+            f"{tmp_path}/chat.jsonl does not exist",
+        )
         assert (problem.where, problem.cure) == ("override data.mix", "did you mean 'chats.jsonl'?")
     for name in ("./elsewhere/chat.jsonl", "owner/chat.jsonl", "chats"):
         plan = plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
@@ -191,15 +223,21 @@ def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_nam
 @pytest.mark.parametrize(
     ("overrides", "schedule"),
     [
-        (("recipe.epochs=2",), "2 epochs, 26 steps"),  # 203 rows: 26 micro batches, 13 steps with a short last one
+        # 203 rows: 26 micro batches, 13 steps with a short last one
+        (("recipe.epochs=2",), "2 epochs, 26 steps"),
         (("recipe.epochs=1", "processes=2"), "1 epoch, 13 steps"),
         (("recipe.epochs=1", "data.fraction=0.1"), "1 epoch, 2 steps"),
         (("recipe.epochs=1", "data.validation=0.5"), "1 epoch, 7 steps"),
         (("recipe.epochs=1", "recipe.packing=bins"), "1 epoch; packing makes"),
     ],
 )
-def test_the_steps_are_known_with_the_rows(tmp_path: Path, overrides: tuple[str, ...], schedule: str) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": f"Hello {number}"} for number in range(203)])
+def test_the_steps_are_known_with_the_rows(
+    tmp_path: Path, overrides: tuple[str, ...], schedule: str
+) -> None:
+    write_lines(
+        tmp_path / "a.jsonl",
+        [{"prompt": "Hi", "completion": f"Hello {number}"} for number in range(203)],
+    )
     words = (
         "stage=demo",
         "trainer=trl_sft",
@@ -215,7 +253,9 @@ def test_the_steps_are_unknown_without_the_rows(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [CHAT] * 300)  # more than a plan reads
     words = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=null")
     for data in ("data.mix=[{name: ./a.jsonl}]", "data.mix=[{name: owner/name}]"):
-        assert dict(plan_facts(plan_of(tmp_path, *words, data), None, None))["schedule"] == "1 epoch"
+        assert (
+            dict(plan_facts(plan_of(tmp_path, *words, data), None, None))["schedule"] == "1 epoch"
+        )
 
 
 @pytest.mark.parametrize(

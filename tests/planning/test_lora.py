@@ -30,20 +30,41 @@ def test_trl_gets_its_own_flags_and_bf16_weights() -> None:
 def test_a_list_of_targets() -> None:
     flags = values(planned("stage=lora_dpo", "recipe.lora.targets=[q_proj,v_proj]"))
     assert flags["lora_target_modules"] == ["q_proj", "v_proj"]
-    assert values(planned("stage=lora_dpo", "recipe.lora.targets=q_proj"))["lora_target_modules"] == ["q_proj"]
+    assert values(planned("stage=lora_dpo", "recipe.lora.targets=q_proj"))[
+        "lora_target_modules"
+    ] == ["q_proj"]
 
 
 def test_4_bit_weights() -> None:
-    flags = values(planned("stage=lora_sft", "recipe.lora.quantize=nf4", "gpus=2", "parallel=zero2"))
-    wanted = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True, "dtype": "bfloat16"}
+    flags = values(
+        planned("stage=lora_sft", "recipe.lora.quantize=nf4", "gpus=2", "parallel=zero2")
+    )
+    wanted = {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "use_bnb_nested_quant": True,
+        "dtype": "bfloat16",
+    }
     assert wanted.items() <= flags.items()
-    assert values(planned("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4"))["use_qlora"] is True
+    assert (
+        values(planned("stage=lora_sft", "trainer=finetune", "recipe.lora.quantize=nf4"))[
+            "use_qlora"
+        ]
+        is True
+    )
 
 
 @pytest.mark.parametrize("stage", ["lora_sft trainer=finetune", "lora_dpo trainer=dpo_tune_cache"])
 def test_open_instructs_own_flags(stage: str) -> None:
-    flags = values(planned(*f"stage={stage}".split(), "recipe.lora.rank=64", "recipe.lora.alpha=16"))
-    assert {"use_lora": True, "lora_rank": 64, "lora_alpha": 16, "lora_dropout": 0.0}.items() <= flags.items()
+    flags = values(
+        planned(*f"stage={stage}".split(), "recipe.lora.rank=64", "recipe.lora.alpha=16")
+    )
+    assert {
+        "use_lora": True,
+        "lora_rank": 64,
+        "lora_alpha": 16,
+        "lora_dropout": 0.0,
+    }.items() <= flags.items()
     assert "dtype" not in flags
 
 
@@ -80,7 +101,8 @@ def test_the_stages_need_no_override_for_either_model(stage: str, model: str) ->
         (["stage=demo_lora", "trainer=finetune", "recipe.lora.quantize=nf4"], ["quantized_parallel"]),
         ([*NF4, "trainer=finetune", "recipe.liger=true"], ["quantized_liger"]),
         (["stage=dpo", "recipe.lora.rank=8"], ["lora_checkpointing"]),
-        (["stage=demo_lora", "recipe.lora.rank=129"], ["lora_rank"]),  # before the demo's model is made
+        # before the demo's model is made
+        (["stage=demo_lora", "recipe.lora.rank=129"], ["lora_rank"]),
         (["stage=demo_lora", "recipe.lora.targets=[q_prj]"], ["lora_targets"]),
         (["stage=demo_lora", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
         (["stage=lora_sft", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
@@ -95,14 +117,19 @@ def test_what_cannot_work_is_rejected(overrides: list[str], ids: list[str]) -> N
     assert problem_ids(*overrides) == ids
 
 
-@pytest.mark.parametrize(("rank", "model"), [(1024, "llama3_1_8b"), (512, "qwen2_5_7b"), (1, "llama3_1_8b")])
+@pytest.mark.parametrize(
+    ("rank", "model"), [(1024, "llama3_1_8b"), (512, "qwen2_5_7b"), (1, "llama3_1_8b")]
+)
 def test_ranks_at_the_border(rank: int, model: str) -> None:
     assert planned("stage=lora_sft", f"model={model}", f"recipe.lora.rank={rank}").lora is not None
 
 
 def test_the_trainers_flag_warns_that_a_recipe_key_exists() -> None:
     warnings = planned("stage=sft", "trainer=trl_sft", "flags.use_peft=true").warnings
-    assert [warnings[0].id, str(warnings[0].cure).removeprefix("set ")] == ["flag_over_recipe", "recipe.lora.rank=16"]
+    assert [warnings[0].id, str(warnings[0].cure).removeprefix("set ")] == [
+        "flag_over_recipe",
+        "recipe.lora.rank=16",
+    ]
 
 
 def test_the_shape_in_the_demos_file_is_that_of_the_model_that_is_made() -> None:
@@ -118,8 +145,13 @@ def test_ligers_dpo_loss_is_refused() -> None:
     kernels = "flags.liger_kernel_config={fused_linear_cross_entropy: true}"
     for cached in ((), ("flags.precompute_ref_log_probs=true",)):
         assert problem_ids("stage=lora_dpo", kernels, *cached) == ["liger_dpo_loss"]
-    layers = ("recipe.liger=true", "flags.precompute_ref_log_probs=true", "flags.liger_kernel_config={rope: true}")
-    assert problem_ids("stage=lora_dpo", *layers) == ["unsettable"]  # by TRL's parser, whatever it holds
+    layers = (
+        "recipe.liger=true",
+        "flags.precompute_ref_log_probs=true",
+        "flags.liger_kernel_config={rope: true}",
+    )
+    # by TRL's parser, whatever it holds
+    assert problem_ids("stage=lora_dpo", *layers) == ["unsettable"]
 
 
 def test_a_trainer_of_adapters_maps_all_of_their_keys() -> None:

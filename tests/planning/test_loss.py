@@ -1,4 +1,6 @@
-"""How a plan says that the loss is weighted, when it warns, and what a trainer has in place of a stage's own value."""
+"""How a plan says that the loss is weighted, when it warns, and what a trainer has in place of a
+stage's own value.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_tulu_3_s_stages_have_the_sum(stage: str, width: str) -> None:
 @pytest.mark.parametrize("stage", ["sft", "sft_25pct", "sft_10pct"])
 def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> None:
     trl = planned(f"stage={stage}", "gpus=8", "trainer=trl_sft")
-    assert (trl.config.recipe.loss_averaging, trl.resolved["recipe"]["loss_averaging"]) == ("tokens", "tokens")
+    assert (trl.config.recipe.loss_averaging, trl.resolved["recipe"]["loss_averaging"]) == (
+        "tokens",
+        "tokens",
+    )
     assert "--expect loss_averaging=tokens" in " ".join(trl.command)
     assert trl.as_json()["replaced"] == {"loss_averaging": "sum"}
     line = loss_line(f"stage={stage}", "gpus=8", "trainer=trl_sft")
@@ -46,8 +51,13 @@ def test_another_trainer_has_the_nearest_and_the_plan_names_it(stage: str) -> No
         f"recipe.loss_averaging=sum, which {stage} sets, and this is nearest"
     )
     olmo = planned(f"stage={stage}", "gpus=8", *OLMO)
-    assert (olmo.config.recipe.loss_averaging, olmo.resolved["recipe"]["loss_averaging"]) == (None, None)
-    assert "olmo_core_finetune has no recipe.loss_averaging=sum" in loss_line(f"stage={stage}", "gpus=8", *OLMO)
+    assert (olmo.config.recipe.loss_averaging, olmo.resolved["recipe"]["loss_averaging"]) == (
+        None,
+        None,
+    )
+    assert "olmo_core_finetune has no recipe.loss_averaging=sum" in loss_line(
+        f"stage={stage}", "gpus=8", *OLMO
+    )
     assert "replaced" not in planned(f"stage={stage}", "gpus=8").as_json()
 
 
@@ -57,12 +67,24 @@ def test_what_the_user_wrote_is_refused(trainer: tuple[str, ...]) -> None:
     assert found == "unsupported_recipe" and "recipe.loss_averaging=sum" in message
 
 
-def test_a_stage_file_of_the_user_is_what_the_user_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_file_of_the_user_is_what_the_user_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     (tmp_path / "stage").mkdir()
-    lines = ["# @package _global_", "defaults:", "  - sft", "  - override /trainer: trl_sft", "  - _self_"]
-    (tmp_path / "stage" / "inherits.yaml").write_text("\n".join([*lines, "recipe: {epochs: 1}", ""]))
-    (tmp_path / "stage" / "sums.yaml").write_text("\n".join([*lines, "recipe: {loss_averaging: sum}", ""]))
+    lines = [
+        "# @package _global_",
+        "defaults:",
+        "  - sft",
+        "  - override /trainer: trl_sft",
+        "  - _self_",
+    ]
+    (tmp_path / "stage" / "inherits.yaml").write_text(
+        "\n".join([*lines, "recipe: {epochs: 1}", ""])
+    )
+    (tmp_path / "stage" / "sums.yaml").write_text(
+        "\n".join([*lines, "recipe: {loss_averaging: sum}", ""])
+    )
     assert planned("stage=inherits", "gpus=8").config.recipe.loss_averaging == "tokens"
     assert problem("stage=sums", "gpus=8")[0] == "unsupported_recipe"
 
@@ -71,14 +93,22 @@ def test_a_stage_file_of_the_user_is_what_the_user_wrote(tmp_path: Path, monkeyp
     ("overrides", "cure"),
     [
         (("stage=sft", "gpus=8", "recipe.loss_averaging=null"), "recipe.loss_averaging=sum"),
-        (("stage=sft", "gpus=1", "recipe.loss_averaging=micro_batch_means"), "recipe.loss_averaging=sum"),
+        (
+            ("stage=sft", "gpus=1", "recipe.loss_averaging=micro_batch_means"),
+            "recipe.loss_averaging=sum",
+        ),
         (("stage=demo",), "recipe.loss_averaging=sum"),
-        (("stage=sft", "gpus=8", *OLMO), "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum"),
+        (
+            ("stage=sft", "gpus=8", *OLMO),
+            "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum",
+        ),
         (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), "trainer=dpo_tune_cache"),
         (("stage=rlvr", "gpus=8", "recipe.loss=bnpo"), "recipe.loss=dapo"),
     ],
 )
-def test_a_loss_that_depends_on_the_split_is_warned_of(overrides: tuple[str, ...], cure: str) -> None:
+def test_a_loss_that_depends_on_the_split_is_warned_of(
+    overrides: tuple[str, ...], cure: str
+) -> None:
     [warning] = [found for found in planned(*overrides).warnings if found.id in CHECKED]
     assert " ".join(ways_of(warning.cure)[0].sets) == cure
     cured = {override_key(override): override for override in (*overrides, *cure.split())}
@@ -91,7 +121,8 @@ def test_a_loss_that_depends_on_the_split_is_warned_of(overrides: tuple[str, ...
         ("stage=sft", "gpus=8", "recipe.loss_averaging=tokens"),
         ("stage=sft", "gpus=8", "trainer=trl_sft"),
         ("stage=sft", "gpus=1", *OLMO),
-        ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=64"),  # one micro batch a step
+        # one micro batch a step
+        ("stage=demo", "recipe.loss_averaging=null", "recipe.per_device_batch_size=64"),
         ("stage=demo", "trainer=trl_sft"),
         ("stage=dpo", "gpus=8"),
         ("stage=dpo", "gpus=8", "trainer=trl_dpo"),

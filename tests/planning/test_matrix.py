@@ -1,4 +1,6 @@
-"""Every trainer with every number of ranks: what it would die of is refused by the plan, and what works is not."""
+"""Every trainer with every number of ranks: what it would die of is refused by the plan, and what
+works is not.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,25 @@ TRAINERS = {
     "finetune": ("stage=sft",),
     "dpo_tune_cache": ("stage=dpo",),
     "dpo": ("stage=dpo", "trainer=dpo", "model=olmo2_1b"),
-    "olmo_core_finetune": ("stage=sft", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"),
+    "olmo_core_finetune": (
+        "stage=sft",
+        "trainer=olmo_core_finetune",
+        "model=olmo2_1b",
+        "recipe.packing=bins",
+    ),
     "reward_modeling": ("stage=rm",),
     "trl_sft": ("stage=sft", "trainer=trl_sft"),
     "trl_dpo": ("stage=dpo", "trainer=trl_dpo"),
 }
-GPUS: dict[str, dict[str, Any]] = {"1": {"gpus": 1}, "2": {"gpus": 2}, "2x8": {"nodes": 2, "gpus": 8}}
-CPUS: dict[str, dict[str, Any]] = {"cpu1": {"device": Device.cpu}, "cpu2": {"device": Device.cpu, "processes": 2}}
+GPUS: dict[str, dict[str, Any]] = {
+    "1": {"gpus": 1},
+    "2": {"gpus": 2},
+    "2x8": {"nodes": 2, "gpus": 8},
+}
+CPUS: dict[str, dict[str, Any]] = {
+    "cpu1": {"device": Device.cpu},
+    "cpu2": {"device": Device.cpu, "processes": 2},
+}
 
 
 def verdict(width: dict[str, Any], *overrides: str) -> str | None:
@@ -42,11 +56,14 @@ def verdict(width: dict[str, Any], *overrides: str) -> str | None:
 
 WIDTHS = {**GPUS, **CPUS}
 ONE, MANY = ("1", "cpu1"), ("2", "2x8", "cpu2")
-OLMO_CORE = ("dpo", "olmo_core_finetune")  # with activation checkpointing by torch.compile, which is off on a CPU
+# with activation checkpointing by torch.compile, which is off on a CPU
+OLMO_CORE = ("dpo", "olmo_core_finetune")
 UNSUPPORTED = "unsupported_recipe"
 
 
-def everywhere(problem: str, *trainers: str, widths: tuple[str, ...] = tuple(WIDTHS)) -> dict[tuple[str, str], str]:
+def everywhere(
+    problem: str, *trainers: str, widths: tuple[str, ...] = tuple(WIDTHS)
+) -> dict[tuple[str, str], str]:
     return {(trainer, width): problem for trainer in trainers or TRAINERS for width in widths}
 
 
@@ -61,9 +78,15 @@ NF4 = ("recipe.lora.rank=8", "recipe.lora.quantize=nf4", "recipe.gradient_checkp
 # overrides -> (trainer, width) -> the problem; what is not listed is planned
 CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
     (): CPU_OLMO,
-    ("parallel=single",): {**everywhere("parallel_width", *ACCELERATE, widths=MANY), **PARALLEL_OLMO},
+    ("parallel=single",): {
+        **everywhere("parallel_width", *ACCELERATE, widths=MANY),
+        **PARALLEL_OLMO,
+    },
     ("parallel=ddp",): {**everywhere("parallel_width", *ACCELERATE, widths=ONE), **PARALLEL_OLMO},
-    **{(f"parallel={mode}",): PARALLEL_OLMO for mode in ("zero1", "zero2", "zero3", "zero3_offload")},
+    **{
+        (f"parallel={mode}",): PARALLEL_OLMO
+        for mode in ("zero1", "zero2", "zero3", "zero3_offload")
+    },
     ("recipe.global_batch_size=7",): {**CPU_OLMO, **everywhere("batch_not_divisible", widths=MANY)},
     ("recipe.liger=true",): {
         **everywhere(UNSUPPORTED, *OLMO_CORE, "reward_modeling"),
@@ -97,7 +120,9 @@ CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer: str, width: str) -> None:
+def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(
+    trainer: str, width: str
+) -> None:
     verdicts = {case: verdict(WIDTHS[width], *TRAINERS[trainer], *case) for case in CASES}
     assert verdicts == {case: refused.get((trainer, width)) for case, refused in CASES.items()}
 
@@ -123,7 +148,9 @@ def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer:
         ("trl_sft", "flags.auto_find_batch_size=true", "refused_flag"),
     ],
 )
-def test_flags_that_a_trainer_dies_of(trainer: str, override: str, problem: str | None, width: str) -> None:
+def test_flags_that_a_trainer_dies_of(
+    trainer: str, override: str, problem: str | None, width: str
+) -> None:
     assert verdict(GPUS[width], *TRAINERS[trainer], override) == problem
 
 
@@ -137,11 +164,18 @@ def combinations(stages: list[str]) -> list[tuple[str, str]]:
     """Every stage with every shipped trainer of its kind."""
     kinds = {stage: composed(f"stage={stage}").config.stage.kind for stage in stages}
     files = trainer_files().items()
-    return [(stage, name) for stage, kind in kinds.items() for name, file in files if file.get("kind") == kind]
+    return [
+        (stage, name)
+        for stage, kind in kinds.items()
+        for name, file in files
+        if file.get("kind") == kind
+    ]
 
 
 def first_problem(stage: str, trainer: str, *overrides: str, machine: Machine) -> str | None:
-    """The problem of a plan, which is shown where there is none; anything but a refusal is an error."""
+    """The problem of a plan, which is shown where there is none; anything but a refusal is an
+    error.
+    """
     try:
         plan = planned(f"stage={stage}", f"trainer={trainer}", *overrides, machine=machine)
     except UserError as error:
@@ -163,7 +197,12 @@ PLAUSIBLE: tuple[tuple[str, ...], ...] = (
     ("recipe.max_steps=1", "recipe.warmup_ratio=0", "recipe.lr_scheduler=cosine"),
     ("recipe.lora.rank=8", "recipe.lora.targets=[q_proj]", "recipe.precision=fp32"),
     ("recipe.loss=dpo", "recipe.beta=null", "recipe.prompts_per_step=2", "recipe.verifier=exact"),
-    ("recipe.packing=bins", "recipe.balanced=true", "recipe.loss_averaging=tokens", "recipe.generation=vllm_server"),
+    (
+        "recipe.packing=bins",
+        "recipe.balanced=true",
+        "recipe.loss_averaging=tokens",
+        "recipe.generation=vllm_server",
+    ),
 )
 
 

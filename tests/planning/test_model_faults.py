@@ -35,7 +35,10 @@ def test_an_adapter_needs_no_model(tmp_path: Path) -> None:
     folder = _adapter(tmp_path / "lora")
     assert find_output_faults(folder, "config.json") == []
     cut(folder / "adapter_model.safetensors")
-    assert "truncated" in find_model_faults(folder)[0] or "header requires" in find_model_faults(folder)[0]
+    assert (
+        "truncated" in find_model_faults(folder)[0]
+        or "header requires" in find_model_faults(folder)[0]
+    )
 
 
 def _rewrite_shard(folder: Path) -> None:
@@ -49,20 +52,31 @@ def _empty_tensor(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (lambda f: (f / "model-00002-of-00003.safetensors").unlink(), "model-00002-of-00003.safetensors is missing"),
+        (
+            lambda f: (f / "model-00002-of-00003.safetensors").unlink(),
+            "model-00002-of-00003.safetensors is missing",
+        ),
         (lambda f: cut(f / "model-00003-of-00003.safetensors", 0.9), "but its header requires"),
         (lambda f: cut(f / "model-00003-of-00003.safetensors", 0.1), "has a truncated header"),
-        (lambda f: (f / "model-00001-of-00003.safetensors").write_bytes(b""), "has a truncated header"),
+        (
+            lambda f: (f / "model-00001-of-00003.safetensors").write_bytes(b""),
+            "has a truncated header",
+        ),
         (_rewrite_shard, "lacks 1 of 2 tensors (layer2.b"),
         (_empty_tensor, "1 empty tensors (layer1.b"),
-        (lambda f: cut(f / "model.safetensors.index.json"), "model.safetensors.index.json is unreadable"),
+        (
+            lambda f: cut(f / "model.safetensors.index.json"),
+            "model.safetensors.index.json is unreadable",
+        ),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "config.json").write_text("{"), "config.json is unreadable"),
         (lambda f: (f / "tokenizer.json").unlink(), "the tokenizer is missing"),
         (lambda f: cut(f / "tokenizer.json"), "tokenizer.json is unreadable"),
     ],
 )
-def test_each_damage_is_reported(tmp_path: Path, damage: Callable[[Path], object], fault: str) -> None:
+def test_each_damage_is_reported(
+    tmp_path: Path, damage: Callable[[Path], object], fault: str
+) -> None:
     folder = model(tmp_path / "model", shards=3)
     damage(folder)
     faults = find_model_faults(folder)
@@ -83,14 +97,19 @@ def test_the_output_of_other_trainers(tmp_path: Path) -> None:
     assert find_output_faults(tmp_path, "**/hf_model/config.json") == []
     assert find_output_faults(tmp_path, "step*") == ["step* is missing"]
     (tmp_path / "exp__1" / "hf_model" / "model.safetensors").unlink()
-    assert find_output_faults(tmp_path, "**/hf_model/config.json") == ["hf_model: the weights are missing"]
+    assert find_output_faults(tmp_path, "**/hf_model/config.json") == [
+        "hf_model: the weights are missing"
+    ]
 
 
 def test_what_torch_and_safetensors_write_is_complete(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    save_file({"a": torch.zeros(3, 5), "b": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "m.safetensors")
+    save_file(
+        {"a": torch.zeros(3, 5), "b": torch.ones(2, dtype=torch.bfloat16)},
+        tmp_path / "m.safetensors",
+    )
     assert read_safetensors_header(tmp_path / "m.safetensors") == {"a": (3, 5), "b": (2,)}
     path = tmp_path / "state.pt"
     torch.save({"x": torch.arange(5000)}, path)

@@ -33,7 +33,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(*overrides: str) -> Plan:
-    model = () if any(override.startswith("model.path=") for override in overrides) else ("model.path=./model",)
+    model = (
+        ()
+        if any(override.startswith("model.path=") for override in overrides)
+        else ("model.path=./model",)
+    )
     stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", *model, *overrides)
     return build_plan(stage, this_machine(stage))
 
@@ -62,7 +66,9 @@ def test_a_complete_model_is_accepted(model: Path) -> None:
         ("tokenizer.json", None, "tokenizer"),
     ],
 )
-def test_an_incomplete_model_is_refused(model: Path, name: str, content: bytes | None, fault: str) -> None:
+def test_an_incomplete_model_is_refused(
+    model: Path, name: str, content: bytes | None, fault: str
+) -> None:
     (model / name).unlink()
     if content is not None:
         (model / name).write_bytes(content)
@@ -72,7 +78,9 @@ def test_an_incomplete_model_is_refused(model: Path, name: str, content: bytes |
 
 def test_another_tokenizer_may_be_set(model: Path) -> None:
     (model / "tokenizer.json").unlink()
-    stage = composed("stage=sft", "gpus=1", "model.path=./model", "flags.tokenizer_name_or_path=a/b")
+    stage = composed(
+        "stage=sft", "gpus=1", "model.path=./model", "flags.tokenizer_name_or_path=a/b"
+    )
     assert build_plan(stage, this_machine(stage)).inputs.model.local == model
 
 
@@ -113,19 +121,25 @@ def test_a_path_that_is_no_model_is_refused_by_what_it_is(model: Path) -> None:
     assert "chats.jsonl" in problem.message and "data.mix" in str(problem.cure)
     problem = refused(f"model.path={model.parent}/modle")
     assert "modle" in problem.message and "'model'" in str(problem.cure)
-    assert planned("model.path=/elsewhere/on/the/cluster").inputs.model.local  # the folder of another machine
+    assert planned(
+        "model.path=/elsewhere/on/the/cluster"
+    ).inputs.model.local  # the folder of another machine
 
 
 def test_a_length_beyond_the_models_positions_is_refused(model: Path) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}), encoding="utf-8")
+    (model / "config.json").write_text(
+        json.dumps({**config, "max_position_embeddings": 512}), encoding="utf-8"
+    )
     assert planned("recipe.max_seq_length=512")
     with pytest.raises(UserError, match=rf"{model}.*\b512\b.*\[short_context\]"):
         planned("recipe.max_seq_length=513")
     assert planned("recipe.max_seq_length=513", "allow=[short_context]")
 
 
-@pytest.mark.parametrize("override", ["model=oai/lora", "model.path=oai/lora", "model.path=oai/lora/model"])
+@pytest.mark.parametrize(
+    "override", ["model=oai/lora", "model.path=oai/lora", "model.path=oai/lora/model"]
+)
 def test_the_name_of_a_run_is_its_model_and_not_a_hub_id(model: Path, override: str) -> None:
     run = model.parent / "runs/oai/lora"
     run.mkdir(parents=True)

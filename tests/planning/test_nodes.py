@@ -9,7 +9,13 @@ import pytest
 
 from launch.commands.plan import paste_lines
 from launch.errors import UserError
-from launch.planning.command import MAIN_HOST, MAIN_PORT, NODE_RANK, NodeRendezvous, fill_placeholders
+from launch.planning.command import (
+    MAIN_HOST,
+    MAIN_PORT,
+    NODE_RANK,
+    NodeRendezvous,
+    fill_placeholders,
+)
 from launch.planning.parallel import require_one_machine
 from tests.conftest import composed, planned
 
@@ -21,7 +27,11 @@ def test_ranks_are_nodes_times_gpus() -> None:
     several = planned("stage=sft", "nodes=4", "gpus=8")
     width = several.parallel.width
     assert (width.world_size, width.local, width.nodes, str(width)) == (32, 8, 4, "gpu4x8")
-    assert several.batch.global_ == single.batch.global_ == 32 * several.batch.per_device * several.batch.accumulation
+    assert (
+        several.batch.global_
+        == single.batch.global_
+        == 32 * several.batch.per_device * several.batch.accumulation
+    )
     assert "world_size=32" in several.command
     assert several.identity != single.identity
 
@@ -34,7 +44,9 @@ def test_processes_are_those_of_a_node() -> None:
     assert {"distributed=MULTI_CPU", "world_size=4"} <= set(plan.command)
 
 
-@pytest.mark.parametrize("trainer", [["trainer=finetune"], ["trainer=olmo_core_finetune", "model=olmo2_1b"]])
+@pytest.mark.parametrize(
+    "trainer", [["trainer=finetune"], ["trainer=olmo_core_finetune", "model=olmo2_1b"]]
+)
 def test_each_node_fills_in_its_place(trainer: list[str]) -> None:
     overrides = ["stage=sft", "nodes=2", "gpus=8", *trainer]
     overrides += ["recipe.packing=bins"] if len(trainer) > 1 else []
@@ -65,7 +77,10 @@ def test_one_machine_refuses_several_and_names_submit() -> None:
 @pytest.mark.parametrize("verb", ["run", "check"])
 def test_verbs_of_one_machine(verb: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "launch", verb, "stage=demo", "nodes=2"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "launch", verb, "stage=demo", "nodes=2"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (ran.returncode, "[several_nodes]" in ran.stderr) == (2, True), ran.stderr
 

@@ -1,4 +1,6 @@
-"""Models that OLMo-core's trainers have no preset for are refused in the plan, by upstream's own table."""
+"""Models that OLMo-core's trainers have no preset for are refused in the plan, by upstream's own
+table.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def open_instruct() -> Path:
 
 def planned(folder: Path | None, *overrides: str) -> Plan:
     machine = replace(fixed_machine(), registries=load_lock().names)
-    return build_plan(composed(*overrides), replace(machine, upstream=replace(machine.upstream, checkout=folder)))
+    return build_plan(
+        composed(*overrides), replace(machine, upstream=replace(machine.upstream, checkout=folder))
+    )
 
 
 @pytest.mark.parametrize("overrides", [SFT, DPO])
-def test_llama_is_refused_and_what_there_is_said(overrides: tuple[str, ...], open_instruct: Path) -> None:
+def test_llama_is_refused_and_what_there_is_said(
+    overrides: tuple[str, ...], open_instruct: Path
+) -> None:
     with pytest.raises(UserError, match=r"(meta-llama|allenai)/") as refused:
         planned(open_instruct, *overrides)
     assert [problem.id for problem in refused.value.problems] == ["no_olmo_preset"]

@@ -1,4 +1,6 @@
-"""How full dpo.py's rows will be: upstream's own packing, its three measured points, and what is said about them."""
+"""How full dpo.py's rows will be: upstream's own packing, its three measured points, and what is
+said about them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from hypothesis import strategies as st
 
 from launch.config.schema import Kind, Packing
 from launch.errors import UserError
-from launch.planning.batches import REFERENCE_ROWS, describe_packing, forecast_packing, pack_samples, padding_problem
+from launch.planning.batches import (
+    REFERENCE_ROWS,
+    describe_packing,
+    forecast_packing,
+    pack_samples,
+    padding_problem,
+)
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch
 from tests.conftest import planned
@@ -47,7 +55,9 @@ def long_tailed() -> Lengths:
     """Log-normal lengths with a mean of 1,000 tokens, as chats have them, cut at the limit."""
     draw = random.Random(0)
     chosen = [min(LIMIT, int(draw.lognormvariate(6.5, 0.9)) + 1) for _ in range(4096)]
-    return lengths_of([(length, min(LIMIT, max(1, int(length * draw.uniform(0.8, 1.2))))) for length in chosen])
+    return lengths_of(
+        [(length, min(LIMIT, max(1, int(length * draw.uniform(0.8, 1.2))))) for length in chosen]
+    )
 
 
 def test_rows_of_known_pairs() -> None:
@@ -60,8 +70,10 @@ def test_rows_of_known_pairs() -> None:
 
 @pytest.mark.parametrize(("share", "filled"), [(2, 0.11), (16, 0.86), (32, 1.0)])
 def test_upstreams_three_points(long_tailed: Lengths, share: int, filled: float) -> None:
-    """Pull request 1466: of rows of 16,384 tokens 57,664 of 524,288 used with 2 pairs, 453,184 with 16, all with 32.
-    Its figures are of one step each; these are of an epoch on data of about that length."""
+    """Pull request 1466: of rows of 16,384 tokens 57,664 of 524,288 used with 2 pairs, 453,184 with
+    16, all with 32. Its figures are of one step each; these are of an epoch on data of about that
+    length.
+    """
     filled_share = forecast_packing(long_tailed, LIMIT, batch(share)).training.filled
     assert filled_share == pytest.approx(filled, abs=0.09)
 
@@ -69,7 +81,9 @@ def test_upstreams_three_points(long_tailed: Lengths, share: int, filled: float)
 def test_the_warning_names_the_batch_that_would_not_waste(long_tailed: Lengths) -> None:
     problem = padding_problem(long_tailed, Packing.bins, LIMIT, batch(2))
     assert problem is not None and problem.id == "tokens_wasted"
-    assert {"12", "2", "88"} <= set(values_of(problem.message)), "2 pairs fill 12%, and 88% is padding"
+    assert {"12", "2", "88"} <= set(values_of(problem.message)), (
+        "2 pairs fill 12%, and 88% is padding"
+    )
     assert "recipe.per_device_batch_size=16 recipe.global_batch_size=256" in str(problem.cure)
     assert forecast_packing(long_tailed, LIMIT, batch(8)).training.filled < 0.5
     assert padding_problem(long_tailed, Packing.bins, LIMIT, batch(16)) is None
@@ -80,9 +94,8 @@ def test_accumulation_raises_what_a_row_may_hold(long_tailed: Lengths) -> None:
     undivided, accumulated = batch(16), Batch(256, 2, 8, 16)
     forecasts = [forecast_packing(long_tailed, LIMIT, each) for each in (undivided, accumulated)]
     assert forecasts[0].training == forecasts[1].training
-    assert (
-        forecasts[0].reference.filled > forecasts[1].reference.filled
-    )  # the pass before it goes by the per-device batch
+    # the pass before it goes by the per-device batch
+    assert forecasts[0].reference.filled > forecasts[1].reference.filled
 
 
 def test_padding_of_a_whole_share() -> None:
@@ -112,7 +125,9 @@ class Picked(list[dict[str, list[int]]]):
 
 
 def upstream_method(name: str) -> Any:
-    """A method of `HFDataLoader`, taken out of upstream's module, which imports too much to be imported."""
+    """A method of `HFDataLoader`, taken out of upstream's module, which imports too much to be
+    imported.
+    """
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     root = Path(os.environ.get("OPEN_INSTRUCT_DIR") or ROOT / "external" / "open-instruct")
     path = root / "open_instruct" / "data_loader.py"
@@ -135,10 +150,14 @@ def upstreams() -> Any:
 
 @pytest.mark.parametrize(("pairs", "works"), [(15, False), (16, True), (33, True)])
 def test_upstreams_reference_pass_needs_half_of_its_batch(pairs: int, works: bool) -> None:
-    """What data_small_reference refuses: 8 pairs a rank x REFERENCE_ROWS, filled up with the first rows once."""
+    """What data_small_reference refuses: 8 pairs a rank x REFERENCE_ROWS, filled up with the first
+    rows once.
+    """
     loader = SimpleNamespace(
         seed=0,
-        _full_dataset=Picked({"chosen_input_ids": [0], "rejected_input_ids": [0]} for _ in range(pairs)),
+        _full_dataset=Picked(
+            {"chosen_input_ids": [0], "rejected_input_ids": [0]} for _ in range(pairs)
+        ),
         _excluded_indices=set(),
         _collator=SimpleNamespace(),
         _batch_size=8 * REFERENCE_ROWS,
@@ -159,9 +178,12 @@ def test_upstreams_reference_pass_needs_half_of_its_batch(pairs: int, works: boo
     st.integers(60, 200),
     st.integers(1, 20),
 )
-def test_the_rows_are_upstreams(upstreams: Any, pairs: list[tuple[int, int]], limit: int, most: int) -> None:
+def test_the_rows_are_upstreams(
+    upstreams: Any, pairs: list[tuple[int, int]], limit: int, most: int
+) -> None:
     data = Picked(
-        {"chosen_input_ids": [0] * chosen, "rejected_input_ids": [0] * rejected} for chosen, rejected in pairs
+        {"chosen_input_ids": [0] * chosen, "rejected_input_ids": [0] * rejected}
+        for chosen, rejected in pairs
     )
     loader = SimpleNamespace(
         _collator=SimpleNamespace(max_seq_length=limit),
@@ -173,11 +195,21 @@ def test_the_rows_are_upstreams(upstreams: Any, pairs: list[tuple[int, int]], li
     )
     upstreams(loader, len(pairs))
     mine = pack_samples(pairs, limit, most)
-    assert (len(loader._precomputed_batch_sizes), sum(loader._precomputed_batch_sizes)) == (mine.rows, mine.samples)
+    assert (len(loader._precomputed_batch_sizes), sum(loader._precomputed_batch_sizes)) == (
+        mine.rows,
+        mine.samples,
+    )
 
 
 OLMO = ("model.path=some/model", "flags.config_name=olmo2_1B_v2")
-PACKED_DPO = ("stage=dpo", "trainer=dpo", "recipe.packing=bins", "recipe.gradient_checkpointing=false", "gpus=2", *OLMO)
+PACKED_DPO = (
+    "stage=dpo",
+    "trainer=dpo",
+    "recipe.packing=bins",
+    "recipe.gradient_checkpointing=false",
+    "gpus=2",
+    *OLMO,
+)
 PACKED_SFT = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "gpus=2", *OLMO)
 
 

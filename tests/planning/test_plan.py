@@ -23,7 +23,14 @@ WANDB = ("tracking=wandb", "tracking_entity=me")
         ("stage=demo", "trainer=trl_sft", "gpus=0", "tracking=wandb_offline"),
         ("stage=sft", "gpus=1", *WANDB, "flags.exp_name=mine"),
         ("stage=demo", "gpus=0", "cache_only=true", *WANDB),
-        ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b", "gpus=2", *WANDB),
+        (
+            "stage=sft",
+            "trainer=olmo_core_finetune",
+            "recipe.packing=bins",
+            "model=olmo2_1b",
+            "gpus=2",
+            *WANDB,
+        ),
     ],
 )
 def test_a_renamed_plan_is_the_plan_of_that_name(overrides: tuple[str, ...]) -> None:

@@ -23,9 +23,23 @@ TULU = ("stage=rlvr", "trainer=grpo_fast", "nodes=2", "gpus=8")
 def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
     """scripts/train/tulu3/grpo_fast_8b.sh:12-44."""
     plan = planned(*TULU)
-    expected = {"num_learners_per_node": [6], "vllm_num_engines": 10, "single_gpu_mode": False, "pack_length": 4096}
-    expected |= {"max_prompt_token_length": 2048, "response_length": 2048, "beta": 0.01, "learning_rate": 5e-7}
-    expected |= {"num_unique_prompts_rollout": 48, "num_samples_per_prompt_rollout": 16, "deepspeed_stage": 2}
+    expected = {
+        "num_learners_per_node": [6],
+        "vllm_num_engines": 10,
+        "single_gpu_mode": False,
+        "pack_length": 4096,
+    }
+    expected |= {
+        "max_prompt_token_length": 2048,
+        "response_length": 2048,
+        "beta": 0.01,
+        "learning_rate": 5e-7,
+    }
+    expected |= {
+        "num_unique_prompts_rollout": 48,
+        "num_samples_per_prompt_rollout": 16,
+        "deepspeed_stage": 2,
+    }
     expected |= {"push_to_hub": False, "rollouts_save_path": "rollouts", "save_freq": 40}
     assert {name: plan.flags[name].value for name in expected} == expected
     assert plan.flags["total_episodes"].value == 2604 * 768
@@ -40,7 +54,11 @@ def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
         (("flags.vllm_num_engines=9",), "rl_gpus", "3, 8, 9"),
         (("flags.pack_length=4095",), "contradiction", "data_loader.py:501"),
         (("flags.async_steps=0",), "contradiction", "data_loader.py:524"),
-        (("flags.async_steps=1", "flags.active_sampling=true"), "contradiction", "data_loader.py:509"),
+        (
+            ("flags.async_steps=1", "flags.active_sampling=true"),
+            "contradiction",
+            "data_loader.py:509",
+        ),
         (("recipe.lora.rank=8",), "unsupported_recipe", ""),
         (("recipe.verifier=math",), "unsupported_recipe", "ground_truth_utils.py:1188"),
         (("recipe.generation=transformers",), "unsupported_recipe", ""),
@@ -54,7 +72,9 @@ def test_what_upstream_would_refuse_later_is_refused_here(
     assert found == id and all(value in message for value in values.split(", "))
 
 
-@pytest.mark.parametrize(("trainer", "flag"), [("grpo_fast", "use_peft=true"), ("grpo", "save_freq=40")])
+@pytest.mark.parametrize(
+    ("trainer", "flag"), [("grpo_fast", "use_peft=true"), ("grpo", "save_freq=40")]
+)
 def test_flags_that_are_read_nowhere_are_named(trainer: str, flag: str) -> None:
     warnings = planned("stage=rlvr", "gpus=8", f"trainer={trainer}", f"flags.{flag}").warnings
     assert [warning.id for warning in warnings] == ["unread_flag"]
@@ -62,7 +82,11 @@ def test_flags_that_are_read_nowhere_are_named(trainer: str, flag: str) -> None:
 
 def test_rows_are_counted_against_the_steps_that_are_sampled_ahead(tmp_path: Path) -> None:
     """grpo_fast.py:2247."""
-    row = {"messages": [{"role": "user", "content": "2+2?"}], "ground_truth": "4", "dataset": "gsm8k"}
+    row = {
+        "messages": [{"role": "user", "content": "2+2?"}],
+        "ground_truth": "4",
+        "dataset": "gsm8k",
+    }
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(row)}\n" * 383)
     data = f"data.mix=[{{name: {path}}}]"
@@ -72,7 +96,11 @@ def test_rows_are_counted_against_the_steps_that_are_sampled_ahead(tmp_path: Pat
     (found,) = caught.value.problems
     assert found.id == "data_small_epoch"
     assert {"383", "384", "8", "flags.async_steps"} <= set(values_of(found.message))
-    mixer = planned(*TULU, data, "flags.async_steps=7", machine=machine).flags["dataset_mixer_list"].value
+    mixer = (
+        planned(*TULU, data, "flags.async_steps=7", machine=machine)
+        .flags["dataset_mixer_list"]
+        .value
+    )
     assert mixer == [str(path), "1.0"], "upstream reads the user's own columns"
 
 
@@ -93,5 +121,7 @@ def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
     assert caught.value.problems[0].id == "untried_trainer"
     plan = planned(*TULU, "cache_only=true")
     refuse_untried(plan.config)
-    found = interpreter_has_packages.inspect(replace(plan, command=(sys.executable, *plan.command[1:])), Host({}))
+    found = interpreter_has_packages.inspect(
+        replace(plan, command=(sys.executable, *plan.command[1:])), Host({})
+    )
     assert found.level == "fail" and "vllm" in found.message

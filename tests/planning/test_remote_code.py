@@ -1,4 +1,6 @@
-"""A stage file that lets a model bring code of its own is shown with its line, whichever flag it does that by."""
+"""A stage file that lets a model bring code of its own is shown with its line, whichever flag it
+does that by.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,17 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("text", VARIANTS)
-def test_a_stage_file_that_trusts_remote_code(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_file_that_trusts_remote_code(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     (tmp_path / "stage").mkdir()
     (tmp_path / "stage" / "mine.yaml").write_text(STAGE + text + "\n", encoding="utf-8")
     plan = planned("stage=mine", "trainer=trl_sft")
     shown = [warning for warning in plan.warnings if warning.id == "remote_code"]
-    assert [warning.where for warning in shown] == ([f"{tmp_path}/stage/mine.yaml:6"] if VARIANTS[text] else [])
+    assert [warning.where for warning in shown] == (
+        [f"{tmp_path}/stage/mine.yaml:6"] if VARIANTS[text] else []
+    )
 
 
 def test_every_trainer_and_every_verb_shows_it(
@@ -43,10 +49,15 @@ def test_every_trainer_and_every_verb_shows_it(
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stage").mkdir()
-    (tmp_path / "stage" / "mine.yaml").write_text(f"{STAGE}trust_remote_code: true\n", encoding="utf-8")
+    (tmp_path / "stage" / "mine.yaml").write_text(
+        f"{STAGE}trust_remote_code: true\n", encoding="utf-8"
+    )
     for trainer in ("trl_sft", "finetune"):
         assert main(["plan", "stage=mine", f"trainer={trainer}"]) == 0
-        assert "stage/mine.yaml:6: --trust_remote_code lets the Python files" in capsys.readouterr().err
+        assert (
+            "stage/mine.yaml:6: --trust_remote_code lets the Python files"
+            in capsys.readouterr().err
+        )
     main(["check", "stage=mine", "trainer=trl_sft", "--json"])
     warnings = json.loads(capsys.readouterr().out)["warnings"]
     assert "remote_code" in [warning["id"] for warning in warnings]

@@ -1,4 +1,6 @@
-"""Stages of RLVR as they are planned: arithmetic at every width, verifiers, identity, and what is refused."""
+"""Stages of RLVR as they are planned: arithmetic at every width, verifiers, identity, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ def test_a_step_has_the_same_completions_at_every_width(width: int) -> None:
 def test_the_numbers_of_tulu_3_1() -> None:
     """Upstream scripts/train/tulu3/grpo_fast_8b.sh."""
     flags = planned("stage=rlvr", "gpus=8").flags
-    expected = {"learning_rate": 5e-7, "beta": 0.01, "temperature": 1.0, "max_completion_length": 2048}
+    expected = {
+        "learning_rate": 5e-7,
+        "beta": 0.01,
+        "temperature": 1.0,
+        "max_completion_length": 2048,
+    }
     assert {name: flags[name].value for name in expected} == expected
     assert flags["model_name_or_path"].value == "allenai/Llama-3.1-Tulu-3-8B-DPO"
 
@@ -38,8 +45,16 @@ def test_one_override_changes_the_batch() -> None:
     ("overrides", "id", "words"),
     [
         (("recipe.global_batch_size=60",), "partial_groups", "32 prompts x 8 samples are 256"),
-        (("recipe.samples_per_prompt=1",), "out_of_range", "samples_per_prompt must be at least 2, got 1"),
-        (("recipe.response_length=256",), "no_room_for_prompts", "response_length=256 leaves no room"),
+        (
+            ("recipe.samples_per_prompt=1",),
+            "out_of_range",
+            "samples_per_prompt must be at least 2, got 1",
+        ),
+        (
+            ("recipe.response_length=256",),
+            "no_room_for_prompts",
+            "response_length=256 leaves no room",
+        ),
         (("recipe.verifier=maths",), "unknown_verifier", "there is no 'maths'"),
         (("recipe.verifier=[{name:exact,weight:0}]",), "unknown_verifier", "is not a verifier"),
         (("recipe.verifier=nowhere.py:f",), "no_verifier_file", "nowhere.py does not exist"),
@@ -67,7 +82,9 @@ def test_what_cannot_work_is_one_sentence(overrides: tuple[str, ...], id: str, w
         (("processes=2", "parallel=zero2"), False),  # DeepSpeed trains fp32 copies
     ],
 )
-def test_continuous_batching_does_not_round_the_trained_weights(overrides: tuple[str, ...], refused: bool) -> None:
+def test_continuous_batching_does_not_round_the_trained_weights(
+    overrides: tuple[str, ...], refused: bool
+) -> None:
     line = ("stage=demo_rlvr", "recipe.generation=continuous", "recipe.precision=bf16", *overrides)
     line = tuple({word.partition("=")[0]: word for word in line}.values())
     if not refused:
@@ -75,7 +92,9 @@ def test_continuous_batching_does_not_round_the_trained_weights(overrides: tuple
         return
     id, message = problem(*line)
     assert id == "bf16_sampling"
-    (warning,) = [warning for warning in planned(*line, "allow=[bf16_sampling]").warnings if warning.id == id]
+    (warning,) = [
+        warning for warning in planned(*line, "allow=[bf16_sampling]").warnings if warning.id == id
+    ]
     assert warning.message == message
 
 
@@ -97,12 +116,17 @@ def test_an_own_verifier_decides_the_identity_by_its_content(tmp_path: Path) -> 
     for content in ("def f(**_): ...\n", "def f(**_): return [1.0]\n", "def f(**_): ...\n"):
         own.write_text(content, encoding="utf-8")
         machine = replace(fixed_machine(), digests=DigestCache(tmp_path / "digests.json"))
-        identities.append(planned("stage=demo_rlvr", f"recipe.verifier={own}:f", machine=machine).identity)
+        identities.append(
+            planned("stage=demo_rlvr", f"recipe.verifier={own}:f", machine=machine).identity
+        )
     assert identities[0] == identities[2] != identities[1]
 
 
 def test_rows_keep_their_columns_and_lose_their_answer() -> None:
-    row = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], "dataset": "MATH"}
+    row = {
+        "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}],
+        "dataset": "MATH",
+    }
     full = {**row, "ground_truth": 8, "level": 3}
     assert recognise(full, Kind.rlvr) == DataFormat.prompts
     prompt = [{"role": "user", "content": "?"}]

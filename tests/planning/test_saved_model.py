@@ -46,16 +46,22 @@ def write(name: str, text: str = "other") -> Change:
         (write("modeling_evil.py"), "modeling_evil.py"),
         (lambda run: (run / "model" / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda run: shutil.rmtree(run / "model"), "model"),
-        (lambda run: shutil.copytree(run.parents[2] / "base", run / "model", dirs_exist_ok=True), "2"),
+        (
+            lambda run: shutil.copytree(run.parents[2] / "base", run / "model", dirs_exist_ok=True),
+            "2",
+        ),
         (lambda run: (run.parents[2] / "base" / "model.safetensors").write_text("other"), "base"),
         (lambda run: shutil.rmtree(run.parents[2] / "base"), "base"),
         (write("README.md"), None),
         (write("training_args.bin"), None),
         (lambda run: (run / "model" / "checkpoint-10").mkdir(), None),
-        (lambda run: (run / "DONE").write_text('{"exit_code": 0}'), None),  # of a version without digests
+        # of a version without digests
+        (lambda run: (run / "DONE").write_text('{"exit_code": 0}'), None),
     ],
 )
-def test_a_changed_model_or_base_is_named(tmp_path: Path, change: Change, found: str | None) -> None:
+def test_a_changed_model_or_base_is_named(
+    tmp_path: Path, change: Change, found: str | None
+) -> None:
     run = finished_run(tmp_path)
     change(run)
     problems = find_changes(run, DigestCache(tmp_path / "new.json").of)

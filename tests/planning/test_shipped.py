@@ -1,4 +1,6 @@
-"""Every shipped stage composes and plans, with every trainer of its kind, every model and every usual width."""
+"""Every shipped stage composes and plans, with every trainer of its kind, every model and every
+usual width.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from launch.config.schema import Device
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed_at, fixed_machine, planned
 
-KINDS = {path.stem: yaml.safe_load(path.read_text())["kind"] for path in (resources.CONFIGS / "trainer").glob("*.yaml")}
+KINDS = {
+    path.stem: yaml.safe_load(path.read_text())["kind"]
+    for path in (resources.CONFIGS / "trainer").glob("*.yaml")
+}
 STAGES = {
     "demo": "sft",
     "demo_dpo": "dpo",
@@ -33,7 +38,10 @@ STAGES = {
     "demo_rlvr_lora": "rlvr",
 }
 MODELS = [path.stem for path in (resources.CONFIGS / "model").glob("*.yaml")]
-WIDTHS: list[dict[str, Any]] = [*({"gpus": gpus} for gpus in (1, 2, 8, 0)), {"device": Device.cpu, "processes": 2}]
+WIDTHS: list[dict[str, Any]] = [
+    *({"gpus": gpus} for gpus in (1, 2, 8, 0)),
+    {"device": Device.cpu, "processes": 2},
+]
 DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_grpo", "reward_modeling")
 
 
@@ -42,7 +50,8 @@ def test_the_table_above_names_every_shipped_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "trainer"), [(s, t) for s, t in itertools.product(STAGES, DRIVEN) if STAGES[s] == KINDS[t]]
+    ("stage", "trainer"),
+    [(s, t) for s, t in itertools.product(STAGES, DRIVEN) if STAGES[s] == KINDS[t]],
 )
 @pytest.mark.parametrize("width", WIDTHS, ids=str)
 def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(
@@ -51,11 +60,19 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(
     recipe = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
     if stage.startswith("demo") and width == {"gpus": 8}:
         recipe.append("recipe.per_device_batch_size=1")
-    plan = build_plan(composed_at(width, f"stage={stage}", f"trainer={trainer}", *recipe), fixed_machine())
+    plan = build_plan(
+        composed_at(width, f"stage={stage}", f"trainer={trainer}", *recipe), fixed_machine()
+    )
     batch = plan.batch
-    assert batch.global_ == batch.width * batch.per_device * batch.accumulation == plan.config.recipe.global_batch_size
+    assert (
+        batch.global_
+        == batch.width * batch.per_device * batch.accumulation
+        == plan.config.recipe.global_batch_size
+    )
     several_gpus = plan.parallel.width.device == "cuda" and batch.width > 1
-    assert plan.parallel.mode == ("zero3" if several_gpus else "single" if batch.width == 1 else "ddp")
+    assert plan.parallel.mode == (
+        "zero3" if several_gpus else "single" if batch.width == 1 else "ddp"
+    )
     assert all(path.is_file() for path in plan.parallel.files)
     assert f"--{plan.config.trainer.launch['accumulation']}" in plan.command
     assert plan.folder == Path("/cwd/runs") / stage / plan.name
@@ -70,7 +87,9 @@ def test_stage_plans_with_every_model(stage: str, model: str) -> None:
 
 
 # Qwen/Qwen3-0.6B's config.json; its heads are larger than hidden / heads
-QWEN3_0_6B = "parameters: 0.596e9, layers: 28, hidden: 1024, intermediate: 3072, heads: 16, kv_heads: 8"
+QWEN3_0_6B = (
+    "parameters: 0.596e9, layers: 28, hidden: 1024, intermediate: 3072, heads: 16, kv_heads: 8"
+)
 
 
 def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
@@ -85,21 +104,32 @@ def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
     [warning] = [warning for warning in wrong.warnings if warning.id == "shape_mismatch"]
     assert "0.508e9" in warning.message and "0.596e9" in warning.message
     assert warning.where == "override model.shape"
-    elsewhere = ("stage=sft", f"model.shape={{{QWEN3_0_6B}, vocabulary: 151936}}", "model.path=/a/folder", "gpus=8")
+    elsewhere = (
+        "stage=sft",
+        f"model.shape={{{QWEN3_0_6B}, vocabulary: 151936}}",
+        "model.path=/a/folder",
+        "gpus=8",
+    )
     assert "shape_mismatch" not in {warning.id for warning in planned(*elsewhere).warnings}
 
 
 def test_the_numbers_of_tulu_3() -> None:
     """Upstream docs/tulu3.md:10-55 and :126-163."""
     sft = planned("stage=sft", "gpus=8").flags
-    assert [sft[name].value for name in ("learning_rate", "num_train_epochs", "max_seq_length", "warmup_ratio")] == [
+    assert [
+        sft[name].value
+        for name in ("learning_rate", "num_train_epochs", "max_seq_length", "warmup_ratio")
+    ] == [
         5e-6,
         2,
         4096,
         0.03,
     ]
     dpo = planned("stage=dpo", "gpus=8").flags
-    assert [dpo[name].value for name in ("learning_rate", "num_epochs", "max_seq_length", "loss_type", "beta")] == [
+    assert [
+        dpo[name].value
+        for name in ("learning_rate", "num_epochs", "max_seq_length", "loss_type", "beta")
+    ] == [
         5e-7,
         1,
         2048,
@@ -110,7 +140,9 @@ def test_the_numbers_of_tulu_3() -> None:
 
 
 def test_a_fraction_is_written_with_its_point() -> None:
-    """Upstream reads "1" as one sample and "1.0" as all of them (dataset_transformation.py:2341-2343)."""
+    """Upstream reads "1" as one sample and "1.0" as all of them
+    (dataset_transformation.py:2341-2343).
+    """
     whole = planned("stage=sft", "data.fraction=1")
     assert whole.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "1.0"]
     quarter = planned("stage=sft_25pct")
@@ -122,7 +154,10 @@ def test_a_fraction_is_written_with_its_point() -> None:
 @pytest.mark.parametrize(
     ("overrides", "entry"),
     [
-        (["stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins"], "open_instruct/olmo_core_finetune.py"),
+        (
+            ["stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins"],
+            "open_instruct/olmo_core_finetune.py",
+        ),
         (["stage=dpo", "trainer=dpo"], "open_instruct/dpo.py"),
     ],
 )

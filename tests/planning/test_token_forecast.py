@@ -19,7 +19,9 @@ from tests.conftest import fixed_machine, planned
 
 DRAW = random.Random(0)
 CHATS = Lengths(
-    Kind.sft, Histogram.of(min(4096, max(8, int(DRAW.lognormvariate(6, 0.95)))) for _ in range(5000)), 1_000_000
+    Kind.sft,
+    Histogram.of(min(4096, max(8, int(DRAW.lognormvariate(6, 0.95)))) for _ in range(5000)),
+    1_000_000,
 )
 EIGHT = Batch(128, 8, 2, 8)
 
@@ -58,11 +60,25 @@ def test_a_rank_that_pads_its_whole_share_together() -> None:
 
 
 def test_dpo_py_is_such_a_one_and_what_cannot_deal_is_not_told_to(tmp_path: Path) -> None:
-    content = {"schema_version": 1, "kind": "dpo", "label_tokens": None, "tokens": {"20": 50, "600": 5}}
-    content |= {"chosen": {"10": 50, "300": 5}, "rejected": {"10": 50, "300": 5}, "longer": {"10": 50, "300": 5}}
+    content = {
+        "schema_version": 1,
+        "kind": "dpo",
+        "label_tokens": None,
+        "tokens": {"20": 50, "600": 5},
+    }
+    content |= {
+        "chosen": {"10": 50, "300": 5},
+        "rejected": {"10": 50, "300": 5},
+        "longer": {"10": 50, "300": 5},
+    }
     content |= {"pairs": [[10, 10]] * 50 + [[300, 300]] * 5}
     for trainer, deals in (("dpo", False), ("dpo_tune_cache", True)):
-        overrides_of_trainer = ("stage=dpo", "gpus=8", f"trainer={trainer}", "recipe.per_device_batch_size=1")
+        overrides_of_trainer = (
+            "stage=dpo",
+            "gpus=8",
+            f"trainer={trainer}",
+            "recipe.per_device_batch_size=1",
+        )
         plan = planned(*overrides_of_trainer, machine=fixed_machine(tmp_path))
         assert plan.lengths_file is not None and plan.batch.accumulation > 1
         plan.lengths_file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,20 +105,35 @@ def test_a_plan_says_what_it_does_not_know(tmp_path: Path) -> None:
     content = {"schema_version": 1, "kind": "sft", "label_tokens": 60, "tokens": {"10": 5, "30": 5}}
     plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
     lines = describe(PlannedRun(plan), {})
-    assert "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines
-    assert any(line.startswith("balance     tokens per rank, largest over mean: ") for line in lines)
+    assert (
+        "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines
+    )
+    assert any(
+        line.startswith("balance     tokens per rank, largest over mean: ") for line in lines
+    )
 
 
 def test_the_file_is_of_what_decides_the_tokens() -> None:
     plain = plan_of()
-    for overrides in (["recipe.learning_rate=1e-4"], ["recipe.packing=flatten"], ["parallel=zero2"], ["recipe.seed=3"]):
+    for overrides in (
+        ["recipe.learning_rate=1e-4"],
+        ["recipe.packing=flatten"],
+        ["parallel=zero2"],
+        ["recipe.seed=3"],
+    ):
         other = plan_of(*overrides)
         assert other.identity != plain.identity
         assert other.lengths_file == plain.lengths_file
-    for overrides in (["recipe.max_seq_length=1024"], ["data.fraction=0.5"], ["recipe.chat_template=null"]):
+    for overrides in (
+        ["recipe.max_seq_length=1024"],
+        ["data.fraction=0.5"],
+        ["recipe.chat_template=null"],
+    ):
         assert plan_of(*overrides).lengths_file != plain.lengths_file
     assert plan_of("flags.add_bos=true").lengths_file != plain.lengths_file
-    assert plan_of("flags.tokenizer_name_or_path=other/tokenizer").lengths_file != plain.lengths_file
+    assert (
+        plan_of("flags.tokenizer_name_or_path=other/tokenizer").lengths_file != plain.lengths_file
+    )
 
 
 def test_trls_run_measures_them_itself() -> None:
@@ -112,7 +143,10 @@ def test_trls_run_measures_them_itself() -> None:
     assert f"lengths     {UNKNOWN_TRL}" in describe(PlannedRun(plan), {})
     assert plan_of(*overrides, "recipe.packing=flatten").lengths_file == plan.lengths_file
     assert plan_of(*overrides, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file
-    assert plan_of("trainer=trl_sft", "data.mix=[{name: some/data, share: 0.5}]").lengths_file != plan.lengths_file
+    assert (
+        plan_of("trainer=trl_sft", "data.mix=[{name: some/data, share: 0.5}]").lengths_file
+        != plan.lengths_file
+    )
     dpo = planned("stage=demo_dpo", "trainer=trl_dpo")
     assert dpo.lengths_file is None
 

@@ -1,4 +1,6 @@
-"""Tracking and pushes: the flags that each trainer gets, what is refused, and that no plan's name changes."""
+"""Tracking and pushes: the flags that each trainer gets, what is refused, and that no plan's name
+changes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_tensorboard_is_an_extra_that_the_plan_asks_for(monkeypatch: pytest.Monk
         planned("finetune", "tracking=tensorboard")
     (problem,) = refused.value.problems
     assert problem.id == "no_tensorboard"
-    assert f"{sys.executable} -m pip install -e '.[tensorboard]' -c constraints.txt" in str(problem.cure)
+    assert f"{sys.executable} -m pip install -e '.[tensorboard]' -c constraints.txt" in str(
+        problem.cure
+    )
 
 
 def values(plan: Plan) -> dict[str, object]:
@@ -55,26 +59,40 @@ def values(plan: Plan) -> dict[str, object]:
 
 
 def test_finetune_is_told_everything_that_it_needs() -> None:
-    flags = values(planned("finetune", "tracking=wandb", "tracking_entity=lab", "tracking_project=tulu", "name=one"))
+    flags = values(
+        planned(
+            "finetune", "tracking=wandb", "tracking_entity=lab", "tracking_project=tulu", "name=one"
+        )
+    )
     assert flags["with_tracking"] is True and flags["report_to"] == ["wandb"]
-    assert (flags["wandb_project_name"], flags["wandb_entity"], flags["exp_name"]) == ("tulu", "lab", "sft-one")
+    assert (flags["wandb_project_name"], flags["wandb_entity"], flags["exp_name"]) == (
+        "tulu",
+        "lab",
+        "sft-one",
+    )
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("tracking", ["wandb", "wandb_offline", "tensorboard"])
-def test_every_trainer_takes_every_tracker_in_flags_that_it_has(trainer: str, tracking: str) -> None:
+def test_every_trainer_takes_every_tracker_in_flags_that_it_has(
+    trainer: str, tracking: str
+) -> None:
     if tracking == "wandb_offline" and trainer in ("dpo", "olmo_core_finetune"):
         assert refusal(trainer, "tracking=wandb_offline") == "tracking_unsupported"
         return
     plan = planned(trainer, f"tracking={tracking}", "tracking_entity=lab")
     assert not check_values(locked_schema(trainer), values(plan), complete=True)
-    launcher_flags = {name for name, flag in plan.flags.items() if flag.provenance.origin == "launcher"}
+    launcher_flags = {
+        name for name, flag in plan.flags.items() if flag.provenance.origin == "launcher"
+    }
     if tracking == "tensorboard":
         assert "WANDB_MODE" not in plan.env and values(plan) == values(planned(trainer))
     else:
         assert plan.env["WANDB_MODE"] == ("online" if tracking == "wandb" else "offline")
         assert plan.env["WANDB_DIR"] == str(plan.folder)
-        assert {"with_tracking", "wandb_entity"} <= launcher_flags or plan.env["WANDB_ENTITY"] == "lab"
+        assert {"with_tracking", "wandb_entity"} <= launcher_flags or plan.env[
+            "WANDB_ENTITY"
+        ] == "lab"
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -87,10 +105,15 @@ def test_what_is_tracked_or_pushed_is_the_same_plan(trainer: str) -> None:
 
 def test_an_entity_is_asked_for_where_upstream_would_ask_the_network() -> None:
     assert refusal("finetune", "tracking=wandb") == "no_tracking_entity"
-    assert values(planned("finetune", "tracking=wandb", WANDB_ENTITY="mine"))["wandb_entity"] == "mine"
+    assert (
+        values(planned("finetune", "tracking=wandb", WANDB_ENTITY="mine"))["wandb_entity"] == "mine"
+    )
     assert values(planned("finetune", "tracking=wandb_offline"))["wandb_entity"] == ""
     assert "WANDB_ENTITY" not in planned("trl_sft", "tracking=wandb").env
-    assert refusal("olmo_core_finetune", "tracking=wandb_offline", "tracking_entity=lab") == "tracking_unsupported"
+    assert (
+        refusal("olmo_core_finetune", "tracking=wandb_offline", "tracking_entity=lab")
+        == "tracking_unsupported"
+    )
 
 
 @pytest.mark.parametrize("trainer", [name for name in TRAINERS if name != "olmo_core_finetune"])
@@ -98,9 +121,17 @@ def test_a_push_names_the_owner_once(trainer: str) -> None:
     flags = values(planned(trainer, "hub.push=lab/model"))
     assert flags["push_to_hub"] is True
     if trainer.startswith("trl"):
-        assert (flags["hub_model_id"], flags["hub_strategy"], flags["hub_private_repo"]) == ("lab/model", "end", True)
+        assert (flags["hub_model_id"], flags["hub_strategy"], flags["hub_private_repo"]) == (
+            "lab/model",
+            "end",
+            True,
+        )
     else:
-        assert (flags["hf_entity"], flags["hf_repo_id"], flags["hf_repo_revision"]) == ("lab", "model", "main")
+        assert (flags["hf_entity"], flags["hf_repo_id"], flags["hf_repo_revision"]) == (
+            "lab",
+            "model",
+            "main",
+        )
     assert not check_values(locked_schema(trainer), flags, complete=True)
 
 
@@ -112,12 +143,18 @@ def test_a_name_that_is_no_hub_name_is_refused(name: str) -> None:
 def test_flags_that_the_key_owns_are_answered_with_the_key() -> None:
     assert refusal("olmo_core_finetune", "hub.push=a/b") == "push_unsupported"
     assert refusal("finetune", "flags.with_tracking=true") == "owned_flag"
-    assert refusal("finetune", "tracking=wandb_offline", "flags.report_to=[tensorboard]") == "owned_flag"
+    assert (
+        refusal("finetune", "tracking=wandb_offline", "flags.report_to=[tensorboard]")
+        == "owned_flag"
+    )
     assert refusal("finetune", "flags.push_to_hub=true") == "owned_flag"
     assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=c") == "owned_flag"
     assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=a/b") == "refused_value"
     revision = planned("finetune", "hub.push=a/b", "flags.hf_repo_revision=v2")
-    assert (revision.flags["hf_repo_revision"].value, revision.flags["hf_repo_revision"].provenance.origin) == (
+    assert (
+        revision.flags["hf_repo_revision"].value,
+        revision.flags["hf_repo_revision"].provenance.origin,
+    ) == (
         "v2",
         "override",
     )
@@ -126,8 +163,12 @@ def test_flags_that_the_key_owns_are_answered_with_the_key() -> None:
 
 def test_a_push_of_checkpoints_is_said() -> None:
     overrides = ["hub.push=a/b", "recipe.checkpoint_steps=100"]
-    assert "push_takes_checkpoints" in [warning.id for warning in planned("dpo_tune_cache", *overrides).warnings]
-    assert "push_takes_checkpoints" not in [warning.id for warning in planned("finetune", *overrides).warnings]
+    assert "push_takes_checkpoints" in [
+        warning.id for warning in planned("dpo_tune_cache", *overrides).warnings
+    ]
+    assert "push_takes_checkpoints" not in [
+        warning.id for warning in planned("finetune", *overrides).warnings
+    ]
 
 
 def test_the_cache_pass_tracks_nothing() -> None:

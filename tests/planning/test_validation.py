@@ -1,4 +1,6 @@
-"""Validation in a plan: what is held out, when it is measured, what can't work, and the identity."""
+"""Validation in a plan: what is held out, when it is measured, what can't work, and the
+identity.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def refusal(folder: Path, *words: str) -> Problem:
 @pytest.fixture
 def mine(tmp_path: Path) -> tuple[str, ...]:
     """A stage on 100 local rows, with files for validation beside them."""
-    write_lines(tmp_path / "mine.jsonl", [chat(f"What is {number}?", "A number.") for number in range(100)])
+    write_lines(
+        tmp_path / "mine.jsonl", [chat(f"What is {number}?", "A number.") for number in range(100)]
+    )
     write_lines(tmp_path / "held.jsonl", [chat("Who?", "Nobody."), chat("Why?", "Because.")])
-    write_lines(tmp_path / "pairs.jsonl", [{**PAIR, "chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}])
+    write_lines(
+        tmp_path / "pairs.jsonl", [{**PAIR, "chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}]
+    )
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "notes.txt").write_text("no data")
     return (*DEMO, "data.build=null", "data.mix=[{name: ./mine.jsonl}]")
@@ -42,7 +48,9 @@ def test_trl_evaluates_on_the_split_at_the_end(tmp_path: Path, mine: tuple[str, 
     assert flags["eval_steps"] > 2**30
     assert flags["per_device_eval_batch_size"] == plan.batch.per_device
     assert "load_best_model_at_end" not in flags
-    assert not [option for option in plan.options if option.startswith(("validation", "early_stop"))]
+    assert not [
+        option for option in plan.options if option.startswith(("validation", "early_stop"))
+    ]
     data = plan.inputs.mixture[0].data
     assert data is not None
     assert data.validation == 0.1
@@ -54,20 +62,30 @@ def test_data_that_is_not_staged_is_split_as_it_is_loaded(tmp_path: Path, build:
     trainer = "trl_sft" if build == "stage=demo" else "trl_dpo"
     words = (build, f"trainer={trainer}", "gpus=1", "data.validation=0.02")
     for more in ((), ("data.build=null", "data.mix=[{name: allenai/some-data}]")):
-        assert plan_of(tmp_path, *words, "data.fraction=0.5", *more).options[:2] == ("validation=0.02", "subset=0.5")
+        assert plan_of(tmp_path, *words, "data.fraction=0.5", *more).options[:2] == (
+            "validation=0.02",
+            "subset=0.5",
+        )
 
 
 @pytest.mark.parametrize("more", [(), ("data.build=null", "data.mix=[{name: allenai/some-data}]")])
 def test_a_file_that_does_not_exist_is_reported_before_what_it_could_be_used_for(
     tmp_path: Path, mine: tuple[str, ...], more: tuple[str, ...]
 ) -> None:
-    """The demo's data is made later, and hub data is not here: neither goes with a file for validation."""
+    """The demo's data is made later, and hub data is not here: neither goes with a file for
+    validation.
+    """
     problem = refusal(tmp_path, *DEMO, *more, "data.validation=./nothere.jsonl")
     assert problem.id == "data_no_files" and str(tmp_path / "nothere.jsonl") in problem.message
-    assert refusal(tmp_path, *DEMO, *more, "data.validation=./held.jsonl").id == "validation_needs_local"
+    assert (
+        refusal(tmp_path, *DEMO, *more, "data.validation=./held.jsonl").id
+        == "validation_needs_local"
+    )
 
 
-def test_open_instruct_keeps_own_rows_for_eval_and_does_not_evaluate(tmp_path: Path, mine: tuple[str, ...]) -> None:
+def test_open_instruct_keeps_own_rows_for_eval_and_does_not_evaluate(
+    tmp_path: Path, mine: tuple[str, ...]
+) -> None:
     words = [word for word in mine if not word.startswith("trainer=")]
     plan = plan_of(tmp_path, *words, "trainer=finetune", "data.validation=0.1")
     assert plan.inputs.mixture[0].data is not None and plan.inputs.mixture[0].data.validation == 0.1
@@ -77,15 +95,26 @@ def test_open_instruct_keeps_own_rows_for_eval_and_does_not_evaluate(tmp_path: P
     assert plan.identity != whole.identity and plan.flags.keys() == whole.flags.keys()
 
 
-def test_samples_while_training_are_an_option_of_trl_alone(tmp_path: Path, mine: tuple[str, ...]) -> None:
+def test_samples_while_training_are_an_option_of_trl_alone(
+    tmp_path: Path, mine: tuple[str, ...]
+) -> None:
     assert "samples=20" in plan_of(tmp_path, *mine, "recipe.sample_every=20").options
-    assert not [option for option in plan_of(tmp_path, *mine).options if option.startswith("samples")]
-    problem = refusal(tmp_path, "stage=demo", "trainer=finetune", "gpus=1", "recipe.sample_every=20")
+    assert not [
+        option for option in plan_of(tmp_path, *mine).options if option.startswith("samples")
+    ]
+    problem = refusal(
+        tmp_path, "stage=demo", "trainer=finetune", "gpus=1", "recipe.sample_every=20"
+    )
     assert problem.id == "unsupported_recipe" and problem.where == "recipe.sample_every"
 
 
 def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, ...]) -> None:
-    words = ("data.validation=./held.jsonl", "recipe.eval_steps=5", "recipe.checkpoint_steps=5", "recipe.early_stop=2")
+    words = (
+        "data.validation=./held.jsonl",
+        "recipe.eval_steps=5",
+        "recipe.checkpoint_steps=5",
+        "recipe.early_stop=2",
+    )
     plan = plan_of(tmp_path, *mine, *words)
     assert "early_stop=2" in plan.options
     assert plan.flags["load_best_model_at_end"].value is True
@@ -93,9 +122,13 @@ def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, .
     assert plan.warnings == ()
 
 
-def test_an_evaluation_without_a_checkpoint_is_a_warning(tmp_path: Path, mine: tuple[str, ...]) -> None:
+def test_an_evaluation_without_a_checkpoint_is_a_warning(
+    tmp_path: Path, mine: tuple[str, ...]
+) -> None:
     words = ("data.validation=0.1", "recipe.eval_steps=6", "recipe.checkpoint_steps=4")
-    assert [warning.id for warning in plan_of(tmp_path, *mine, *words).warnings] == ["best_not_saved"]
+    assert [warning.id for warning in plan_of(tmp_path, *mine, *words).warnings] == [
+        "best_not_saved"
+    ]
     assert not plan_of(tmp_path, *mine, "data.validation=0.1", "recipe.checkpoint_steps=4").warnings
 
 
@@ -113,13 +146,17 @@ def test_stages_whose_loss_on_held_out_rows_says_nothing_refuse_with_what_works(
     tmp_path: Path, stage: str, trainer: str, value: str
 ) -> None:
     write_lines(tmp_path / "held_out.jsonl", [CHAT])
-    problem = refusal(tmp_path, f"stage={stage}", f"trainer={trainer}", "gpus=8", f"data.validation={value}")
+    problem = refusal(
+        tmp_path, f"stage={stage}", f"trainer={trainer}", "gpus=8", f"data.validation={value}"
+    )
     assert problem.id == "validation_unsupported" and "data.validation" in str(problem.where)
     assert problem.message.startswith(f"{trainer} ")
     assert "launch eval" in str(problem.cure) and "trainer=" not in str(problem.cure)
 
 
-@pytest.mark.parametrize("trainer", ["finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling"])
+@pytest.mark.parametrize(
+    "trainer", ["finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling"]
+)
 @pytest.mark.parametrize(
     ("override", "id"),
     [
@@ -131,7 +168,9 @@ def test_stages_whose_loss_on_held_out_rows_says_nothing_refuse_with_what_works(
 def test_trainers_without_an_evaluation_refuse_with_the_reason(
     tmp_path: Path, trainer: str, override: str, id: str
 ) -> None:
-    stage = {"finetune": "demo", "olmo_core_finetune": "sft", "reward_modeling": "rm"}.get(trainer, "demo_dpo")
+    stage = {"finetune": "demo", "olmo_core_finetune": "sft", "reward_modeling": "rm"}.get(
+        trainer, "demo_dpo"
+    )
     packing = ("recipe.packing=bins",) if trainer == "olmo_core_finetune" else ()
     model = ("model=olmo2_1b",) if trainer in ("dpo", "olmo_core_finetune") else ()
     words = (f"stage={stage}", f"trainer={trainer}", "gpus=1", *model, *packing)
@@ -167,14 +206,28 @@ def test_trainers_without_an_evaluation_refuse_with_the_reason(
         (["data.validation=0.1", "recipe.eval_steps=0"], "out_of_range", "recipe.eval_steps"),
         (["data.validation=0.1", "recipe.early_stop=0"], "out_of_range", "recipe.early_stop"),
         (["data.validation=0.1", "recipe.eval_steps=301"], "eval_never", "recipe.max_steps=300"),
-        (["data.validation=0.1", "recipe.early_stop=2"], "early_stop_checkpoints", "recipe.eval_steps"),
         (
-            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5", "recipe.checkpoint_steps=null"],
+            ["data.validation=0.1", "recipe.early_stop=2"],
+            "early_stop_checkpoints",
+            "recipe.eval_steps",
+        ),
+        (
+            [
+                "data.validation=0.1",
+                "recipe.early_stop=2",
+                "recipe.eval_steps=5",
+                "recipe.checkpoint_steps=null",
+            ],
             "early_stop_checkpoints",
             "null",
         ),
         (
-            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5", "recipe.checkpoint_steps=10"],
+            [
+                "data.validation=0.1",
+                "recipe.early_stop=2",
+                "recipe.eval_steps=5",
+                "recipe.checkpoint_steps=10",
+            ],
             "early_stop_checkpoints",
             "10",
         ),
@@ -198,7 +251,9 @@ def test_data_elsewhere_takes_a_share_alone(tmp_path: Path, mine: tuple[str, ...
         assert refusal(tmp_path, *words).id == id
 
 
-def test_the_identity_covers_what_is_held_out_and_when_it_is_measured(tmp_path: Path, mine: tuple[str, ...]) -> None:
+def test_the_identity_covers_what_is_held_out_and_when_it_is_measured(
+    tmp_path: Path, mine: tuple[str, ...]
+) -> None:
     def identity(*words: str) -> str:
         return plan_of(tmp_path, *mine, *words).identity
 
@@ -229,7 +284,9 @@ def test_the_identity_covers_what_is_held_out_and_when_it_is_measured(tmp_path: 
         ("flags.eval_strategy=epoch", "flags.dataset_test_split=dev", "data.validation=0.1"),
     ],
 )
-def test_a_flag_that_evaluates_needs_data_for_it(tmp_path: Path, mine: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_a_flag_that_evaluates_needs_data_for_it(
+    tmp_path: Path, mine: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     for data in (mine, DEMO):
         problem = refusal(tmp_path, *data, *words)
         assert problem.id == "no_validation" and "data.validation=0.02" in str(problem.cure)

@@ -33,7 +33,9 @@ def test_a_plan_has_its_flags_and_says_that_it_was_not_run(mode: str) -> None:
     assert plan.flags["use_vllm"].value is True and plan.flags["vllm_mode"].value == mode
     (warning,) = plan.warnings
     assert warning.id == "vllm_untried"
-    assert "PYTORCH_ALLOC_CONF" not in plan.env, "vLLM's sleep mode does not work with expandable segments"
+    assert "PYTORCH_ALLOC_CONF" not in plan.env, (
+        "vLLM's sleep mode does not work with expandable segments"
+    )
     assert "PYTORCH_ALLOC_CONF" in planned().env and not planned().warnings
 
 
@@ -43,7 +45,9 @@ def test_a_cut_distribution_is_not_corrected(flag: str) -> None:
         planned(SERVER, f"flags.{flag}")
     assert caught.value.problems[0].id == "vllm_correction"
     assert planned(SERVER, f"flags.{flag}", "flags.vllm_importance_sampling_correction=false").flags
-    assert planned(f"flags.{flag}").flags, "transformers samples and scores with the same distribution"
+    assert planned(f"flags.{flag}").flags, (
+        "transformers samples and scores with the same distribution"
+    )
 
 
 def test_ports_differ() -> None:
@@ -75,7 +79,12 @@ def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     interpreter._ask.cache_clear()
     (tmp_path / "trl-1.16.0.dist-info").mkdir()
-    for version, level in (("0.26.1", "fail"), ("0.27.0", "pass"), ("0.30.0", "pass"), ("0.31.0", "fail")):
+    for version, level in (
+        ("0.26.1", "fail"),
+        ("0.27.0", "pass"),
+        ("0.30.0", "pass"),
+        ("0.31.0", "fail"),
+    ):
         for other in tmp_path.glob("vllm-*"):
             other.rmdir()
         (tmp_path / f"vllm-{version}.dist-info").mkdir()
@@ -93,13 +102,19 @@ def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
     cards = (*[free] * 7, replace(free, used=70_000.0, processes=(server,)))
     found = gpus_are_free.inspect(planned(SERVER), Host({}, Gpus(cards, cards)))
     assert found.level == "fail" and "VLLM::EngineCore" in found.message
-    assert gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).level == "pass"
+    assert (
+        gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).level
+        == "pass"
+    )
 
 
 def test_a_server_that_nothing_answers_is_named_before_trl_waits() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        place = ("flags.vllm_server_host=127.0.0.1", f"flags.vllm_server_port={server.getsockname()[1]}")
+        place = (
+            "flags.vllm_server_host=127.0.0.1",
+            f"flags.vllm_server_port={server.getsockname()[1]}",
+        )
         absent = vllm_server_answers.inspect(planned(SERVER, *place), Host({}))
         server.listen()
         assert vllm_server_answers.inspect(planned(SERVER, *place), Host({})).level == "pass"

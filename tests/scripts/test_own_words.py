@@ -1,4 +1,6 @@
-"""scripts/own-words on a small tree: a copy is found however it is written, and what only looks alike is not."""
+"""scripts/own-words on a small tree: a copy is found however it is written, and what only looks
+alike is not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import pytest
 
 from tests.paths import ROOT
 
-# What a library wrote: a docstring, a function, a help text in two literals, a comment, a table, a list of imports.
+# What a library wrote: a docstring, a function, a help text in two literals, a comment, a table, a
+# list of imports.
 THEIRS = '''\
 import alpha
 import beta
@@ -63,7 +66,9 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkout = folder.parent / "checkout"
-        self.write("scripts/own-words", (ROOT / "scripts" / "own-words").read_text(encoding="utf-8"))
+        self.write(
+            "scripts/own-words", (ROOT / "scripts" / "own-words").read_text(encoding="utf-8")
+        )
         self.write(".gitignore", ".venv/\n")
         self.write(".venv/lib/python3.11/site-packages/trl/pond/keeper.py", THEIRS)
         (self.checkout / "open_instruct").mkdir(parents=True)
@@ -77,7 +82,9 @@ class Tree:
     def compare(self, checkout: Path | None = None) -> tuple[int, list[str]]:
         """Return the exit code and the lines of a comparison of what is in the tree now."""
         for command in (["init", "--quiet"], ["add", "--all"]):
-            subprocess.run(["git", "-C", str(self.folder), *command], check=True, capture_output=True)
+            subprocess.run(
+                ["git", "-C", str(self.folder), *command], check=True, capture_output=True
+            )
         done = subprocess.run(
             [sys.executable, str(self.folder / "scripts" / "own-words")],
             env={**os.environ, "OPEN_INSTRUCT_DIR": str(checkout or self.checkout)},
@@ -118,20 +125,31 @@ key: 1
 # writes it anew at
 # night
 """
-HELP = "How many herons may stand at the pond at the same time; more of them only frighten each other and the"
+HELP = (
+    "How many herons may stand at the pond at the same time; more of them only frighten each "
+    "other and the"
+)
 
 
 def test_a_copy_is_found_however_it_is_written(tree: Tree) -> None:
     tree.write("launch/wrapped.py", WRAPPED)
-    tree.write("launch/indented.py", re.sub(r"\n +", "\n\n\t", FUNCTION).replace(" - ", "-").replace("(", "( "))
-    tree.write("launch/data.json", json.dumps({"own": 1, "source": f"x = '''\n{DOCSTRING}\n'''"}, indent=1))
+    tree.write(
+        "launch/indented.py",
+        re.sub(r"\n +", "\n\n\t", FUNCTION).replace(" - ", "-").replace("(", "( "),
+    )
+    tree.write(
+        "launch/data.json", json.dumps({"own": 1, "source": f"x = '''\n{DOCSTRING}\n'''"}, indent=1)
+    )
     tree.write("launch/twice.json", json.dumps({"of": json.dumps({"text": FUNCTION})}, indent=1))
     tree.write(
-        "launch/literals.py", 'A = "How many herons may stand at the pond"\n"at the same time; " + f"more" " of"'
+        "launch/literals.py",
+        'A = "How many herons may stand at the pond"\n"at the same time; " + f"more" " of"',
     )
     tree.write("launch/escaped.md", f"| meaning |\n|---|\n| {HELP.replace(' ', '&nbsp;')} |\n")
     tree.write("launch/cut.yaml", COMMENT)
-    tree.write("docs/upstream.md", "A page.\n\n> " + UPSTREAM[2:].replace("until the", "\n> until the"))
+    tree.write(
+        "docs/upstream.md", "A page.\n\n> " + UPSTREAM[2:].replace("until the", "\n> until the")
+    )
     code, lines = tree.compare()
     keeper = "trl pond/keeper.py"
     words = {"docstring": len(DOCSTRING.split()), "function": len(re.findall("[a-z]+", FUNCTION))}
@@ -146,7 +164,10 @@ def test_a_copy_is_found_however_it_is_written(tree: Tree) -> None:
         "launch/cut.yaml:2": (13, f"{keeper}:27"),
         "docs/upstream.md:3": (18, "open-instruct open_instruct/keep.py:1"),
     }
-    assert "launch/cut.yaml:2: 13 words of trl pond/keeper.py:27: the first visitor has bought his ticket" in str(lines)
+    assert (
+        "launch/cut.yaml:2: 13 words of trl pond/keeper.py:27: the first visitor has bought his "
+        "ticket" in str(lines)
+    )
     assert lines[-1].startswith("own words: 10 files compared, 8 overlaps in 8, 0 other problems")
 
 
@@ -170,7 +191,8 @@ def test_what_only_looks_alike_is_not_found(tree: Tree) -> None:
     imports = "\n".join(lines[: lines.index("def settle(pond, heron):")])
     tree.write("launch/imports.py", imports)
     tree.write(
-        "launch/figures.py", "\n".join(line for line in lines if line.startswith(("TABLE", "FLAGS", "DIGESTS", "MORE")))
+        "launch/figures.py",
+        "\n".join(line for line in lines if line.startswith(("TABLE", "FLAGS", "DIGESTS", "MORE"))),
     )
     eleven = " ".join(DOCSTRING.split()[:11])
     tree.write("docs/short.md", f"{eleven} lake\n{' '.join(reversed(DOCSTRING.split()))}\n")
@@ -192,7 +214,9 @@ def test_what_nobody_can_compare_is_refused(tree: Tree) -> None:
     code, lines = tree.compare()
     assert code == 1
     assert lines[-1].startswith("own words: 10 files compared, 1 overlaps in 1, 7 other problems")
-    refused = dict(line.split(": ", 1) for line in lines if line.startswith(("launch/", "docs/long.json: ")))
+    refused = dict(
+        line.split(": ", 1) for line in lines if line.startswith(("launch/", "docs/long.json: "))
+    )
     assert refused == {
         "launch/corpus.jsonl.gz": "compressed, so nobody can read whose words it holds",
         "launch/renamed.dat": "binary",
@@ -246,15 +270,23 @@ def test_the_exceptions_of_the_tree_are_few_and_outside_the_package() -> None:
 def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> None:
     packages = ".venv/lib/python3.11/site-packages"
     page = "Herons for everyone: a library that counts the frogs of any pond while nobody looks"
-    note = "whoever feeds the heron on a Sunday writes the weight of the fish on the slate beside the gate"
+    note = (
+        "whoever feeds the heron on a Sunday writes the weight of the fish on the slate beside "
+        "the gate"
+    )
     tree.write(f"{packages}/trl-1.16.0.dist-info/METADATA", f"Name: trl\n\n{page}\n")
     tree.write(f"{packages}/trl/pond/notes.feeding", note)
-    tree.write(f"{packages}/trl/pond/heron.so", b"\x7fELF\0" + " ".join(reversed(page.split())).encode())
+    tree.write(
+        f"{packages}/trl/pond/heron.so", b"\x7fELF\0" + " ".join(reversed(page.split())).encode()
+    )
     tree.write("docs/page.md", page)
     tree.write("docs/note.md", note)
     tree.write("docs/binary.md", " ".join(reversed(page.split())))
     places = {path: theirs for path, (_, theirs) in overlaps(tree.compare()[1]).items()}
-    assert places == {"docs/page.md:1": "trl METADATA:3", "docs/note.md:1": "trl pond/notes.feeding:1"}
+    assert places == {
+        "docs/page.md:1": "trl METADATA:3",
+        "docs/note.md:1": "trl pond/notes.feeding:1",
+    }
 
 
 def test_pythons_own_library_is_compared(tree: Tree) -> None:

@@ -1,7 +1,8 @@
-"""The shell scripts: what they say and do when something is missing, and that a second call does nothing.
+"""The shell scripts: what they say and do when something is missing, and that a second call does
+nothing.
 
-`setup` runs for real in a copy of the few files that it reads; only pip is a stand-in (a real install takes minutes and
-is what `.ci/run` does before this suite can run).
+`setup` runs for real in a copy of the few files that it reads; only pip is a stand-in (a real
+install takes minutes and is what `.ci/run` does before this suite can run).
 """
 
 from __future__ import annotations
@@ -20,13 +21,21 @@ import pytest
 from tests.paths import ROOT
 
 SCRIPTS = [
-    ROOT / name for name in ("scripts/setup", "scripts/quickstart", "scripts/test", "scripts/sft_then_dpo", ".ci/run")
+    ROOT / name
+    for name in (
+        "scripts/setup",
+        "scripts/quickstart",
+        "scripts/test",
+        "scripts/sft_then_dpo",
+        ".ci/run",
+    )
 ]
 BASH = shutil.which("bash")
 
 pytestmark = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 
-# Stands where pip would be in .venv: writes down what it was asked, and does what the test's file says.
+# Stands where pip would be in .venv: writes down what it was asked, and does what the test's file
+# says.
 PIP = """
 import os, pathlib, sys
 log = pathlib.Path(os.environ["PIP_LOG_FILE"])
@@ -47,13 +56,19 @@ class Clone:
             shutil.copy(ROOT / name, folder / name)
 
     def with_venv(self) -> Clone:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder / ".venv")], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(self.folder / ".venv")], check=True
+        )
         [packages] = (self.folder / ".venv" / "lib").glob("python*/site-packages")
         (packages / "pip.py").write_text(PIP)
         return self
 
     def setup(self, **variables: str) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": os.environ["PATH"], "PIP_LOG_FILE": str(self.pip_log), "GIT_CEILING_DIRECTORIES": "/"}
+        environ = {
+            "PATH": os.environ["PATH"],
+            "PIP_LOG_FILE": str(self.pip_log),
+            "GIT_CEILING_DIRECTORIES": "/",
+        }
         return subprocess.run(
             [str(self.folder / "scripts" / "setup")],
             env={**environ, **variables},
@@ -80,7 +95,9 @@ def test_parses_and_can_be_executed(script: Path) -> None:
 
 
 def test_shellcheck_has_nothing_to_say() -> None:
-    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = shutil.which(
+        "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if found is None:
         pytest.skip("shellcheck is not installed (the dev group brings it)")
     done = subprocess.run([found, *map(str, SCRIPTS)], capture_output=True, text=True, check=False)
@@ -92,7 +109,9 @@ def test_torch_is_installed_first_and_all_under_constraints(clone: Clone) -> Non
     assert done.returncode == 0, done.stderr
     torch, rest = clone.installed()
     assert torch.endswith("--constraint constraints.txt torch==2.13.0")
-    assert rest.endswith("--constraint constraints.txt --editable .[train,open-instruct,eval,rl,dev]")
+    assert rest.endswith(
+        "--constraint constraints.txt --editable .[train,open-instruct,eval,rl,dev]"
+    )
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
 
 
@@ -141,7 +160,9 @@ def test_a_venv_whose_python_is_gone_is_made_anew(clone: Clone, tmp_path: Path) 
 
 
 def fake_python(path: Path, body: str) -> str:
-    path.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{body}\nimport sys; exec(sys.argv[2])' \"$@\"\n")
+    path.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c '{body}\nimport sys; exec(sys.argv[2])' \"$@\"\n"
+    )
     path.chmod(0o755)
     return str(path)
 
@@ -203,7 +224,8 @@ def test_a_submodule_that_hangs_is_ended_with_what_it_started(clone: Clone, tmp_
     assert done.returncode == 0, done.stderr
     assert "could not be fetched" in done.stdout
     assert time.monotonic() - started < 30
-    with contextlib.suppress(psutil.NoSuchProcess):  # ended, and waited for by whoever adopted it or not yet
+    # ended, and waited for by whoever adopted it or not yet
+    with contextlib.suppress(psutil.NoSuchProcess):
         assert psutil.Process(int(child.read_text())).status() == psutil.STATUS_ZOMBIE
 
 

@@ -95,9 +95,20 @@ class Seed:
         text = path.read_text(encoding="utf-8") if path.is_file() else None
         count = text.count(self.old) if text else 0
         if text is None or count != 1:
-            reason = "the file is gone" if text is None else f"its old text occurs {count} times there, not once"
-            cure = f"seed the same behaviour anew where it lives now, in tests/seeds/{CATALOGUE.name}"
-            return [f"seed {self.id} no longer applies in {self.file} ({reason}): {cure}. {self.behaviour}"]
+            reason = (
+                "the file is gone"
+                if text is None
+                else f"its old text occurs {count} times there, not once"
+            )
+            cure = (
+                f"seed the same behaviour anew where it lives now, in tests/seeds/{CATALOGUE.name}"
+            )
+            return [
+                (
+                    f"seed {self.id} no longer applies in {self.file} ({reason}): {cure}. "
+                    f"{self.behaviour}"
+                )
+            ]
         try:
             before, after = (_content(path, source) for source in (text, self.mutate(text)))
         except (SyntaxError, yaml.YAMLError) as error:
@@ -110,10 +121,19 @@ class Seed:
             file, _, node = test.partition("::")
             name = node.partition("[")[0].rpartition("::")[2]
             path = root / file
-            text = path.read_text(encoding="utf-8") if path.is_file() else "" if path.is_dir() and not node else None
-            if text is None or (name and not re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE)):
+            text = (
+                path.read_text(encoding="utf-8")
+                if path.is_file()
+                else ""
+                if path.is_dir() and not node
+                else None
+            )
+            if text is None or (
+                name and not re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE)
+            ):
                 faults.append(
-                    f"seed {self.id} names the test {test}, which is gone: name the test that catches the fault now. "
+                    f"seed {self.id} names the test {test}, which is gone: name the test that "
+                    "catches the fault now. "
                     f"{self.behaviour}"
                 )
         return faults if self.tests else [f"seed {self.id} names no test"]
@@ -123,8 +143,12 @@ def load_seeds(file: Path = CATALOGUE) -> list[Seed]:
     """Read the list. Raises ValueError for a seed with other keys."""
     seeds = []
     for entry in tomllib.loads(file.read_text(encoding="utf-8"))["seed"]:
-        if set(entry) != {*_TEXTS, "tests"} or not all(isinstance(entry[key], str) for key in _TEXTS):
-            raise ValueError(f"seed {entry.get('id')}: a seed has {', '.join(_TEXTS)} (texts) and tests (a list)")
+        if set(entry) != {*_TEXTS, "tests"} or not all(
+            isinstance(entry[key], str) for key in _TEXTS
+        ):
+            raise ValueError(
+                f"seed {entry.get('id')}: a seed has {', '.join(_TEXTS)} (texts) and tests (a list)"
+            )
         seeds.append(Seed(**{**entry, "tests": tuple(entry["tests"])}))
     return seeds
 

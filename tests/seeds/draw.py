@@ -1,4 +1,6 @@
-"""Draws faults for ./scripts/seeds --draw: from a number, a choice of functions in each room and a change of each."""
+"""Draws faults for ./scripts/seeds --draw: from a number, a choice of functions in each room and a
+change of each.
+"""
 
 from __future__ import annotations
 
@@ -66,25 +68,37 @@ def find_rooms(contexts: Contexts) -> dict[str, Room]:
         found: dict[tuple[str, str], list[Change]] = {}
         for change in find_changes(path.read_text(encoding="utf-8")):
             found.setdefault((file, change.function), []).append(change)
-        reached = {key: changes for key, changes in found.items() if contexts.find_tests(file, changes[0].lines)}
+        reached = {
+            key: changes
+            for key, changes in found.items()
+            if contexts.find_tests(file, changes[0].lines)
+        }
         before = rooms.get(folder, Room({}, 0))
-        rooms[folder] = Room({**before.functions, **reached}, before.unreached + len(found) - len(reached))
+        rooms[folder] = Room(
+            {**before.functions, **reached}, before.unreached + len(found) - len(reached)
+        )
     return rooms
 
 
 def draw(rooms: dict[str, Room], contexts: Contexts, number: str, count: int) -> list[Mutant]:
-    """Draw `count` faults in all, in each room in proportion to its places and at least LEAST; none twice."""
+    """Draw `count` faults in all, in each room in proportion to its places and at least LEAST; none
+    twice.
+    """
     total = sum(_places(room) for room in rooms.values())
     mutants = []
     for name, room in sorted(rooms.items()):
         drawn = random.Random(f"{number} {name}")
         share = max(LEAST, round(count * _places(room) / total))
         keys = sorted(room.functions)
-        functions = Counter(drawn.choices(keys, [len(room.functions[key]) for key in keys], k=share))
+        functions = Counter(
+            drawn.choices(keys, [len(room.functions[key]) for key in keys], k=share)
+        )
         for (file, function), times in sorted(functions.items()):
             changes = room.functions[file, function]
             chosen = drawn.sample(changes, min(times, len(changes)))
-            mutants += [Mutant(name, file, change, _tests_of(contexts, file, change)) for change in chosen]
+            mutants += [
+                Mutant(name, file, change, _tests_of(contexts, file, change)) for change in chosen
+            ]
     return mutants
 
 
@@ -93,7 +107,9 @@ def _places(room: Room) -> int:
 
 
 def _tests_of(contexts: Contexts, file: str, change: Change) -> tuple[str, ...]:
-    """Return the tests that run the changed line, or its function where the line is reached by none."""
+    """Return the tests that run the changed line, or its function where the line is reached by
+    none.
+    """
     tests = contexts.find_tests(file, range(change.line, change.line + 1))
     tests = tests or contexts.find_tests(file, change.lines)
     own = [str(path.relative_to(ROOT)) for path in find_tests(ROOT / file)]
@@ -104,7 +120,9 @@ def _tests_of(contexts: Contexts, file: str, change: Change) -> tuple[str, ...]:
 
 def load_equivalent(file: Path = EQUIVALENT) -> list[dict[str, str]]:
     """Read the changes that change nothing. Raises ValueError for an entry with other keys."""
-    entries: list[dict[str, str]] = tomllib.loads(file.read_text(encoding="utf-8")).get("equivalent", [])
+    entries: list[dict[str, str]] = tomllib.loads(file.read_text(encoding="utf-8")).get(
+        "equivalent", []
+    )
     for entry in entries:
         if set(entry) != {"file", "function", "change", "why"}:
             raise ValueError(f"{entry}: an equivalent change has file, function, change and why")

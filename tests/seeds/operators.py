@@ -1,4 +1,6 @@
-"""The faults that ./scripts/seeds --draw can put into a function: each changes one place of its text."""
+"""The faults that ./scripts/seeds --draw can put into a function: each changes one place of its
+text.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def _functions(node: ast.AST, outer: str = "") -> Iterator[tuple[str, _Function]
 
 def _changes_of(function: _Function, text: str) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
     """Return the kind of each change, the node that it replaces and the new text."""
-    defaults = [default for default in [*function.args.defaults, *function.args.kw_defaults] if default]
+    defaults = [
+        default for default in [*function.args.defaults, *function.args.kw_defaults] if default
+    ]
     for default in defaults:
         if (moved := _move_constant(default)) is not None:
             yield "a default swapped", default, moved
@@ -90,7 +94,9 @@ def _changes_of(function: _Function, text: str) -> Iterator[tuple[str, ast.expr 
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Return a node and those inside it, but none of an f-string: before Python 3.12 `ast` has no places for these."""
+    """Return a node and those inside it, but none of an f-string: before Python 3.12 `ast` has no
+    places for these.
+    """
     if not isinstance(node, ast.JoinedStr):
         yield node
         for child in ast.iter_child_nodes(node):
@@ -102,7 +108,9 @@ def _changes_at(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr | ast.
         return ast.get_source_segment(text, part) or ""
 
     match node:
-        case ast.Compare(left=left, ops=[operation], comparators=[right]) if type(operation) in _COMPARISONS:
+        case ast.Compare(left=left, ops=[operation], comparators=[right]) if (
+            type(operation) in _COMPARISONS
+        ):
             turned = f"({source(left)} {_COMPARISONS[type(operation)]} {source(right)})"
             yield "a comparison turned", node, turned
         case ast.If(test=test, body=body) if not isinstance(body[0], ast.Pass):
@@ -113,9 +121,19 @@ def _changes_at(node: ast.AST, text: str) -> Iterator[tuple[str, ast.expr | ast.
             yield "a `not` gone", node, f"({source(operand)})"
         case ast.BoolOp(op=operation, values=values):
             other = " or " if isinstance(operation, ast.And) else " and "
-            yield "`and` and `or` swapped", node, "(" + other.join(f"({source(value)})" for value in values) + ")"
-        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _ARITHMETIC and _is_number(node):
-            yield "an operator turned", node, f"({source(left)} {_ARITHMETIC[type(operation)]} {source(right)})"
+            yield (
+                "`and` and `or` swapped",
+                node,
+                "(" + other.join(f"({source(value)})" for value in values) + ")",
+            )
+        case ast.BinOp(left=left, op=operation, right=right) if type(
+            operation
+        ) in _ARITHMETIC and _is_number(node):
+            yield (
+                "an operator turned",
+                node,
+                f"({source(left)} {_ARITHMETIC[type(operation)]} {source(right)})",
+            )
         case ast.Expr(value=ast.Call()):
             yield "a call left out", node, "pass"
         case ast.Constant() if (moved := _move_constant(node)) is not None:
@@ -126,7 +144,9 @@ def _is_number(node: ast.BinOp) -> bool:
     """Return whether the operands are not texts or lists, as far as they show it."""
     texts = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp)
     parts = [part for part in ast.walk(node) if isinstance(part, texts)]
-    return not parts and not any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in ast.walk(node))
+    return not parts and not any(
+        isinstance(p, ast.Constant) and isinstance(p.value, str) for p in ast.walk(node)
+    )
 
 
 def _move_constant(node: ast.expr) -> str | None:

@@ -1,4 +1,5 @@
-"""A pytest plugin that writes each test's outcome as a JSON line into the file that SEEDS_REPORT names.
+"""A pytest plugin that writes each test's outcome as a JSON line into the file that SEEDS_REPORT
+names.
 
 It ends the session at the first test that fails by an assertion.
 """
@@ -22,7 +23,9 @@ def pytest_runtest_makereport(
     if report.when == "call" or report.outcome != "passed":
         error = call.excinfo.value if call.excinfo is not None and report.failed else None
         timed_out = str(error).startswith("Timeout ")  # pytest-timeout's
-        is_assertion = isinstance(error, AssertionError | pytest.fail.Exception) and report.when == "call"
+        is_assertion = (
+            isinstance(error, AssertionError | pytest.fail.Exception) and report.when == "call"
+        )
         entry = {
             "test": item.nodeid,
             "outcome": report.outcome,

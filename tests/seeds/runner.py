@@ -1,4 +1,6 @@
-"""What ./scripts/seeds runs: each fault of seeds.toml, or each drawn one, alone, in a copy, until its tests fail."""
+"""What ./scripts/seeds runs: each fault of seeds.toml, or each drawn one, alone, in a copy, until
+its tests fail.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ _LIMIT = 300.0  # seconds of one seed's tests
 _FAILED = (1, 2, None)  # pytest's: a test failed, one could not be imported; and no end
 _LEAST_DRAWN = 0.9  # share of the drawn faults of a room that are caught
 _running: set[int] = set()  # process groups of tests
-_PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p", "tests.seeds.plugin")
+_PYTEST = (
+    "-m",
+    "pytest",
+    "-q",
+    "--maxfail=20",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "tests.seeds.plugin",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,9 @@ class Tested:
     def failure(self) -> dict[str, Any] | None:
         """The first failure by an assertion, else the first one."""
         failures = [outcome for outcome in self.outcomes if outcome["outcome"] == "failed"]
-        return next((outcome for outcome in failures if outcome["by_assertion"]), next(iter(failures), None))
+        return next(
+            (outcome for outcome in failures if outcome["by_assertion"]), next(iter(failures), None)
+        )
 
     @property
     def skipped(self) -> int:
@@ -63,7 +76,9 @@ class Result:
     by: str  # the test that caught it, or why it was not caught
 
 
-def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None, *options: str) -> Tested:
+def run_tests(
+    sandbox: Sandbox, tests: Sequence[str], limit: float | None = None, *options: str
+) -> Tested:
     """Run tests in the copy, with more options of pytest, until one fails by an assertion."""
     with tempfile.TemporaryDirectory(prefix="seeds-report-") as folder:
         report = Path(folder) / "report"
@@ -104,8 +119,8 @@ def _kill_group(pid: int) -> None:
 def judge(seed: Fault, tested: Tested) -> Result:
     """Decide whether the tests caught the fault.
 
-    One has to fail by an assertion, after a collection without errors; of a drawn fault any failure counts, and that it
-    never ends.
+    One has to fail by an assertion, after a collection without errors; of a drawn fault any failure
+    counts, and that it never ends.
     """
     if isinstance(seed, Mutant) and tested.status in _FAILED:
         by = tested.failure["test"] if tested.failure else f"pytest's status {tested.status}"
@@ -119,9 +134,14 @@ def judge(seed: Fault, tested: Tested) -> Result:
     elif tested.status != 1 or failure is None:
         reason = f"pytest ended with status {tested.status}: {_last_line(tested.output)}"
     elif not failure["by_assertion"]:
-        reason = f"{failure['test']} did not fail by an assertion ({failure['when']}): {failure['error']}"
+        reason = (
+            f"{failure['test']} did not fail by an assertion ({failure['when']}): "
+            f"{failure['error']}"
+        )
     else:
-        return Result(seed.id, seed.area, caught=True, seconds=round(tested.seconds, 1), by=failure["test"])
+        return Result(
+            seed.id, seed.area, caught=True, seconds=round(tested.seconds, 1), by=failure["test"]
+        )
     return Result(seed.id, seed.area, caught=False, seconds=round(tested.seconds, 1), by=reason)
 
 
@@ -130,8 +150,12 @@ def _last_line(output: str) -> str:
     return lines[-1][:200] if lines else "no output"
 
 
-def run_seeds(seeds: Sequence[Fault], sandboxes: Sequence[Sandbox], show: Callable[[str], None]) -> list[Result]:
-    """Apply each seed alone, as many side by side as there are copies; `show` gets a line of each."""
+def run_seeds(
+    seeds: Sequence[Fault], sandboxes: Sequence[Sandbox], show: Callable[[str], None]
+) -> list[Result]:
+    """Apply each seed alone, as many side by side as there are copies; `show` gets a line of
+    each.
+    """
     idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
     for sandbox in sandboxes:
         idle.put(sandbox)
@@ -186,11 +210,16 @@ def _draw(options: argparse.Namespace) -> list[Mutant]:
     number = options.number or contexts.commit
     drawn = draw(rooms, contexts, number, options.draw)
     known = {(equal["file"], equal["function"], equal["change"]) for equal in load_equivalent()}
-    mutants = [mutant for mutant in drawn if (mutant.file, mutant.change.function, mutant.difference) not in known]
+    mutants = [
+        mutant
+        for mutant in drawn
+        if (mutant.file, mutant.change.function, mutant.difference) not in known
+    ]
     unreached = sum(room.unreached for room in rooms.values())
     functions = sum(len(room.functions) for room in rooms.values())
     print(
-        f"seeds: {len(drawn)} faults by the number {number}, {len(drawn) - len(mutants)} of them change nothing; "
+        f"seeds: {len(drawn)} faults by the number {number}, {len(drawn) - len(mutants)} of them "
+        "change nothing; "
         f"{functions} functions, and {unreached} that the quick suite does not reach",
         file=sys.stderr,
     )
@@ -199,14 +228,31 @@ def _draw(options: argparse.Namespace) -> list[Mutant]:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./scripts/seeds", description=main.__doc__)
-    parser.add_argument("seeds", nargs="*", metavar="ID", help="ids or areas of the list; all without any")
+    parser.add_argument(
+        "seeds", nargs="*", metavar="ID", help="ids or areas of the list; all without any"
+    )
     parser.add_argument("--list", action="store_true", help="print the list and run nothing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("-j", type=int, default=1, metavar="N", help="faults side by side, each in a copy of its own")
-    parser.add_argument("--draw", type=int, metavar="N", help="draw about N faults instead of the list")
+    parser.add_argument(
+        "-j",
+        type=int,
+        default=1,
+        metavar="N",
+        help="faults side by side, each in a copy of its own",
+    )
+    parser.add_argument(
+        "--draw", type=int, metavar="N", help="draw about N faults instead of the list"
+    )
     parser.add_argument("--number", help="what the draw depends on; the commit without it")
-    parser.add_argument("--room", action="append", default=[], help="draw in this folder of launch/ only; repeatable")
-    parser.add_argument("--measure", action="store_true", help="measure anew which tests reach what")
+    parser.add_argument(
+        "--room",
+        action="append",
+        default=[],
+        help="draw in this folder of launch/ only; repeatable",
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="measure anew which tests reach what"
+    )
     return parser.parse_args()
 
 
@@ -235,21 +281,32 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="launch-seeds-") as folder:
-        sandboxes = [Sandbox(Path(folder).resolve() / str(number)) for number in range(max(1, options.j))]
+        sandboxes = [
+            Sandbox(Path(folder).resolve() / str(number)) for number in range(max(1, options.j))
+        ]
         for sandbox in sandboxes:
             sandbox.check()
         tests = list(dict.fromkeys(test for seed in seeds for test in seed.tests))
         print(f"seeds: {len(tests)} tests and files without a fault", file=sys.stderr, flush=True)
         clean = run_tests(sandboxes[0], tests, None, "-n", str(options.j if options.draw else 0))
         if clean.status != 0:
-            print(clean.output[-4000:], "seeds: they fail without a fault too", sep="\n", file=sys.stderr)
+            print(
+                clean.output[-4000:],
+                "seeds: they fail without a fault too",
+                sep="\n",
+                file=sys.stderr,
+            )
             return 2
         print(f"seeds: passed in {clean.seconds:.0f} s", file=sys.stderr, flush=True)
         show(f"{'id':38}{'area':12}{'':8}{'seconds':>7}  test")
         results = run_seeds(seeds, sandboxes, show)
     caught, seconds = sum(result.caught for result in results), round(time.monotonic() - began)
     if options.json:
-        print(json.dumps({"seeds": [asdict(result) for result in results], "seconds": seconds}, indent=1))
+        print(
+            json.dumps(
+                {"seeds": [asdict(result) for result in results], "seconds": seconds}, indent=1
+            )
+        )
     elif options.draw:
         print(*table(results), sep="\n")
     else:
@@ -260,7 +317,10 @@ def main() -> int:
 
 def shares(results: Sequence[Result]) -> dict[str, float]:
     """Return the share of the faults of each area that were caught."""
-    found = {result.area: [one.caught for one in results if one.area == result.area] for result in results}
+    found = {
+        result.area: [one.caught for one in results if one.area == result.area]
+        for result in results
+    }
     return {area: sum(caught) / len(caught) for area, caught in sorted(found.items())}
 
 

@@ -1,4 +1,6 @@
-"""A temporary copy of the project in which seeds are applied: a run that is killed leaves no fault in the checkout."""
+"""A temporary copy of the project in which seeds are applied: a run that is killed leaves no fault
+in the checkout.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ import subprocess, sys
 sys.stdout.flush()
 subprocess.run([sys.executable, "-c", {_WHERE!r}], cwd="/", env={{}}, check=True)
 """
-_edits = itertools.count(1_000_000_000)  # modification times, each its own second: bytecode caches compare seconds
+# modification times, each its own second: bytecode caches compare seconds
+_edits = itertools.count(1_000_000_000)
 
 
 class Sandbox:
-    """A copy of the files that git tracks or would add, with an environment whose `launch` is the copy's.
+    """A copy of the files that git tracks or would add, with an environment whose `launch` is the
+    copy's.
 
-    The environment is a folder of its own with this interpreter and, behind the copy, this environment's packages:
-    processes that start `sys.executable` import the copy too, whatever their folder and variables are.
+    The environment is a folder of its own with this interpreter and, behind the copy, this
+    environment's packages: processes that start `sys.executable` import the copy too, whatever
+    their folder and variables are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,11 +48,21 @@ class Sandbox:
         return self.folder / ".venv" / "bin" / "python"
 
     def _copy_files(self) -> None:
-        clone = ["git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(self.folder)]
+        clone = [
+            "git",
+            "clone",
+            "--quiet",
+            "--shared",
+            "--no-checkout",
+            str(ROOT),
+            str(self.folder),
+        ]
         subprocess.run(clone, check=True)
         subprocess.run(["git", "reset", "--quiet"], cwd=self.folder, check=True)
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         for name in filter(None, listed.split("\0")):
             source, target = ROOT / name, self.folder / name
             if source.is_dir() and not source.is_symlink():  # a submodule
@@ -69,17 +84,25 @@ class Sandbox:
                 with program.open("rb") as file:
                     is_script = file.read(2) == b"#!"
                 if is_script:
-                    target.write_bytes(program.read_bytes().replace(os.fsencode(real), os.fsencode(own)))
+                    target.write_bytes(
+                        program.read_bytes().replace(os.fsencode(real), os.fsencode(own))
+                    )
                     target.chmod(0o755)
                 else:
                     target.symlink_to(program)
         folder = own / packages.relative_to(real)
         folder.mkdir(parents=True)
-        (folder / "sandbox.pth").write_text(f"{self.folder}\nimport site; site.addsitedir({str(packages)!r})\n")
+        (folder / "sandbox.pth").write_text(
+            f"{self.folder}\nimport site; site.addsitedir({str(packages)!r})\n"
+        )
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of the tests: this process's, without what leads back to the checkout."""
-        environ = {key: os.environ[key] for key in os.environ if not key.startswith(("PYTHON", "PYTEST"))}
+        """Return the environment of the tests: this process's, without what leads back to the
+        checkout.
+        """
+        environ = {
+            key: os.environ[key] for key in os.environ if not key.startswith(("PYTHON", "PYTEST"))
+        }
         checkout = ROOT / "external" / "open-instruct"
         if not environ.get("OPEN_INSTRUCT_DIR") and (checkout / "open_instruct").is_dir():
             environ["OPEN_INSTRUCT_DIR"] = str(checkout)
@@ -90,10 +113,19 @@ class Sandbox:
     def check(self) -> None:
         """Check that the copy is what is imported. Raises RuntimeError."""
         command = [str(self.python), "-c", _IMPORTED]
-        done = subprocess.run(command, cwd=self.folder, env=self.environ(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environ(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         imported = done.stdout.split()
         if imported != [str(self.folder / "launch" / "__init__.py")] * 2:
-            raise RuntimeError(f"the copy in {self.folder} is not what is imported: {imported or done.stderr}")
+            raise RuntimeError(
+                f"the copy in {self.folder} is not what is imported: {imported or done.stderr}"
+            )
 
     @contextmanager
     def apply(self, seed: Fault) -> Iterator[None]:

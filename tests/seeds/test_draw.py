@@ -1,4 +1,6 @@
-"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by what they reached."""
+"""Drawn faults: each changes one place, a number gives the same ones, and tests are found by what
+they reached.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def test_a_change_of_a_line(line: str, kind: str, changed: str) -> None:
 
 
 def test_a_branch_and_a_default() -> None:
-    text = "class Kind:\n    def method(self, most=3):\n        if most > self.count:\n            return most\n"
+    text = (
+        "class Kind:\n    def method(self, most=3):\n        if most > self.count:\n            "
+        "return most\n"
+    )
     changes = {change.kind: change for change in find_changes(text)}
     assert {change.function for change in changes.values()} == {"Kind.method"}
     assert "if ((most > self.count) and False):" in changes["a branch left out"].apply(text)
@@ -50,7 +55,8 @@ def test_a_branch_and_a_default() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'def f(a):\n    """Not 1, and a < b."""\n    return f"{a < 1} of {a + 1}"\n',  # texts, and inside an f-string
+        # texts, and inside an f-string
+        'def f(a):\n    """Not 1, and a < b."""\n    return f"{a < 1} of {a + 1}"\n',
         "LIMIT = 3\n",  # no function
         "def f(a):\n    return a, 'text'\n",
     ],
@@ -69,7 +75,9 @@ def test_every_change_of_a_module_is_another_valid_one() -> None:
 
 @pytest.fixture
 def contexts(tmp_path: Path) -> Contexts:
-    """One test reaches every line of a module, another one half of them; a process that it started, the rest."""
+    """One test reaches every line of a module, another one half of them; a process that it started,
+    the rest.
+    """
     lines = range(1, 400)
     reached = {"tests/a.py::test_all": [*lines], "tests/b.py::test_half": [*lines[:150]]}
     data = coverage.CoverageData(str(tmp_path / "data"))
@@ -80,11 +88,14 @@ def contexts(tmp_path: Path) -> Contexts:
     data.add_lines({str(ROOT / PLANNED): [*lines[200:]]})
     data.set_context("tests/gone.py::test_failed")
     data.add_lines({str(ROOT / PLANNED): [*lines]})
-    return Contexts("0", frozenset(), data, {"tests/a.py::test_all": 2.0, "tests/b.py::test_half": 0.5})
+    return Contexts(
+        "0", frozenset(), data, {"tests/a.py::test_all": 2.0, "tests/b.py::test_half": 0.5}
+    )
 
 
 def test_tests_are_found_by_what_they_or_their_processes_reached(contexts: Contexts) -> None:
-    both = ["tests/b.py::test_half", "tests/a.py::test_all"]  # the quick one first; one that did not pass is not named
+    # the quick one first; one that did not pass is not named
+    both = ["tests/b.py::test_half", "tests/a.py::test_all"]
     assert contexts.find_tests(PLANNED, range(100, 120)) == both
     assert contexts.find_tests(PLANNED, range(160, 180)) == ["tests/a.py::test_all"]
     assert contexts.find_tests(PLANNED, range(250, 251)) == both
@@ -92,26 +103,45 @@ def test_tests_are_found_by_what_they_or_their_processes_reached(contexts: Conte
 
 
 def test_the_tests_of_a_module_come_first_and_all_fit_the_time() -> None:
-    seconds = {"tests/a.py::one": 5.0, "tests/b.py::two": 1.0, "tests/c.py::three": 8.0, "tests/d.py::four": 0.5}
-    assert choose_tests([*seconds], seconds, ["tests/c.py"], 9.0) == ["tests/c.py::three", "tests/b.py::two"]
-    assert choose_tests(["tests/c.py::three"], seconds, [], 1.0) == ["tests/c.py::three"]  # one at least
+    seconds = {
+        "tests/a.py::one": 5.0,
+        "tests/b.py::two": 1.0,
+        "tests/c.py::three": 8.0,
+        "tests/d.py::four": 0.5,
+    }
+    assert choose_tests([*seconds], seconds, ["tests/c.py"], 9.0) == [
+        "tests/c.py::three",
+        "tests/b.py::two",
+    ]
+    # one at least
+    assert choose_tests(["tests/c.py::three"], seconds, [], 1.0) == ["tests/c.py::three"]
 
 
 def test_a_number_draws_the_same_faults_again(contexts: Contexts) -> None:
     rooms = {"planning": find_rooms(contexts)["planning"]}
-    assert {file for file, _ in rooms["planning"].functions} == {PLANNED}  # nothing else was reached
+    # nothing else was reached
+    assert {file for file, _ in rooms["planning"].functions} == {PLANNED}
     assert rooms["planning"].unreached > 100
     first, again, other = (draw(rooms, contexts, number, 20) for number in ("a1", "a1", "b2"))
     assert first == again != other
-    assert len(first) >= LEAST and len({(fault.id, fault.difference) for fault in first}) == len(first)
+    assert len(first) >= LEAST and len({(fault.id, fault.difference) for fault in first}) == len(
+        first
+    )
     assert all(fault.tests for fault in first)
 
 
 def test_a_fault_of_a_draw_is_caught_by_any_failure(contexts: Contexts) -> None:
     fault: Fault = draw({"planning": find_rooms(contexts)["planning"]}, contexts, "a1", 10)[0]
-    verdicts = {status: judge(fault, Tested(status, 1.0, (), "")).caught for status in (0, 1, 2, 4, -9, None)}
-    assert verdicts == {0: False, 1: True, 2: True, 4: False, -9: False, None: True}  # 4: no such test
-    results = [Result("x", room, caught, 1.0, "") for room, caught in (("a", True), ("a", False), ("b", True))]
+    verdicts = {
+        status: judge(fault, Tested(status, 1.0, (), "")).caught
+        for status in (0, 1, 2, 4, -9, None)
+    }
+    # 4: no such test
+    assert verdicts == {0: False, 1: True, 2: True, 4: False, -9: False, None: True}
+    results = [
+        Result("x", room, caught, 1.0, "")
+        for room, caught in (("a", True), ("a", False), ("b", True))
+    ]
     assert shares(results) == {"a": 0.5, "b": 1.0}
 
 

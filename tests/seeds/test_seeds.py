@@ -18,7 +18,9 @@ LEAST = 136  # none is dropped: a fault whose place is gone is seeded where the 
 
 CODE = "def double(number):\n    return 2 * number\n"
 TEST = "from launch.doubles import double\n\n\ndef test_double():\n    assert double(3) == 6\n"
-SEED = Seed("twice", "planner", "3", "6", "9", "launch/doubles.py", "2 *", "3 *", ("tests/test_doubles.py",))
+SEED = Seed(
+    "twice", "planner", "3", "6", "9", "launch/doubles.py", "2 *", "3 *", ("tests/test_doubles.py",)
+)
 
 
 def test_no_seed_is_dropped_and_every_area_has_some() -> None:
@@ -58,7 +60,9 @@ def test_a_seed_whose_place_or_test_moved_is_named_with_its_behaviour(project: P
         [fault] = find_faults([seed], project)
         assert "seed twice" in fault and reason in fault
     [fault] = find_faults([moved["the file is gone"]], project)
-    assert "seed the same behaviour anew where it lives now" in fault and "3: 6; the fault: 9" in fault
+    assert (
+        "seed the same behaviour anew where it lives now" in fault and "3: 6; the fault: 9" in fault
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +76,22 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 
 def test_the_copy_is_what_its_processes_import(sandbox: Sandbox) -> None:
     sandbox.check()
-    version = Seed("version", "config", "", "", "", "launch/__init__.py", '__version__ = "', '__version__ = "99.', ())
+    version = Seed(
+        "version",
+        "config",
+        "",
+        "",
+        "",
+        "launch/__init__.py",
+        '__version__ = "',
+        '__version__ = "99.',
+        (),
+    )
     command = [str(sandbox.folder / ".venv" / "bin" / "launch"), "--version"]
     with sandbox.apply(version):
-        shown = subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            command, cwd="/", env={}, capture_output=True, text=True, check=True
+        ).stdout
     assert "99." in shown
 
 
@@ -92,6 +108,7 @@ def test_only_a_failed_assertion_catches_a_fault(sandbox: Sandbox) -> None:
     caught, why = verdict(replace(SEED, new="(1 // 0) *"))
     assert not caught and "did not fail by an assertion (call): ZeroDivisionError" in why
     caught, why = verdict(replace(SEED, old="double(", new="triple("))
-    assert not caught and "pytest ended with status 2" in why  # an ImportError as the test is collected
+    # an ImportError as the test is collected
+    assert not caught and "pytest ended with status 2" in why
     assert (sandbox.folder / SEED.file).read_text() == CODE
     assert run_tests(sandbox, SEED.tests).status == 0

@@ -1,4 +1,6 @@
-"""A real Slurm of four nodes on this machine, for the tests, and a stand-in for what a node starts."""
+"""A real Slurm of four nodes on this machine, for the tests, and a stand-in for what a node
+starts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LAB = Path(__file__).parent / "lab"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare")
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
-# Runs the test's own lines instead of `accelerate launch`, once per node; anything else runs the real interpreter.
+# Runs the test's own lines instead of `accelerate launch`, once per node; anything else runs the
+# real interpreter.
 STAND_IN = """#!/bin/bash
 rank=0
 words=" $* "
@@ -48,7 +51,11 @@ def why_not() -> str | None:
 
 def environment() -> dict[str, str]:
     """This process's variables, without those of an enclosing Slurm job."""
-    kept = {key: os.environ[key] for key in os.environ if not key.startswith(("SLURM_", "SBATCH_", "LAUNCH_"))}
+    kept = {
+        key: os.environ[key]
+        for key in os.environ
+        if not key.startswith(("SLURM_", "SBATCH_", "LAUNCH_"))
+    }
     return {**kept, "PATH": _PATH, "PYTHONPATH": str(ROOT)}
 
 
@@ -62,11 +69,15 @@ class Cluster:
 
     @property
     def keeps_accounts(self) -> bool:
-        """Whether slurmdbd and a database were installed, so that limits of accounts and QOS are enforced."""
+        """Whether slurmdbd and a database were installed, so that limits of accounts and QOS are
+        enforced.
+        """
         return (self.folder / "etc" / "slurmdbd.conf").exists()
 
     def run(self, *argv: str) -> str:
-        done = subprocess.run(argv, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            argv, env=self.environ, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
@@ -75,7 +86,9 @@ class Cluster:
 
     def submit(self, *overrides: str, cwd: Path, **more: str) -> list[str]:
         """The ids of the jobs."""
-        done = self.launch("submit", *overrides, "cluster.cpus_per_rank=1", "--json", cwd=cwd, **more)
+        done = self.launch(
+            "submit", *overrides, "cluster.cpus_per_rank=1", "--json", cwd=cwd, **more
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         import json
 
@@ -106,26 +119,33 @@ class Cluster:
     def wait(self, job_id: str, seconds: float) -> str:
         """The job's last state, once it has one and has let its nodes go."""
         states = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
-        until(lambda: self.state(job_id) not in states and not self.run("squeue", "-h", "-j", job_id), seconds)
+        until(
+            lambda: self.state(job_id) not in states and not self.run("squeue", "-h", "-j", job_id),
+            seconds,
+        )
         return self.state(job_id)
 
     def kill_node(self, name: str) -> None:
         """What a machine that loses power looks like: its slurmd and every process of it, at once.
 
-        srun has a second process, which kills the step on every node as soon as the first one is gone: so all are
-        stopped before any is killed, and then the youngest first, because the kernel continues a stopped process group
-        that loses its parent.
+        srun has a second process, which kills the step on every node as soon as the first one is
+        gone: so all are stopped before any is killed, and then the youngest first, because the
+        kernel continues a stopped process group that loses its parent.
         """
         slurmd = psutil.Process(int((self.folder / "spool" / name / "slurmd.pid").read_text()))
         namespace = Path(f"/proc/{slurmd.pid}/ns/uts").readlink()
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in sorted(psutil.process_iter(), key=psutil.Process.create_time, reverse=True):
+            for process in sorted(
+                psutil.process_iter(), key=psutil.Process.create_time, reverse=True
+            ):
                 with suppress(OSError, psutil.Error):
                     if Path(f"/proc/{process.pid}/ns/uts").readlink() == namespace:
                         process.send_signal(number)
 
     def clear(self) -> None:
-        """Bring back dead nodes and cancel every job: what a failed test leaves must not fail the next one."""
+        """Bring back dead nodes and cancel every job: what a failed test leaves must not fail the
+        next one.
+        """
         for pid_file in (self.folder / "spool").glob("*/slurmd.pid"):
             if not psutil.pid_exists(int(pid_file.read_text())):
                 self.start_node(pid_file.parent.name)
@@ -134,7 +154,12 @@ class Cluster:
             until(lambda: not self.run("squeue", "--noheader"), 60)
 
     def start_node(self, name: str) -> None:
-        subprocess.run([str(LAB / "node.sh"), str(self.folder), name], env=environment(), check=True, timeout=60)
+        subprocess.run(
+            [str(LAB / "node.sh"), str(self.folder), name],
+            env=environment(),
+            check=True,
+            timeout=60,
+        )
         until(lambda: name in self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split(), 60)
 
 
@@ -184,17 +209,26 @@ def running() -> Iterator[Cluster]:
     try:
         environ = {**environment(), "LAB_PORT": str(_free_ports())}
         started = subprocess.run(
-            [str(LAB / "start.sh"), str(folder)], env=environ, capture_output=True, text=True, timeout=90, check=False
+            [str(LAB / "start.sh"), str(folder)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
         )
         assert started.returncode == 0, started.stdout + started.stderr
         yield Cluster(folder)
     finally:
-        subprocess.run([str(LAB / "stop.sh"), str(folder)], env=environment(), check=False, timeout=90)
+        subprocess.run(
+            [str(LAB / "stop.sh"), str(folder)], env=environment(), check=False, timeout=90
+        )
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def stand_in(folder: Path, does: str) -> Path:
-    """A `python=` that does what the lines of bash say in place of `accelerate launch`; `$rank` is the node's."""
+    """A `python=` that does what the lines of bash say in place of `accelerate launch`; `$rank` is
+    the node's.
+    """
     path = folder / "python"
     path.write_text(STAND_IN.format(python=sys.executable, does=does))
     path.chmod(0o755)

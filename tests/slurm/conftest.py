@@ -25,7 +25,9 @@ def slurm() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def cluster_is_cleared(request: pytest.FixtureRequest) -> Iterator[None]:
     """Clear the cluster after each test that uses it."""
-    cluster: Cluster | None = request.getfixturevalue("slurm") if "slurm" in request.fixturenames else None
+    cluster: Cluster | None = (
+        request.getfixturevalue("slurm") if "slurm" in request.fixturenames else None
+    )
     yield
     if cluster is not None:
         cluster.clear()
@@ -33,7 +35,9 @@ def cluster_is_cleared(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all: the demo's model and data are made once. Its name has what scripts get wrong."""
+    """One folder for all: the demo's model and data are made once. Its name has what scripts get
+    wrong.
+    """
     folder = tmp_path_factory.mktemp("slurm") / "a folder, 100% odd"
     folder.mkdir()
     return folder

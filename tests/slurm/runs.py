@@ -12,7 +12,9 @@ from tests.slurm.cluster import Cluster, until
 
 
 def log(home: Path, name: str) -> str:
-    return "\n".join(path.read_text() for path in (home / "runs" / ".jobs" / "demo" / name).glob("job-*.log"))
+    return "\n".join(
+        path.read_text() for path in (home / "runs" / ".jobs" / "demo" / name).glob("job-*.log")
+    )
 
 
 def attempts(run: Path) -> list[dict[str, Any]]:

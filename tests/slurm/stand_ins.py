@@ -29,7 +29,10 @@ def sleepers(slurm: Cluster) -> list[int]:
     pids, conf = [], slurm.environ["SLURM_CONF"]
     for process in psutil.process_iter(["cmdline"]):
         try:
-            if process.info["cmdline"] == ["sleep", "600"] and process.environ()["SLURM_CONF"] == conf:
+            if (
+                process.info["cmdline"] == ["sleep", "600"]
+                and process.environ()["SLURM_CONF"] == conf
+            ):
                 pids.append(process.pid)
         except (psutil.Error, KeyError):
             continue

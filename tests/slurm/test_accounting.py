@@ -1,5 +1,6 @@
-"""A cluster that keeps accounts and enforces their limits: a job that they forbid is refused, or reported as one that
-waits for ever."""
+"""A cluster that keeps accounts and enforces their limits: a job that they forbid is refused, or
+reported as one that waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def with_accounts(slurm: Cluster) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["cluster.account=physics"], "you have no account 'physics' on this cluster; you have team [unknown_account]"),
+        (
+            ["cluster.account=physics"],
+            "you have no account 'physics' on this cluster; you have team [unknown_account]",
+        ),
         (["cluster.account=taem"], "did you mean 'team'? you have team [unknown_account]"),
         (["cluster.qos=big"], "your account has no QOS 'big'; it has normal, small [unknown_qos]"),
         (["cluster.partition=closed"], "partition closed admits the accounts physics, not team"),
@@ -58,7 +62,9 @@ def test_what_no_account_of_this_user_has_is_refused(
 def test_a_limit_that_only_slurm_knows_is_reported(
     slurm: Cluster, home: Path, name: str, overrides: list[str], reason: str
 ) -> None:
-    done = slurm.launch("submit", *STAGE, f"name={name}", "cluster.cpus_per_rank=1", *overrides, cwd=home)
+    done = slurm.launch(
+        "submit", *STAGE, f"name={name}", "cluster.cpus_per_rank=1", *overrides, cwd=home
+    )
     assert done.returncode == 0, done.stderr
     assert f"it can never start: Slurm's reason is {reason}." in done.stdout, done.stdout
     stopped = slurm.launch("stop", f"demo/{name}", cwd=home)
@@ -66,7 +72,9 @@ def test_a_limit_that_only_slurm_knows_is_reported(
 
 
 def test_a_job_within_its_limits_runs_under_the_account(slurm: Cluster, home: Path) -> None:
-    job, *_ = slurm.submit(*STAGE, "name=within", "cluster.account=team", "cluster.qos=small", cwd=home)
+    job, *_ = slurm.submit(
+        *STAGE, "name=within", "cluster.account=team", "cluster.qos=small", cwd=home
+    )
     fields = slurm.run("scontrol", "show", "job", job).split()
     assert "Account=team" in fields and "QOS=small" in fields, fields
     assert slurm.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "account") == "team"

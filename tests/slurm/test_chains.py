@@ -1,4 +1,6 @@
-"""Chains, arrays and rollouts on a real Slurm: what waits for what, and what becomes of it when a job fails."""
+"""Chains, arrays and rollouts on a real Slurm: what waits for what, and what becomes of it when a
+job fails.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,30 @@ def test_tokenised_by_a_job_ahead(slurm: Cluster, home: Path, open_instruct: Pat
     slurm.run("scancel", second)
 
     # what is tokenised is not tokenised again
-    again = slurm.launch("submit", *overrides, "cluster.cpus_per_rank=1", "dry_run=true", "--json", cwd=home)
+    again = slurm.launch(
+        "submit", *overrides, "cluster.cpus_per_rank=1", "dry_run=true", "--json", cwd=home
+    )
     assert [run["run"] for run in json.loads(again.stdout)] == ["demo/tokens"], again.stderr
 
 
-def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path, open_instruct: Path) -> None:
-    python = interpreter(home, "no-tokens", 'case $words in *cache_dataset_only*) echo "no luck"; exit 7 ;; esac')
+def test_a_first_link_that_fails_takes_the_rest_down(
+    slurm: Cluster, home: Path, open_instruct: Path
+) -> None:
+    python = interpreter(
+        home, "no-tokens", 'case $words in *cache_dataset_only*) echo "no luck"; exit 7 ;; esac'
+    )
     overrides = [
         "pipeline=demo,demo_dpo",
         "demo:trainer=finetune",
         "demo_dpo:trainer=dpo_tune_cache",
         "name=untokenised",
     ]
-    overrides += ["demo:recipe.seed=5", "tokenize_first=true", python, f"upstream.dir={open_instruct}"]
+    overrides += [
+        "demo:recipe.seed=5",
+        "tokenize_first=true",
+        python,
+        f"upstream.dir={open_instruct}",
+    ]
     jobs = slurm.submit(*overrides, "evaluate=true", cwd=home)
     assert len(jobs) == 6
     assert slurm.wait(jobs[0], 120) == "FAILED"
@@ -67,22 +80,46 @@ def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path,
 
 
 def test_a_pipeline_is_stopped_by_its_name(slurm: Cluster, home: Path, open_instruct: Path) -> None:
-    overrides = ["pipeline=demo,demo_dpo", "demo:trainer=finetune", "demo_dpo:trainer=dpo_tune_cache", "name=held"]
-    overrides += ["tokenize_first=true", "cluster.options=['--begin=now+1hour']", f"upstream.dir={open_instruct}"]
+    overrides = [
+        "pipeline=demo,demo_dpo",
+        "demo:trainer=finetune",
+        "demo_dpo:trainer=dpo_tune_cache",
+        "name=held",
+    ]
+    overrides += [
+        "tokenize_first=true",
+        "cluster.options=['--begin=now+1hour']",
+        f"upstream.dir={open_instruct}",
+    ]
     jobs = slurm.submit(*overrides, cwd=home)
     stopped = slurm.launch("stop", "held", cwd=home)
-    assert stopped.returncode == 0 and stopped.stdout.endswith("pipelines/held is stopped\n"), stopped.stderr
+    assert stopped.returncode == 0 and stopped.stdout.endswith("pipelines/held is stopped\n"), (
+        stopped.stderr
+    )
     assert {line.split()[2].rstrip(",") for line in stopped.stdout.splitlines()[:-1]} == set(jobs)
     assert slurm.run("squeue", "-h", "-j", ",".join(jobs)) == ""
 
 
 def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
     go = home / "go"
-    overrides = stand_in_overrides(home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3')
-    overrides = ["--multirun", *(word for word in overrides if not word.startswith("name=")), "recipe.seed=1,2"]
+    overrides = stand_in_overrides(
+        home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3'
+    )
+    overrides = [
+        "--multirun",
+        *(word for word in overrides if not word.startswith("name=")),
+        "recipe.seed=1,2",
+    ]
     # from within another job, which Slurm has requeued; defaults for sbatch are the user's own
-    around = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "SLURM_NODEID": "0", "LAUNCH_HOSTS": "n4"}
-    ids = slurm.submit(*overrides, "cluster.array_limit=1", cwd=home, SBATCH_TIMELIMIT="17", **around)
+    around = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_RESTART_COUNT": "3",
+        "SLURM_NODEID": "0",
+        "LAUNCH_HOSTS": "n4",
+    }
+    ids = slurm.submit(
+        *overrides, "cluster.array_limit=1", cwd=home, SBATCH_TIMELIMIT="17", **around
+    )
     array = ids[0].partition("_")[0]
     assert set(slurm.run("squeue", "-h", "-j", array, "-o", "%l").split()) == {"17:00"}
     assert ids == [f"{array}_0", f"{array}_1"]
@@ -93,14 +130,25 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
 
     until(lambda: run_statuses()[ids[0]]["state"] == "running", 90)
     before = run_statuses()
-    assert (before[ids[1]]["state"], before[ids[1]]["job"]["reason"]) == ("pending", "JobArrayTaskLimit")
+    assert (before[ids[1]]["state"], before[ids[1]]["job"]["reason"]) == (
+        "pending",
+        "JobArrayTaskLimit",
+    )
     # the second task has yet to read its run's script
-    second = [word for word in overrides if word != "--multirun" and not word.startswith("recipe.seed")] + [
-        "recipe.seed=2"
-    ]
-    scripts = {path: path.read_text() for path in (home / "runs" / ".jobs" / "demo").glob("*/*.sbatch")}
-    for requested, job in ((overrides, ids[0]), (second, ids[1]), ([*second, "dry_run=true"], ids[1])):
-        refused = slurm.launch("submit", *requested, "cluster.cpus_per_rank=1", "cluster.setup=['exit 1']", cwd=home)
+    second = [
+        word for word in overrides if word != "--multirun" and not word.startswith("recipe.seed")
+    ] + ["recipe.seed=2"]
+    scripts = {
+        path: path.read_text() for path in (home / "runs" / ".jobs" / "demo").glob("*/*.sbatch")
+    }
+    for requested, job in (
+        (overrides, ids[0]),
+        (second, ids[1]),
+        ([*second, "dry_run=true"], ids[1]),
+    ):
+        refused = slurm.launch(
+            "submit", *requested, "cluster.cpus_per_rank=1", "cluster.setup=['exit 1']", cwd=home
+        )
         assert refused.returncode == 2 and f"job {job}, " in refused.stderr, refused.stderr
     assert scripts == {path: path.read_text() for path in scripts}
 
@@ -111,7 +159,9 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
         assert json.loads((run / "FAILED").read_text())["exit_code"] != 0
         assert str(run) in job_log(home, f"demo/{run.name}", job)
         assert "restart" not in job_log(home, f"demo/{run.name}", job)
-    assert {path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")} == {f"job-{job}.log"}
+    assert {
+        path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")
+    } == {f"job-{job}.log"}
 
 
 # an sbatch that takes the first job, and not the next one
@@ -130,7 +180,15 @@ exec {real} "$@"
     "argv",
     [
         ("submit", "--multirun", "recipe.seed=1,2", "nodes=1,2", "cluster.array_limit=1"),
-        ("rollout", "processes=1,2", "device=cpu", "submit=all", "steps=3", "recipe.max_steps=6", "name=half"),
+        (
+            "rollout",
+            "processes=1,2",
+            "device=cpu",
+            "submit=all",
+            "steps=3",
+            "recipe.max_steps=6",
+            "name=half",
+        ),
         ("submit", "pipeline=demo,demo_dpo", "demo_dpo:trainer=trl_dpo", "name=half"),
     ],
     ids=["arrays", "rollout", "pipeline"],
@@ -161,8 +219,21 @@ def test_what_slurm_stops_half_way_leaves_no_job(
 
 
 WIDE = (
-    *("stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2,2x2", "recipe.per_device_batch_size=4"),
-    *("recipe.max_steps=6", "steps=3", "name=wide", "submit=all", "cluster.cpus_per_rank=1", "--json"),
+    *(
+        "stage=demo",
+        "trainer=trl_sft",
+        "device=cpu",
+        "processes=1,2,2x2",
+        "recipe.per_device_batch_size=4",
+    ),
+    *(
+        "recipe.max_steps=6",
+        "steps=3",
+        "name=wide",
+        "submit=all",
+        "cluster.cpus_per_rank=1",
+        "--json",
+    ),
 )
 
 
@@ -175,29 +246,41 @@ def rollout(slurm: Cluster, home: Path, *more: str) -> dict[str, Any]:
 
 
 def read(home: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((home / "runs" / "demo" / "rollout-wide" / "rollout.json").read_text())
+    record: dict[str, Any] = json.loads(
+        (home / "runs" / "demo" / "rollout-wide" / "rollout.json").read_text()
+    )
     check(record)
     return record
 
 
 def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, home: Path) -> None:
-    """At the second width the trainer fails: the third one is taken off the queue. Asked for again, without that fault,
-    the first width is kept and the others run, the last one over two nodes."""
+    """At the second width the trainer fails: the third one is taken off the queue. Asked for again,
+    without that fault, the first width is kept and the others run, the last one over two nodes.
+    """
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    python = interpreter(home, "narrow", 'case $words in *"--num_processes 2 "*) echo "no luck"; exit 7 ;; esac')
+    python = interpreter(
+        home, "narrow", 'case $words in *"--num_processes 2 "*) echo "no luck"; exit 7 ;; esac'
+    )
     handed = rollout(slurm, home, python)
-    assert [width["state"] for width in handed["runs"]] == ["submitted"] * 3 and handed["state"] == "submitted"
+    assert [width["state"] for width in handed["runs"]] == ["submitted"] * 3 and handed[
+        "state"
+    ] == "submitted"
     jobs = [width["job_id"] for width in handed["runs"]]
     refused = slurm.launch("rollout", *WIDE, cwd=home)
     assert refused.returncode == 2 and "[already_submitted]" in refused.stderr, refused.stderr
     assert read(home)["state"] in ("submitted", "running")
-    logs = [f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}" for width in handed["runs"]]
+    logs = [
+        f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}"
+        for width in handed["runs"]
+    ]
     assert slurm.wait(jobs[0], 240) == "COMPLETED", job_log(home, logs[0], jobs[0])
     assert slurm.wait(jobs[1], 120) == "FAILED"
     assert slurm.wait(jobs[2], 60) == "CANCELLED"
     red = read(home)
     assert [width["state"] for width in red["runs"]] == ["done", "failed", "planned"]
-    assert [gate["id"] for gate in red["runs"][1]["gates"] if gate["verdict"] == "fail"] == ["finished_steps"]
+    assert [gate["id"] for gate in red["runs"][1]["gates"] if gate["verdict"] == "fail"] == [
+        "finished_steps"
+    ]
     assert "cpu2 failed: finished_steps; not widened to cpu2x2" in job_log(home, logs[1], jobs[1])
 
     handed = rollout(slurm, home)
@@ -208,7 +291,11 @@ def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, h
     assert green["state"] == "done", green
     assert [width["label"] for width in green["runs"]] == ["cpu1", "cpu2", "cpu2x2"]
     wide = green["runs"][2]
-    assert (wide["batch"]["width"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (4, 4, 3)
+    assert (wide["batch"]["width"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (
+        4,
+        4,
+        3,
+    )
     verdicts = {gate["id"]: gate["verdict"] for gate in wide["gates"]}
     proofs = ("evidence_complete", "all_ranks_step", "same_data", "loss_parity")
     assert {id: verdicts[id] for id in proofs} == dict.fromkeys(proofs, "pass")

@@ -1,4 +1,6 @@
-"""How clusters spell GPUs: every spelling with and without a type, and that a real Slurm takes the untyped ones."""
+"""How clusters spell GPUs: every spelling with and without a type, and that a real Slurm takes the
+untyped ones.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,20 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_script import SFT, script
 
-SPELLINGS = {"gres": "--gres=gpu:", "gpus_per_node": "--gpus-per-node=", "gpus_per_task": "--gpus-per-task="}
+SPELLINGS = {
+    "gres": "--gres=gpu:",
+    "gpus_per_node": "--gpus-per-node=",
+    "gpus_per_task": "--gpus-per-task=",
+}
 
 
 def options(*overrides: str) -> list[str]:
     lines = script(*SFT, *overrides).splitlines()
-    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ") and "gpu" in line]
+    return [
+        line.removeprefix("#SBATCH ")
+        for line in lines
+        if line.startswith("#SBATCH ") and "gpu" in line
+    ]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -31,6 +41,8 @@ def test_a_real_slurm_takes_it(slurm: Cluster, tmp_path: Path, spelling: str) ->
     path = tmp_path / "job.sbatch"
     path.write_text(text, encoding="utf-8")
     slurm.run("sbatch", "--test-only", str(path))
-    path.write_text(text.replace(f"{SPELLINGS[spelling]}8", f"{SPELLINGS[spelling]}9"), encoding="utf-8")
+    path.write_text(
+        text.replace(f"{SPELLINGS[spelling]}8", f"{SPELLINGS[spelling]}9"), encoding="utf-8"
+    )
     with pytest.raises(AssertionError):  # and it is read as GPUs: there are 8 a node
         slurm.run("sbatch", "--test-only", str(path))

@@ -40,20 +40,33 @@ def test_a_draft() -> None:
         "gpus": "gres",
         "shared": ["/home", "/scratch"],
     }
-    for hint in ("there are also cpu, debug, old", "you also have proj-8", "# interface: ib0", "# container: pyxis"):
+    for hint in (
+        "there are also cpu, debug, old",
+        "you also have proj-8",
+        "# interface: ib0",
+        "# container: pyxis",
+    ):
         assert hint in text
     assert '# memory: "0" # all of a node; otherwise DefMemPerCPU=2048 MiB applies' in text
 
 
 def test_a_partition_that_is_closed_to_the_user_is_not_offered() -> None:
-    closed = "PartitionName=debug AllowAccounts=physics DefaultTime=00:10:00\nPartitionName=cpu DefaultTime=00:30:00\n"
-    partitions = parse_partitions(SINFO, closed)
-    assert choose_partition(partitions, ["proj-7"]).name == choose_partition(partitions).name == "gpu"
-    assert choose_partition(partitions, ["physics"]).name == "debug"
-    assert 'time: "24:00:00" # no limit here, but without this line a job gets 0-00:30:00' in draft_config(
-        partitions[2], partitions, FACTS
+    closed = (
+        "PartitionName=debug AllowAccounts=physics DefaultTime=00:10:00\nPartitionName=cpu "
+        "DefaultTime=00:30:00\n"
     )
-    assert "admits physics only, none of them yours" in draft_config(partitions[0], partitions, FACTS)
+    partitions = parse_partitions(SINFO, closed)
+    assert (
+        choose_partition(partitions, ["proj-7"]).name == choose_partition(partitions).name == "gpu"
+    )
+    assert choose_partition(partitions, ["physics"]).name == "debug"
+    assert (
+        'time: "24:00:00" # no limit here, but without this line a job gets 0-00:30:00'
+        in draft_config(partitions[2], partitions, FACTS)
+    )
+    assert "admits physics only, none of them yours" in draft_config(
+        partitions[0], partitions, FACTS
+    )
 
 
 @pytest.mark.parametrize("name", ["debug", "gpu", "cpu", "old"])
@@ -83,7 +96,10 @@ def test_a_draft_of_a_real_slurm(slurm: Cluster, home: Path, tmp_path: Path) -> 
     written = slurm.launch("cluster", "lab", cwd=home, **own)
     path = tmp_path / "new" / "cluster" / "lab.yaml"
     assert written.returncode == 0 and str(path) in written.stdout, written.stderr
-    assert yaml.safe_load(path.read_text()).items() >= {"partition": "main", "gpus": "gpus_per_node"}.items()
+    assert (
+        yaml.safe_load(path.read_text()).items()
+        >= {"partition": "main", "gpus": "gpus_per_node"}.items()
+    )
     overrides = (
         "stage=demo",
         "trainer=trl_sft",
@@ -103,9 +119,12 @@ def test_a_draft_of_a_real_slurm(slurm: Cluster, home: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("argv", "id"), [([], "usage"), (["a/b"], "usage"), (["x"], "no_slurm"), (["x", "--print"], "no_slurm")]
+    ("argv", "id"),
+    [([], "usage"), (["a/b"], "usage"), (["x"], "no_slurm"), (["x", "--print"], "no_slurm")],
 )
-def test_what_cannot_be_drafted(argv: list[str], id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_drafted(
+    argv: list[str], id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("LAUNCH_CONFIG_DIR", raising=False)
     with pytest.raises(UserError, match=id):

@@ -1,4 +1,6 @@
-"""Tasks of a job that end before their ranks run: without a Slurm, as its signals and its environment are enough."""
+"""Tasks of a job that end before their ranks run: without a Slurm, as its signals and its
+environment are enough.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def test_the_warning_of_a_job_that_still_prepares(tasks: Tasks) -> None:
     errors = nodes[0].communicate(timeout=_PATIENCE)[1]
     assert (nodes[0].returncode, nodes[1].wait(_PATIENCE)) == (130, 130), errors
     assert tasks.failed() == "the time limit is near"
-    assert "job 7 is not requeued: there is no complete checkpoint (recipe.checkpoint_steps=25)" in errors, errors
+    assert (
+        "job 7 is not requeued: there is no complete checkpoint (recipe.checkpoint_steps=25)"
+        in errors
+    ), errors
 
 
 def test_a_node_that_refuses_names_the_cause_for_all(tasks: Tasks) -> None:
@@ -72,7 +77,8 @@ def test_a_node_that_refuses_names_the_cause_for_all(tasks: Tasks) -> None:
 def test_a_node_whose_task_never_gave_a_sign(tasks: Tasks) -> None:
     first = tasks.start(0)
     until(tasks.sign(0).is_file, _PATIENCE)
-    first.terminate()  # as srun does when the task of another node has ended by itself: nobody is waited for
+    # as srun does when the task of another node has ended by itself: nobody is waited for
+    first.terminate()
     errors = first.communicate(timeout=_PATIENCE)[1]
     assert first.returncode == 130, errors
     assert tasks.failed() == "interrupted by SIGTERM before node n2 started: see the job's log"

@@ -1,4 +1,6 @@
-"""Jobs on a real Slurm, with a stand-in for the trainer: what ends a job, and what is left of it."""
+"""Jobs on a real Slurm, with a stand-in for the trainer: what ends a job, and what is left of
+it.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,17 @@ def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
 
 def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path) -> None:
     """By its ranks, or, in the other job, because its Python ends before it can say anything."""
-    does = 'if [ "$rank" = 1 ]; then sleep 1; echo "RuntimeError: no luck" >&2; exit 7; fi\nsleep 600'
+    does = (
+        'if [ "$rank" = 1 ]; then sleep 1; echo "RuntimeError: no luck" >&2; exit 7; fi\nsleep 600'
+    )
     [job] = slurm.submit(*stand_in_overrides(home, "fails", does, *ON_TWO), cwd=home)
     broken = home / "broken"
     broken.mkdir()
     (broken / "sitecustomize.py").write_text(BROKEN)
     path = f"cluster.env={{PYTHONPATH: '{broken}:{environment()['PYTHONPATH']}'}}"
-    overrides = stand_in_overrides(home, "no-python", SLEEPS, "nodes=2", "cluster.options=['--nodelist=n3,n4']", path)
+    overrides = stand_in_overrides(
+        home, "no-python", SLEEPS, "nodes=2", "cluster.options=['--nodelist=n3,n4']", path
+    )
     [other] = slurm.submit(*overrides, cwd=home)
     assert slurm.wait(job, 90) == "FAILED", log(home, "fails")
     failed = json.loads((home / "runs" / "demo" / "fails" / "FAILED").read_text())
@@ -64,7 +70,10 @@ def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path)
 
 def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Path) -> None:
     names = ["first", "second"]
-    jobs = [slurm.submit(*stand_in_overrides(home, name, SLEEPS, *ON_TWO), cwd=home)[0] for name in names]
+    jobs = [
+        slurm.submit(*stand_in_overrides(home, name, SLEEPS, *ON_TWO), cwd=home)[0]
+        for name in names
+    ]
     until(lambda: len(sleepers(slurm)) == 8, 90)
     folders = [JobFolder.of(home / "runs", "demo", name) for name in names]
     starts = [
@@ -74,7 +83,8 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
     assert starts[0]["host"] == starts[1]["host"] and starts[0]["port"] != starts[1]["port"]
 
     overrides = [*STAGE, "name=first", "cluster.cpus_per_rank=1", "nodes=2"]
-    again = slurm.launch("submit", *overrides, cwd=home, SQUEUE_PARTITION="low")  # the user's default for squeue
+    # the user's default for squeue
+    again = slurm.launch("submit", *overrides, cwd=home, SQUEUE_PARTITION="low")
     assert again.returncode == 2 and f"job {jobs[0]}, running" in again.stderr, again.stderr
 
     slurm.run("scancel", *jobs)
@@ -84,7 +94,9 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
 
 
 def test_a_stall_is_looked_at_on_every_node(slurm: Cluster, home: Path) -> None:
-    """Node 0's guard has the clock; where the ranks of the other nodes are is what says which of them hangs."""
+    """Node 0's guard has the clock; where the ranks of the other nodes are is what says which of
+    them hangs.
+    """
     hangs = """
     event("phase", phase="import", pid=os.getpid())
     def waits_for_the_others(): time.sleep(600)
@@ -101,15 +113,25 @@ def test_a_stall_is_looked_at_on_every_node(slurm: Cluster, home: Path) -> None:
     assert failed["cause_id"] == "stall" and failed["exit_code"] == 3, failed
     if any("could not be inspected" in line for line in failed["detail"]):
         pytest.skip("py-spy may not look into other processes here")
-    assert any(line.startswith("rank 0 is in waits_for_the_others (trainer.py:") for line in failed["detail"]), failed
-    assert any(line.startswith("rank 1 is in reads_a_dead_disk (trainer.py:") for line in failed["detail"]), failed
+    assert any(
+        line.startswith("rank 0 is in waits_for_the_others (trainer.py:")
+        for line in failed["detail"]
+    ), failed
+    assert any(
+        line.startswith("rank 1 is in reads_a_dead_disk (trainer.py:") for line in failed["detail"]
+    ), failed
     assert not any("interrupted" in line for line in failed["detail"]), failed
-    assert failed["stacks"] == [str(run / "stacks" / "rank-0.txt"), str(run / "nodes" / "1" / "stacks" / "rank-1.txt")]
+    assert failed["stacks"] == [
+        str(run / "stacks" / "rank-0.txt"),
+        str(run / "nodes" / "1" / "stacks" / "rank-1.txt"),
+    ]
     assert "reads_a_dead_disk" in Path(failed["stacks"][1]).read_text()
 
 
 def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None:
-    overrides = stand_in_overrides(home, "dies", SLEEPS, *ON_TWO, "cluster.heartbeat=8", "cluster.requeues=0")
+    overrides = stand_in_overrides(
+        home, "dies", SLEEPS, *ON_TWO, "cluster.heartbeat=8", "cluster.requeues=0"
+    )
     [job] = slurm.submit(*overrides, cwd=home)
     started(slurm, home, "dies")
     slurm.kill_node("n2")
@@ -120,7 +142,8 @@ def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None
     failed = json.loads((run / "FAILED").read_text())
     assert failed["cause"].startswith("node n2 was lost: no heartbeat for"), failed
     until(
-        lambda: slurm.state(job) in ("CANCELLED", "COMPLETING", "FAILED", "NODE_FAIL"), 30 - (time.monotonic() - began)
+        lambda: slurm.state(job) in ("CANCELLED", "COMPLETING", "FAILED", "NODE_FAIL"),
+        30 - (time.monotonic() - began),
     )
     slurm.start_node("n2")
     slurm.wait(job, 60)
@@ -129,7 +152,9 @@ def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None
 def test_a_chain_whose_first_job_fails_leaves_nothing_pending(slurm: Cluster, home: Path) -> None:
     overrides = stand_in_overrides(home, "chain", "exit 3")[1:]
     overrides[overrides.index("trainer=trl_sft")] = "demo:trainer=trl_sft"
-    first, second = slurm.submit("pipeline=demo,demo_dpo", *overrides, "demo_dpo:trainer=trl_dpo", cwd=home)
+    first, second = slurm.submit(
+        "pipeline=demo,demo_dpo", *overrides, "demo_dpo:trainer=trl_dpo", cwd=home
+    )
     assert slurm.wait(first, 90) == "FAILED"
     assert slurm.wait(second, 60) == "CANCELLED"
     assert not (home / "runs" / "demo_dpo" / "chain").exists()
@@ -139,11 +164,16 @@ def test_what_slurm_refuses_is_said_and_not_submitted(slurm: Cluster, home: Path
     before = slurm.run("squeue", "-h", "-t", "all", "-o", "%A")
     refused = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", cwd=home)
     assert refused.returncode == 2
-    assert "[sbatch_refused]" in refused.stderr and "nvalid feature" in refused.stderr, refused.stderr
-    overridden = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", "allow=[sbatch_refused]", cwd=home)
+    assert "[sbatch_refused]" in refused.stderr and "nvalid feature" in refused.stderr, (
+        refused.stderr
+    )
+    overridden = slurm.launch(
+        "submit", *STAGE, "cluster.constraint=nosuch", "allow=[sbatch_refused]", cwd=home
+    )
+    # by sbatch itself
     assert overridden.returncode == 2 and "ignored by allow: " in overridden.stderr, (
         overridden.stderr
-    )  # by sbatch itself
+    )
     many = slurm.launch("submit", *STAGE, "nodes=16", "recipe.per_device_batch_size=1", cwd=home)
     assert many.returncode == 2 and "[too_many_nodes]" in many.stderr, many.stderr
     assert slurm.run("squeue", "-h", "-t", "all", "-o", "%A") == before
@@ -165,10 +195,13 @@ def test_a_job_that_can_never_start_is_reported(slurm: Cluster, home: Path) -> N
     allowed = slurm.launch("submit", *overrides, allow, "cluster.time='2:00:00'", cwd=home)
     assert allowed.returncode == 0, allowed.stderr
     # PartitionConfig until the scheduler has considered it
-    assert re.search(r"it can never start: Slurm's reason is Partition(Config|TimeLimit)\b", allowed.stdout), (
-        allowed.stdout
+    assert re.search(
+        r"it can never start: Slurm's reason is Partition(Config|TimeLimit)\b", allowed.stdout
+    ), allowed.stdout
+    assert (
+        "limits:    02:00:00 on 1 node of partition closed, requeued at most 5 times"
+        in allowed.stdout
     )
-    assert "limits:    02:00:00 on 1 node of partition closed, requeued at most 5 times" in allowed.stdout
 
 
 def test_a_failure_half_way_cancels_what_was_submitted(
@@ -186,10 +219,16 @@ def test_a_failure_half_way_cancels_what_was_submitted(
     until(lambda: not find_live_jobs(folders[0]), 30)
 
 
-def test_a_controller_that_is_away(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_is_away(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conf = tmp_path / "slurm.conf"
     text = Path(slurm.environ["SLURM_CONF"]).read_text()
-    conf.write_text("\n".join("SlurmctldPort=9" if "SlurmctldPort" in line else line for line in text.splitlines()))
+    conf.write_text(
+        "\n".join(
+            "SlurmctldPort=9" if "SlurmctldPort" in line else line for line in text.splitlines()
+        )
+    )
     for name, value in {**slurm.environ, "SLURM_CONF": str(conf)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("launch.slurm.slurm_cli._PAUSES", (0.1,))

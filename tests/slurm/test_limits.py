@@ -10,7 +10,12 @@ import pytest
 
 from launch.errors import Problem
 from launch.slurm.cluster import cluster_problems
-from launch.slurm.partitions import limit_problems, list_partitions, parse_partitions, partition_problems
+from launch.slurm.partitions import (
+    limit_problems,
+    list_partitions,
+    parse_partitions,
+    partition_problems,
+)
 from launch.slurm.planned_jobs import PlannedJob, plan_run_job
 from tests.conftest import composed, planned
 from tests.slurm.cluster import Cluster
@@ -32,7 +37,12 @@ def find_problems(*overrides: str) -> list[Problem]:
 
 def test_what_sinfo_prints_is_read() -> None:
     gpu, cpu, old = parse_partitions(SINFO)
-    assert (gpu.name, gpu.is_default, gpu.limit, [group.count for group in gpu.nodes]) == ("gpu", True, 86400, [4, 2])
+    assert (gpu.name, gpu.is_default, gpu.limit, [group.count for group in gpu.nodes]) == (
+        "gpu",
+        True,
+        86400,
+        [4, 2],
+    )
     assert gpu.nodes[1].gpus == (("a100", 4), ("v100", 2))
     assert [gpu.nodes[1].count_gpus(kind) for kind in (None, "v100", "h100")] == [6, 2, 0]
     assert (cpu.limit, cpu.nodes[0].gpus, cpu.is_default) == (math.inf, (), False)
@@ -45,7 +55,13 @@ def test_what_sinfo_prints_is_read() -> None:
         ("gpus=8", "nodes=4"),
         ("gpus=8", "cluster.partition=gpu", "cluster.time='24:00:00'", "cluster.gpu_type=h100"),
         ("gpus=2", "nodes=2", "cluster.gpu_type=v100"),
-        ("gpus=0", "cluster.partition=cpu", "cluster.time=UNLIMITED", "recipe.global_batch_size=100", "nodes=100"),
+        (
+            "gpus=0",
+            "cluster.partition=cpu",
+            "cluster.time=UNLIMITED",
+            "recipe.global_batch_size=100",
+            "nodes=100",
+        ),
         ("gpus=8", "cluster.partition='old,gpu'", "cluster.time='2:00:00'"),  # one of two is enough
         ("gpus=8", "nodes=16", "cluster.options=['--partition=elsewhere']"),
     ],
@@ -85,7 +101,11 @@ def test_a_warning_that_leaves_no_time_to_work(overrides: tuple[str, ...], expec
     stage = composed("stage=sft", *overrides)
     [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.id == "warn_before_time" and expected in str(problem), str(problem)
-    for allowed in (("cluster.time='3:00'",), ("cluster.warn_before=0", *overrides[:1]), ("cluster.time=UNLIMITED",)):
+    for allowed in (
+        ("cluster.time='3:00'",),
+        ("cluster.warn_before=0", *overrides[:1]),
+        ("cluster.time=UNLIMITED",),
+    ):
         stage = composed("stage=sft", *allowed)
         assert cluster_problems(stage.config.cluster, stage.origins) == []
 
@@ -114,7 +134,9 @@ def test_account_and_qos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert limit_problems([job("gpus=8", "cluster.account=proj7", "allow=[unknown_account]")]) == []
 
 
-def test_one_problem_for_a_whole_chain_and_none_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_problem_for_a_whole_chain_and_none_without_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="")
     two = [
         job("gpus=8", "cluster.partition=nosuch", "cluster.account=any"),
@@ -126,9 +148,11 @@ def test_one_problem_for_a_whole_chain_and_none_without_slurm(tmp_path: Path, mo
 
 
 SCONTROL = (
-    "PartitionName=gpu AllowGroups=ALL AllowAccounts=physics,proj-7 AllowQos=high,normal DefaultTime=00:30:00 "
+    "PartitionName=gpu AllowGroups=ALL AllowAccounts=physics,proj-7 AllowQos=high,normal "
+    "DefaultTime=00:30:00 "
     "MaxNodes=3 State=UP\n"
-    "PartitionName=cpu AllowAccounts=ALL DenyAccounts=guests AllowQos=ALL DefaultTime=NONE MaxNodes=UNLIMITED\n"
+    "PartitionName=cpu AllowAccounts=ALL DenyAccounts=guests AllowQos=ALL DefaultTime=NONE "
+    "MaxNodes=UNLIMITED\n"
 )
 
 
@@ -160,10 +184,19 @@ def test_a_real_sinfo(slurm: Cluster, home: Path, monkeypatch: pytest.MonkeyPatc
     main, closed = partitions["main"], partitions["closed"]
     assert (main.name, main.is_default, main.state, main.limit) == ("main", True, "up", math.inf)
     assert [(group.count, group.cpus, group.gpus) for group in main.nodes] == [(4, 64, (("", 8),))]
-    assert (closed.limit, closed.default_limit, closed.max_nodes, closed.accounts) == (3600, 1800, 1, ("physics",))
+    assert (closed.limit, closed.default_limit, closed.max_nodes, closed.accounts) == (
+        3600,
+        1800,
+        1,
+        ("physics",),
+    )
     unknown = ["unknown_account"] if slurm.keeps_accounts else []  # else no accounts are known
     problems = limit_problems([job("gpus=8", "nodes=4", "cluster.account=any")])
     assert [problem.id for problem in problems] == unknown
-    refused = slurm.launch("submit", "stage=demo", "cluster.partition=mian", "trainer=trl_sft", cwd=home)
+    refused = slurm.launch(
+        "submit", "stage=demo", "cluster.partition=mian", "trainer=trl_sft", cwd=home
+    )
     assert refused.returncode == 2
-    assert "did you mean 'main'? it has closed, low, main [unknown_partition]" in refused.stderr, refused.stderr
+    assert "did you mean 'main'? it has closed, low, main [unknown_partition]" in refused.stderr, (
+        refused.stderr
+    )

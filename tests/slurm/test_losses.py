@@ -1,4 +1,6 @@
-"""Jobs on a real Slurm whose runs are interrupted, each in another way: every loss is that of a run that is not."""
+"""Jobs on a real Slurm whose runs are interrupted, each in another way: every loss is that of a run
+that is not.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "hf_" + "AnotherPlantedTokenThatIsWrittenNowhere"
 
-# A sitecustomize.py: a rank's GPU fails once a file is there. (`accelerate launch` has the rank's file further behind.)
+# A sitecustomize.py: a rank's GPU fails once a file is there. (`accelerate launch` has the rank's
+# file further behind.)
 FAILING_GPU = """
 import os, sys, threading, time
 
@@ -46,14 +49,24 @@ def same_losses(slurm: Cluster, home: Path, run: Path, steps: int, overrides: li
     [whole] = slurm.submit(*overrides, f"name={name}", cwd=home)
     assert slurm.wait(whole, 240) == "COMPLETED", log(home, name)
     assert len(attempts(run.with_name(name))) == 1
-    assert losses(run) == losses(run.with_name(name)) and list(losses(run)) == [*range(1, steps + 1)]
+    assert losses(run) == losses(run.with_name(name)) and list(losses(run)) == [
+        *range(1, steps + 1)
+    ]
     assert json.loads((run / "DONE").read_text())["steps"] == steps
 
 
-def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cluster, home: Path) -> None:
+def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(
+    slurm: Cluster, home: Path
+) -> None:
     steps = 20
     run = home / "runs" / "demo" / "survives"
-    both = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={steps}", "recipe.checkpoint_steps=3"]
+    both = [
+        "stage=demo",
+        "trainer=trl_sft",
+        "nodes=2",
+        f"recipe.max_steps={steps}",
+        "recipe.checkpoint_steps=3",
+    ]
     # with warn_before=30 no time is left for a run that is about to finish
     both += ["cluster.heartbeat=8", "cluster.warn_before=30"]
     overrides = [*both, "name=survives"]
@@ -78,7 +91,9 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cl
     slurm.kill_node(nodes[1])
     began = time.monotonic()
     try:
-        until(lambda: (cause(run) or "").startswith(f"node {nodes[1]} was lost: no heartbeat for"), 30)
+        until(
+            lambda: (cause(run) or "").startswith(f"node {nodes[1]} was lost: no heartbeat for"), 30
+        )
         seconds_until_free(slurm, "a dead node", began, nodes[0])
         until(lambda: "it starts without" in log(home, "survives"), 10)
         assert slurm.fields(job)["ExcNodeList"] == nodes[1]
@@ -98,23 +113,43 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cl
 
 
 def test_the_losses_after_what_the_scheduler_and_a_gpu_do(slurm: Cluster, home: Path) -> None:
-    """Preemption with a grace period, `scontrol requeue`, a node that is set DOWN, and a GPU that fails."""
+    """Preemption with a grace period, `scontrol requeue`, a node that is set DOWN, and a GPU that
+    fails.
+    """
     steps = 40
     run, sites = home / "runs" / "demo" / "often", home / "failing-gpu"
     sites.mkdir()
     order = sites / "fail-now"
-    (sites / "sitecustomize.py").write_text(FAILING_GPU.format(order=str(order), printed=ECC.encode()))
-    one = ["stage=demo", "trainer=trl_sft", f"recipe.max_steps={steps}", "recipe.checkpoint_steps=2"]
-    one += ["cluster.partition=low", f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}"]
+    (sites / "sitecustomize.py").write_text(
+        FAILING_GPU.format(order=str(order), printed=ECC.encode())
+    )
+    one = [
+        "stage=demo",
+        "trainer=trl_sft",
+        f"recipe.max_steps={steps}",
+        "recipe.checkpoint_steps=2",
+    ]
+    one += [
+        "cluster.partition=low",
+        f"cluster.env={{PYTHONPATH: '{sites}:{environment()['PYTHONPATH']}'}}",
+    ]
     [job] = slurm.submit(*one, "name=often", cwd=home)
     urgent: list[str] = []
 
     def preempt(node: str) -> None:
-        words = ["--parsable", "--exclusive", f"--nodelist={node}", "--wrap=sleep 3", "--output=/dev/null"]
+        words = [
+            "--parsable",
+            "--exclusive",
+            f"--nodelist={node}",
+            "--wrap=sleep 3",
+            "--output=/dev/null",
+        ]
         urgent.append(slurm.run("sbatch", *words))
 
     def interrupted(number: int, bring_about: Callable[[str], object], message: str) -> None:
-        """Interrupt the run's start of that number two steps or more after the last one's end; it must go on."""
+        """Interrupt the run's start of that number two steps or more after the last one's end; it
+        must go on.
+        """
         reached = last_logged_step(run)
         until(lambda: last_logged_step(run) > reached + 2, 120)
         bring_about(*slurm.hosts(job))

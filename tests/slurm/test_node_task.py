@@ -69,13 +69,17 @@ def two_steps(plan: Plan, folder: RunFolder, display: Display) -> Outcome:
     return Outcome(EXIT_INTERRUPTED, 1.0, 2, 1.0, cause="interrupted by SIGTERM")
 
 
-def test_restart_holds_until_the_older_run_is_put_aside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_holds_until_the_older_run_is_put_aside(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(home)
     stage, run = composed(*DEMO, "name=anew", "restart=true"), home / "runs" / "demo" / "anew"
 
     def start(restarts: int) -> tuple[int, list[str]]:
         display = RecordingDisplay()
-        return stage_task(stage, replace(ALLOCATION, restarts=restarts)).lead(two_steps, display), display.lines
+        return stage_task(stage, replace(ALLOCATION, restarts=restarts)).lead(
+            two_steps, display
+        ), display.lines
 
     def aside() -> int:
         return len(list(run.parent.glob("anew.*")))
@@ -92,10 +96,14 @@ def test_restart_holds_until_the_older_run_is_put_aside(home: Path, monkeypatch:
     assert RestartMark(stage_task(stage, ALLOCATION).plan, ALLOCATION).is_due
 
 
-def test_a_width_waits_for_the_rollout_that_submits_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_width_waits_for_the_rollout_that_submits_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(home)
     display, submitted = RecordingDisplay(), threading.Event()
-    task = width_task(CommandLine("node", False, (*DEMO, "processes=1,2", "steps=2")), "1", ALLOCATION)
+    task = width_task(
+        CommandLine("node", False, (*DEMO, "processes=1,2", "steps=2")), "1", ALLOCATION
+    )
 
     def submits() -> None:
         with run_lock(task.plan.folder.parent, display.say):
@@ -107,7 +115,10 @@ def test_a_width_waits_for_the_rollout_that_submits_it(home: Path, monkeypatch: 
     threading.Timer(2.0, submitted.set).start()
     assert task.lead(two_steps, display) == EXIT_INTERRUPTED
     submitting.join()
-    assert "another launcher holds this rollout's record: waiting at most 300 s for" in display.lines[0], display.lines
+    assert (
+        "another launcher holds this rollout's record: waiting at most 300 s for"
+        in display.lines[0]
+    ), display.lines
 
 
 @pytest.mark.parametrize("node_rank", [0, 1])
@@ -137,7 +148,9 @@ def test_node_0_alone_digests_where_a_shipped_script_made_the_job_folder(
 def test_a_job_asks_the_live_parser_first_and_is_not_requeued_when_it_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkout refuses what no plan can know: its `__post_init__` reads the environment of the node."""
+    """The checkout refuses what no plan can know: its `__post_init__` reads the environment of the
+    node.
+    """
     upstream = checkout()
     if upstream is None:
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
@@ -145,12 +158,23 @@ def test_a_job_asks_the_live_parser_first_and_is_not_requeued_when_it_refuses(
     shutil.copytree(upstream / "open_instruct", tmp_path / "edited" / "open_instruct")
     script = tmp_path / "edited" / "open_instruct" / "finetune.py"
     first_line = "    def __post_init__(self):\n"
-    refusal = f'{first_line}        if os.environ.get("PATH"):\n            raise ValueError("not on this node")\n'
+    refusal = (
+        f'{first_line}        if os.environ.get("PATH"):\n            raise ValueError("not '
+        'on this node")\n'
+    )
     script.write_text(script.read_text().replace(first_line, refusal, 1))
     reached: list[str] = []
-    monkeypatch.setattr("launch.slurm.node.lifecycle._run_ranks", lambda node: reached.append("ranks"))
+    monkeypatch.setattr(
+        "launch.slurm.node.lifecycle._run_ranks", lambda node: reached.append("ranks")
+    )
     monkeypatch.setattr("launch.slurm.node.lifecycle.recover", lambda *_: reached.append("recover"))
-    stage = composed("stage=demo", "trainer=finetune", "device=cpu", f"upstream.dir={tmp_path / 'edited'}", "name=here")
+    stage = composed(
+        "stage=demo",
+        "trainer=finetune",
+        "device=cpu",
+        f"upstream.dir={tmp_path / 'edited'}",
+        "name=here",
+    )
     signals = NodeSignals(lambda: None)
     signals._wakeup_fd, _ = os.pipe()  # no signal arrives
     os.set_blocking(signals._wakeup_fd, False)

@@ -1,4 +1,6 @@
-"""Heartbeats between nodes: which node counts as lost; the port; the place in the allocation; the start record."""
+"""Heartbeats between nodes: which node counts as lost; the port; the place in the allocation; the
+start record.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ class FakeNodes:
     def __init__(self, folder: Path, limit: float = 20.0) -> None:
         self.now = 0.0
         self.lost: list[LostNode] = []
-        self.each = [Peers(folder, rank, HOSTS, limit, self.lost.append, clock=lambda: self.now) for rank in range(3)]
+        self.each = [
+            Peers(folder, rank, HOSTS, limit, self.lost.append, clock=lambda: self.now)
+            for rank in range(3)
+        ]
 
     def pass_time(self, seconds: int, *live: int) -> dict[int, LostNode | None]:
         """Let the `live` nodes check once a second; what each one found last."""
@@ -71,7 +76,15 @@ def test_a_step_is_a_sign_of_life_of_every_node(tmp_path: Path) -> None:
 def test_node_0_is_not_lost_while_its_ranks_listen(tmp_path: Path) -> None:
     now, listens = 0.0, True
     first, second = (
-        Peers(tmp_path, rank, HOSTS[:2], 20.0, lambda _: None, clock=lambda: now, is_reachable=lambda: listens)
+        Peers(
+            tmp_path,
+            rank,
+            HOSTS[:2],
+            20.0,
+            lambda _: None,
+            clock=lambda: now,
+            is_reachable=lambda: listens,
+        )
         for rank in range(2)
     )
     first.check(), second.check()
@@ -105,7 +118,9 @@ def test_a_node_that_is_done_may_be_silent(tmp_path: Path) -> None:
 def test_a_node_that_failed_waits_for_the_end_of_the_others(tmp_path: Path) -> None:
     """srun kills the tasks of every node as soon as one of them has failed."""
     lost = threading.Event()
-    first, second = (Peers(tmp_path, rank, HOSTS[:2], 20.0, lambda _: lost.set()) for rank in range(2))
+    first, second = (
+        Peers(tmp_path, rank, HOSTS[:2], 20.0, lambda _: lost.set()) for rank in range(2)
+    )
     first.start()
     second.start()
 
@@ -130,7 +145,9 @@ def test_the_silent_node_is_to_blame_and_not_those_that_fell_over_it(tmp_path: P
     nodes.pass_time(1, 0, 1, 2)
     nodes.each[1].write_heartbeat(Heartbeat("failed", "", CLOSED))
     assert nodes.pass_time(10, 0)[0] == LostNode(1, CLOSED, is_silent=False)
-    assert nodes.pass_time(12, 0)[0] == LostNode(2, NodeFailure("no heartbeat for 21 s"), is_silent=True)
+    assert nodes.pass_time(12, 0)[0] == LostNode(
+        2, NodeFailure("no heartbeat for 21 s"), is_silent=True
+    )
 
 
 def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
@@ -146,7 +163,9 @@ def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
 
 
 def test_a_node_that_never_began_is_not_waited_for_once_slurm_ends_the_job(tmp_path: Path) -> None:
-    """Slurm ends the others when the task of one has ended by itself, and kills them half a minute later."""
+    """Slurm ends the others when the task of one has ended by itself, and kills them half a minute
+    later.
+    """
     first = Peers(tmp_path, 0, HOSTS, 20.0, lambda _: None, was_terminated=lambda: True)
     second = Peers(tmp_path, 1, HOSTS, 20.0, lambda _: None, was_terminated=lambda: True)
     first.start()
@@ -164,7 +183,9 @@ def test_a_slow_start_is_not_silence(tmp_path: Path) -> None:
     assert lost is not None and lost.node_rank == 2
 
 
-def test_node_0_collects_the_stacks_of_the_nodes_that_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_0_collects_the_stacks_of_the_nodes_that_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.slurm.peers._STACKS_WAIT", 0.1)
     nodes = FakeNodes(tmp_path)
     nodes.pass_time(1, 0, 1, 2)
@@ -175,7 +196,9 @@ def test_node_0_collects_the_stacks_of_the_nodes_that_live(tmp_path: Path, monke
     stacks = Stacks((tmp_path / "rank-1.txt",), ("rank 1 is in read (loader.py:3)",))
     second.publish_stacks(stacks)
     nodes.pass_time(1, 1, 0)
-    assert first.collect_stacks() == Stacks(stacks.files, (*stacks.summary, "node n3 sent no stacks in time"))
+    assert first.collect_stacks() == Stacks(
+        stacks.files, (*stacks.summary, "node n3 sent no stacks in time")
+    )
 
 
 def test_a_node_whose_ranks_ended_with_those_of_node_0_has_completed(tmp_path: Path) -> None:
@@ -206,9 +229,19 @@ def test_two_jobs_have_two_ports_and_none_that_is_taken() -> None:
 
 
 def test_the_place_in_an_allocation() -> None:
-    environ = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "LAUNCH_HOSTS": "n1\nn2", "SLURM_RESTART_COUNT": "2"}
+    environ = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_NODEID": "1",
+        "LAUNCH_HOSTS": "n1\nn2",
+        "SLURM_RESTART_COUNT": "2",
+    }
     allocation = read_allocation(environ)
-    assert (allocation.job_id, allocation.restarts, allocation.node_rank, allocation.host) == ("7", 2, 1, "n2")
+    assert (allocation.job_id, allocation.restarts, allocation.node_rank, allocation.host) == (
+        "7",
+        2,
+        1,
+        "n2",
+    )
     for missing in ("SLURM_JOB_ID", "SLURM_NODEID", "LAUNCH_HOSTS"):
         with pytest.raises(UserError, match="no_allocation"):
             read_allocation({name: value for name, value in environ.items() if name != missing})

@@ -15,13 +15,22 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_preempted_job_is_requeued(slurm: Cluster, home: Path) -> None:
-    """Slurm sends SIGTERM when the grace period begins, and records a job that ends before its end as FAILED."""
-    overrides = stand_in_overrides(home, "low", "exec sleep 600", "cluster.partition=low", "cluster.requeues=1")
+    """Slurm sends SIGTERM when the grace period begins, and records a job that ends before its end
+    as FAILED.
+    """
+    overrides = stand_in_overrides(
+        home, "low", "exec sleep 600", "cluster.partition=low", "cluster.requeues=1"
+    )
     [job] = slurm.submit(*overrides, cwd=home)
     until(lambda: len(sleepers(slurm)) == 1, 180)
     [node] = slurm.run("squeue", "-h", "-j", job, "-o", "%N").split()
     urgent = slurm.run(
-        "sbatch", "--parsable", "--exclusive", f"--nodelist={node}", "--wrap=sleep 3", "--output=/dev/null"
+        "sbatch",
+        "--parsable",
+        "--exclusive",
+        f"--nodelist={node}",
+        "--wrap=sleep 3",
+        "--output=/dev/null",
     )
     try:
         until(lambda: slurm.state(urgent) == "RUNNING", 40)

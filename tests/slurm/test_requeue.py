@@ -47,8 +47,10 @@ from tests.slurm.cluster import Cluster, until
 ALLOCATION = Allocation(job_id="7", number=7, restarts=0, node_rank=0, hosts=("n1", "n2"))
 SILENT = LostNode(1, NodeFailure("no heartbeat for 21 s"), is_silent=True)
 SHOWN = (
-    "JobId=7 JobName=a b State UserId=me(1) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=2 "
-    "Partition=main AllocNode:Sid=login:1 ReqNodeList=(null) ExcNodeList=n[3-4] NodeList=n[1-2] BatchHost=n1 "
+    "JobId=7 JobName=a b State UserId=me(1) JobState=RUNNING Reason=None Dependency=(null) "
+    "Requeue=1 Restarts=2 "
+    "Partition=main AllocNode:Sid=login:1 ReqNodeList=(null) ExcNodeList=n[3-4] NodeList=n[1-2] "
+    "BatchHost=n1 "
     "Command=/home/me/Requeue=0/job.sbatch WorkDir=/home/me"
 )
 
@@ -64,7 +66,12 @@ def checkpoint(number: int) -> Checkpoint:
 
 def test_what_slurm_shows_of_a_job() -> None:
     record = parse_job_record(SHOWN)
-    assert (record.state, record.restarts, record.may_requeue, record.partition) == ("RUNNING", 2, True, "main")
+    assert (record.state, record.restarts, record.may_requeue, record.partition) == (
+        "RUNNING",
+        2,
+        True,
+        "main",
+    )
     assert (record.requested_nodes, record.excluded_nodes) == ("", "n[3-4]")
     assert is_this_attempt(record, replace(ALLOCATION, restarts=2))
     # it has been started elsewhere meanwhile, or waits for that: not this node's any more
@@ -84,7 +91,9 @@ sleep 600
 
 
 def requeued(allocation: Allocation, script: Path, lost: str) -> tuple[bool, list[str]]:
-    """With SIGTERM as it was afterwards: the process that asks is about to end, and this one is not."""
+    """With SIGTERM as it was afterwards: the process that asks is about to end, and this one is
+    not.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         return requeue(allocation, script, lost)
@@ -96,8 +105,9 @@ def requeued(allocation: Allocation, script: Path, lost: str) -> tuple[bool, lis
 def test_a_task_of_an_array_is_requeued_and_cancelled_alone(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm gives the last one the array's own number, by which its commands mean every task. Of a job that only the
-    lost node fits Slurm itself says so."""
+    """Slurm gives the last one the array's own number, by which its commands mean every task. Of a
+    job that only the lost node fits Slurm itself says so.
+    """
     for name, value in slurm.environ.items():
         monkeypatch.setenv(name, value)
     script = tmp_path / "job.sbatch"
@@ -147,27 +157,41 @@ def test_of_several_survivors_one_decides(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     former = {("said" if key == "messages" else key): value for key, value in content.items()}
     path.rename(tmp_path / "asked.json").write_text(json.dumps(former))
-    assert read_decision(tmp_path) == ["node n1 was lost", "requeued"]  # as earlier versions wrote it
+    # as earlier versions wrote it
+    assert read_decision(tmp_path) == ["node n1 was lost", "requeued"]
     assert read_decision(tmp_path / "nosuch") == []
 
 
 def test_only_launchs_own_requeues_count(tmp_path: Path) -> None:
-    """Neither a preemption nor `scontrol requeue` does, nor a job with the same id of a cluster that was rebuilt."""
+    """Neither a preemption nor `scontrol requeue` does, nor a job with the same id of a cluster
+    that was rebuilt.
+    """
     folder = JobFolder(tmp_path)
-    starts = [(0, "100", True), (1, "200", None), (2, "300", True), (3, "400", False), (0, "50", True), (4, "60", True)]
+    starts = [
+        (0, "100", True),
+        (1, "200", None),
+        (2, "300", True),
+        (3, "400", False),
+        (0, "50", True),
+        (4, "60", True),
+    ]
     for restarts, started, requeued in starts:
         attempt = folder.attempt("7", restarts, started)
         attempt.mkdir()
         if requeued is not None:
             write_decision(attempt, [], requeued=requeued)
-    counts = [count_requeues(folder, replace(ALLOCATION, restarts=restarts)) for restarts in range(5)]
+    counts = [
+        count_requeues(folder, replace(ALLOCATION, restarts=restarts)) for restarts in range(5)
+    ]
     assert counts == [0, 1, 1, 2, 2]
 
 
 def test_when_a_job_is_not_requeued(tmp_path: Path) -> None:
     saving, three, six = plan(tmp_path, "recipe.checkpoint_steps=3"), checkpoint(3), checkpoint(6)
 
-    def obstacle(restarts: int, before: Checkpoint | None, now: Checkpoint | None, of: Plan = saving) -> str | None:
+    def obstacle(
+        restarts: int, before: Checkpoint | None, now: Checkpoint | None, of: Plan = saving
+    ) -> str | None:
         return requeue_obstacle(of, restarts, lost=None, before=before, now=now)
 
     assert obstacle(0, None, three) is obstacle(4, three, six) is None
@@ -183,8 +207,14 @@ def test_when_a_job_is_not_requeued(tmp_path: Path) -> None:
     assert requeue_obstacle(saving, 5, lost=SILENT, before=three, now=six) is not None
 
 
-GPU, LINK = NodeFailure("RuntimeError: ECC", "gpu_fault"), NodeFailure("rank 3: NCCL error", "nccl_remote")
-ENDED, OWN = NodeFailure("interrupted by SIGINT"), NodeFailure("rank 1: out of memory", "out_of_memory")
+GPU, LINK = (
+    NodeFailure("RuntimeError: ECC", "gpu_fault"),
+    NodeFailure("rank 3: NCCL error", "nccl_remote"),
+)
+ENDED, OWN = (
+    NodeFailure("interrupted by SIGINT"),
+    NodeFailure("rank 1: out of memory", "out_of_memory"),
+)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +235,10 @@ def test_which_faults_are_the_hardwares(failures: dict[int, NodeFailure], node: 
 
 def test_faults_of_the_hardware_are_counted_apart(tmp_path: Path) -> None:
     assert retry_obstacle(plan(tmp_path), 1) is None
-    assert retry_obstacle(plan(tmp_path), 2) == "it was started again 2 times after such faults, and cluster.retries=2"
+    assert (
+        retry_obstacle(plan(tmp_path), 2)
+        == "it was started again 2 times after such faults, and cluster.retries=2"
+    )
     assert retry_obstacle(plan(tmp_path, "cluster.retries=0"), 0) is not None
     assert retry_obstacle(plan(tmp_path, "cluster.requeues=0"), 0) == "cluster.requeues=0"
     folder = JobFolder(tmp_path)
@@ -223,14 +256,19 @@ def test_a_restart_with_nothing_to_resume_starts_over(tmp_path: Path) -> None:
     assert last_checkpoint(fresh) is None
     assert plan_restart(fresh, messages.append) is fresh and not messages
     write_run(fresh.folder, steps=2)
-    assert plan_restart(fresh, messages.append) is fresh and not messages  # little is lost: it starts again by itself
+    # little is lost: it starts again by itself
+    assert plan_restart(fresh, messages.append) is fresh and not messages
     steps = [{"schema_version": 1, "step": step, "loss": 1.0, "seconds": 400.0} for step in (1, 2)]
     (fresh.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)), encoding="utf-8")
     assert plan_restart(fresh, messages.append).config.restart
-    assert "13:20 of training), with no checkpoint yet" in messages[0] and messages[0].endswith("it starts over")
+    assert "13:20 of training), with no checkpoint yet" in messages[0] and messages[0].endswith(
+        "it starts over"
+    )
 
 
-def test_the_lock_of_a_machine_that_died_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_of_a_machine_that_died_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_plan = plan(tmp_path)
     path = lock.lock_path(run_plan.folder)
     path.parent.mkdir(parents=True)
@@ -251,7 +289,9 @@ def first_node(run_plan: Plan, attempt: Path) -> NodeContext:
     return NodeContext(task, ALLOCATION, attempt, peers, NodeSignals(lambda: None))
 
 
-def test_the_warning_ends_only_a_run_that_gains_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_ends_only_a_run_that_gains_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has warn_before=120 seconds, of which the last 30 are for the tear-down."""
     run_plan, messages = plan(tmp_path, "recipe.checkpoint_steps=3"), []
     monkeypatch.setattr("launch.slurm.node.recovery.notify", messages.append)
@@ -260,9 +300,14 @@ def test_the_warning_ends_only_a_run_that_gains_by_it(tmp_path: Path, monkeypatc
     with lock.run_lock(run_plan.folder, messages.append):
         assert choose_end_delay(node, None) == 90.0  # there is nothing to resume from
         assert "recipe.checkpoint_steps=3" in messages[-1]
-        monkeypatch.setattr("launch.slurm.node.recovery.last_checkpoint", lambda plan: checkpoint(3))
+        monkeypatch.setattr(
+            "launch.slurm.node.recovery.last_checkpoint", lambda plan: checkpoint(3)
+        )
         assert choose_end_delay(node, None) == 0.0
-        assert choose_end_delay(replace(node, allocation=replace(ALLOCATION, node_rank=1)), None) is None
+        assert (
+            choose_end_delay(replace(node, allocation=replace(ALLOCATION, node_rank=1)), None)
+            is None
+        )
         write_run(run_plan.folder, steps=170, total=200)
         assert choose_end_delay(node, None) == 90.0 and "about 30 s remain" in messages[-1]
 

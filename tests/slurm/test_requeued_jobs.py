@@ -1,4 +1,6 @@
-"""What starts a job on a real Slurm again: dead nodes, a faulty GPU, being requeued; and what does not."""
+"""What starts a job on a real Slurm again: dead nodes, a faulty GPU, being requeued; and what does
+not.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,27 @@ pytestmark = pytest.mark.slow
 def both_sleep(slurm: Cluster, home: Path, job: str, restarts: int) -> None:
     """Wait until both nodes' ranks run, after so many restarts."""
     folder = JobFolder.of(home / "runs", "demo", "again")
-    until(lambda: any((attempt / "start.json").is_file() for attempt in folder.attempts(job, restarts)), 90)
+    until(
+        lambda: any(
+            (attempt / "start.json").is_file() for attempt in folder.attempts(job, restarts)
+        ),
+        90,
+    )
     until(lambda: len(sleepers(slurm)) >= 4, 60)
 
 
 def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -> None:
-    """`scontrol requeue`, which preemption is too; a node set DOWN; the death of the first node, where the batch script
-    is; and a rank that is killed, which is an error of the job's own."""
+    """`scontrol requeue`, which preemption is too; a node set DOWN; the death of the first node,
+    where the batch script is; and a rank that is killed, which is an error of the job's own.
+    """
     run = home / "runs" / "demo" / "again"
-    limited = stand_in_overrides(home, "limited", "sleep 500", "cluster.time='00:02:00'", "cluster.warn_before=40")
+    limited = stand_in_overrides(
+        home, "limited", "sleep 500", "cluster.time='00:02:00'", "cluster.warn_before=40"
+    )
     [other] = slurm.submit(*limited, "cluster.options=['--nodelist=n4']", cwd=home)
-    [job] = slurm.submit(*stand_in_overrides(home, "again", SLEEPS, "nodes=2", "cluster.heartbeat=8"), cwd=home)
+    [job] = slurm.submit(
+        *stand_in_overrides(home, "again", SLEEPS, "nodes=2", "cluster.heartbeat=8"), cwd=home
+    )
     both_sleep(slurm, home, job, 0)
     nodes = slurm.hosts(job)
     slurm.run("scontrol", "requeue", job)
@@ -43,7 +55,8 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     nodes = slurm.hosts(job)
     slurm.set_down(nodes[1])
     seconds_until_free(slurm, "a node set DOWN", time.monotonic(), nodes[0])
-    until(lambda: slurm.free(nodes[1]), 60)  # its slurmd lives, and Slurm believes it (ReturnToService)
+    # its slurmd lives, and Slurm believes it (ReturnToService)
+    until(lambda: slurm.free(nodes[1]), 60)
 
     both_sleep(slurm, home, job, 2)
     nodes = slurm.hosts(job)
@@ -60,7 +73,9 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     lost, nodes = nodes[0], slurm.hosts(job)
     assert lost not in nodes
     # the dead node took the job's log with it, so the next start reports how it ended
-    assert f"node {lost} was lost" in log(home, "again") and "requeued (1 of 5 times)" in log(home, "again")
+    assert f"node {lost} was lost" in log(home, "again") and "requeued (1 of 5 times)" in log(
+        home, "again"
+    )
     rank = next(process for process in psutil.process_iter(["cmdline"]) if is_rank(process, run))
     os.kill(rank.pid, signal.SIGKILL)
     seconds_until_free(slurm, "a rank killed", time.monotonic(), *nodes)
@@ -74,7 +89,9 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     assert f"job {other} is not requeued: there is no complete checkpoint" in log(home, "limited")
 
 
-def test_after_a_fault_of_a_gpu_a_job_starts_again_on_other_nodes(slurm: Cluster, home: Path) -> None:
+def test_after_a_fault_of_a_gpu_a_job_starts_again_on_other_nodes(
+    slurm: Cluster, home: Path
+) -> None:
     """Without a node that is excluded by name no other one fits, and the job ends."""
     ecc = "cat <<'END' >&2\n" + ECC + "END\nexit 7"
     does = f'if [ "$(hostname)" = n1 ]; then\n{ecc}\nfi\n{SLEEPS}'
@@ -84,12 +101,16 @@ def test_after_a_fault_of_a_gpu_a_job_starts_again_on_other_nodes(slurm: Cluster
     run, folder = home / "runs" / "demo" / "ecc", JobFolder.of(home / "runs", "demo", "ecc")
     until(lambda: len(folder.attempts(job, 0)) == 1 and (run / "FAILED").is_file(), 120)
     assert json.loads((run / "FAILED").read_text())["cause_id"] == "gpu_fault"
-    until(lambda: any((attempt / "start.json").is_file() for attempt in folder.attempts(job, 1)), 120)
+    until(
+        lambda: any((attempt / "start.json").is_file() for attempt in folder.attempts(job, 1)), 120
+    )
     assert slurm.fields(job)["ExcNodeList"] == "n1" and "n1" not in slurm.hosts(job)
     assert f"a GPU of n1 failed; job {job} is requeued (1 of 2 times)" in log(home, "ecc")
     slurm.run("scancel", job)
     assert slurm.wait(bound, 60) == "FAILED"
-    assert f"n4 cannot be excluded, so job {bound} is not started again" in log(home, "named"), log(home, "named")
+    assert f"n4 cannot be excluded, so job {bound} is not started again" in log(home, "named"), log(
+        home, "named"
+    )
 
 
 def is_rank(process: psutil.Process, run: Path) -> bool:

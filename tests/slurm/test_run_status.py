@@ -38,7 +38,9 @@ RUNNING = replace(PENDING, state="RUNNING", reason="None", used=100.0, left=3500
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that was submitted as job 12 and has not begun, and a job folder that was only rendered."""
+    """A run that was submitted as job 12 and has not begun, and a job folder that was only
+    rendered.
+    """
     monkeypatch.chdir(tmp_path)
     runs = tmp_path / "runs"
     for name in ("waits", "rendered"):
@@ -66,7 +68,14 @@ def finished(runs: Path, code: int, seconds_ago: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("29:58", 1798), ("1:00:00", 3600), ("1-12", 129600), ("2-00:00:01", 172801), ("1-2:30", 95400), ("0:00", 0)],
+    [
+        ("29:58", 1798),
+        ("1:00:00", 3600),
+        ("1-12", 129600),
+        ("2-00:00:01", 172801),
+        ("1-2:30", 95400),
+        ("0:00", 0),
+    ],
 )
 def test_times(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
@@ -93,7 +102,10 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> 
     assert [job_status.run.name for job_status in list_job_statuses(runs, [])] == ["sft/waits"]
     folder = JobFolder.of(runs, "sft", "rendered")
     by_hand = replace(PENDING, job_id="20_3", command=str(folder.script))
-    assert [job_status.job_id for job_status in list_job_statuses(runs, [by_hand])] == ["20_3", "12"]
+    assert [job_status.job_id for job_status in list_job_statuses(runs, [by_hand])] == [
+        "20_3",
+        "12",
+    ]
     (folder.path / "21.0").mkdir()
     (folder.path / "21_2.1-1763740800").mkdir()
     assert find_job_ids(folder) == ["21", "21_2"]
@@ -108,8 +120,12 @@ def test_a_job_whose_script_lies_elsewhere_is_known_once_it_has_begun_and_not_by
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = JobFolder.of(runs, "sft", "rendered")
-    own = replace(RUNNING, job_id="21", command="/clone/sft.sbatch", submitted="1763740800", cluster="alpha")
-    squeue(tmp_path, monkeypatch, f"echo '{line_of(own)}'; echo '{line_of(replace(own, job_id='22'))}'")
+    own = replace(
+        RUNNING, job_id="21", command="/clone/sft.sbatch", submitted="1763740800", cluster="alpha"
+    )
+    squeue(
+        tmp_path, monkeypatch, f"echo '{line_of(own)}'; echo '{line_of(replace(own, job_id='22'))}'"
+    )
     attempt = folder.attempt("21", 0, "1763740805")
     attempt.mkdir()
     assert find_jobs(folder, [own]) == []
@@ -119,7 +135,11 @@ def test_a_job_whose_script_lies_elsewhere_is_known_once_it_has_begun_and_not_by
     # requeued, which renews the time of submission
     assert find_jobs(folder, [again := replace(later, state="PENDING", restarts=1)]) == [again]
     # the id, used again: on this cluster, set up anew; on another one; by a job of another script
-    for other in (later, replace(own, cluster="beta"), replace(later, restarts=1, command="/elsewhere/sleep.sbatch")):
+    for other in (
+        later,
+        replace(own, cluster="beta"),
+        replace(later, restarts=1, command="/elsewhere/sleep.sbatch"),
+    ):
         assert find_jobs(folder, [other]) == []
 
 
@@ -166,7 +186,10 @@ def test_a_job_that_only_tokenises_never_has_a_run_folder(runs: Path) -> None:
     assert read_job_status(runs / "sft/waits.tokenize", runs, [job]).state == "running"
     ended = read_job_status(runs / "sft/waits.tokenize", runs, [replace(job, state="COMPLETED")])
     assert (ended.state, ended.cause) == ("ended", None)
-    assert read_job_status(runs / "sft/waits.tokenize", runs, [replace(job, state="FAILED")]).cause == "tokenised"
+    assert (
+        read_job_status(runs / "sft/waits.tokenize", runs, [replace(job, state="FAILED")]).cause
+        == "tokenised"
+    )
 
 
 def test_a_task_of_an_array_is_known_by_its_id_and_the_array(runs: Path) -> None:
@@ -174,7 +197,9 @@ def test_a_task_of_an_array_is_known_by_its_id_and_the_array(runs: Path) -> None
     folder.record_submission("30_1", Path("/a/array.sbatch"))
     with (folder.path / "jobs.jsonl").open("a") as file:
         file.write('{"job_id": "31')  # cut short
-    tasks = [replace(PENDING, job_id=f"30_{index}", command="/a/array.sbatch") for index in range(3)]
+    tasks = [
+        replace(PENDING, job_id=f"30_{index}", command="/a/array.sbatch") for index in range(3)
+    ]
     assert [job.job_id for job in find_jobs(folder, tasks)] == ["30_1"]
 
 
@@ -202,13 +227,22 @@ def test_the_living_job_counts(runs: Path) -> None:
 def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
     write_run(runs / "sft" / "alone", steps=2)
     log = JobFolder.of(runs, "sft", "waits").log("12")
-    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, PENDING)))[1]]
+    rows = [
+        " ".join(line.split())
+        for line in status_table(list_job_statuses(runs, queue(runs, PENDING)))[1]
+    ]
     assert rows[0] == "run state step loss tokens/s left since job nodes job left"
     assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1:00:00")
     log.write_text("launch: no such thing [no_such]\n\n", encoding="utf-8")
     ended = replace(RUNNING, state="FAILED")
-    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, ended)))[1]]
-    assert rows[2].startswith("sft/waits ended (failed)") and rows[3] == "launch: no such thing [no_such]"
+    rows = [
+        " ".join(line.split())
+        for line in status_table(list_job_statuses(runs, queue(runs, ended)))[1]
+    ]
+    assert (
+        rows[2].startswith("sft/waits ended (failed)")
+        and rows[3] == "launch: no such thing [no_such]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +263,9 @@ srun: launch/slurm: _step_signal: Terminating StepId=11.0
 slurmstepd-n1: error: *** STEP 11.0 ON n1 CANCELLED AT 2026-11-21T13:00:00 ***
 srun: Force Terminated StepId=11.0
 """
-MISSING_PROGRAM = "slurmstepd-n1: error: execve(): /home/me/.venv/bin/python: No such file or directory\n"
+MISSING_PROGRAM = (
+    "slurmstepd-n1: error: execve(): /home/me/.venv/bin/python: No such file or directory\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +313,12 @@ def test_slurm_is_asked_once_for_all(
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
     assert len(calls.read_text().splitlines()) == 1
-    assert (first["run"], first["state"], first["schema_version"], first["job_id"]) == ("sft/waits", "pending", 1, "12")
+    assert (first["run"], first["state"], first["schema_version"], first["job_id"]) == (
+        "sft/waits",
+        "pending",
+        1,
+        "12",
+    )
     assert first["job"] == {
         "id": "12",
         "state": "PENDING",
@@ -287,7 +328,11 @@ def test_slurm_is_asked_once_for_all(
         "nodes": 2,
         "hosts": None,
     }
-    assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == ("starting", "n1", None)
+    assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == (
+        "starting",
+        "n1",
+        None,
+    )
 
 
 def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
@@ -297,7 +342,10 @@ def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
     listed, script = tmp_path / "listed", tmp_path / "script"
     listed.write_text(line_of(*queue(runs, RUNNING)) + "\n", encoding="utf-8")
     calls = squeue(tmp_path, monkeypatch, f"cat {listed}")
-    for name, does in (("scontrol", f"cat {script}"), ("scancel", f'echo "cancel $@" >>{calls}; : >{listed}')):
+    for name, does in (
+        ("scontrol", f"cat {script}"),
+        ("scancel", f'echo "cancel $@" >>{calls}; : >{listed}'),
+    ):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
         (tmp_path / "bin" / name).chmod(0o755)
     script.write_text("mkdir -p /elsewhere/.jobs/sft/waits\n", encoding="utf-8")
@@ -305,24 +353,40 @@ def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
         stop(["waits"])
     script.write_text(f"mkdir -p {own.path.absolute()}\n", encoding="utf-8")
     assert stop(["waits"]) == 0
-    assert [call for call in calls.read_text().splitlines() if call.startswith("cancel")] == ["cancel 12"]
-    assert capsys.readouterr().out.splitlines() == ["cancelled job 12, running on n1", "sft/waits is stopped"]
+    assert [call for call in calls.read_text().splitlines() if call.startswith("cancel")] == [
+        "cancel 12"
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "cancelled job 12, running on n1",
+        "sft/waits is stopped",
+    ]
 
 
 @pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("1763740900", "COMPLETING")])
 def test_a_completing_job_without_an_end_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, lives: str
 ) -> None:
-    format = '[ "$SLURM_TIME_FORMAT" = %s ] || exit 1'  # whatever the user has chosen, and in every time zone
+    # whatever the user has chosen, and in every time zone
+    format = '[ "$SLURM_TIME_FORMAT" = %s ] || exit 1'
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    squeue(tmp_path, monkeypatch, f"{format}; echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|1|lab|x|'")
-    assert [(job.state, job.is_requeued) for job in list_user_jobs()] == [(lives, lives == "REQUEUED")]
+    squeue(
+        tmp_path,
+        monkeypatch,
+        f"{format}; echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|1|lab|x|'",
+    )
+    assert [(job.state, job.is_requeued) for job in list_user_jobs()] == [
+        (lives, lives == "REQUEUED")
+    ]
 
 
 def test_a_silent_slurm_is_said_and_not_fatal(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    squeue(
+        tmp_path,
+        monkeypatch,
+        "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1",
+    )
     assert status([]) == 0
     shown = capsys.readouterr()
     assert "Unable to contact slurm controller" in shown.err and "[slurm_unresponsive]" in shown.err
@@ -334,10 +398,14 @@ def test_a_silent_slurm_is_said_and_not_fatal(
 
 
 # what Slurm's clients say on a machine of no cluster
-NO_CLUSTER = "error: fetch_config: DNS SRV lookup failed\nfatal: Could not establish a configuration source"
+NO_CLUSTER = (
+    "error: fetch_config: DNS SRV lookup failed\nfatal: Could not establish a configuration source"
+)
 
 
-def test_a_machine_of_no_cluster_is_not_refused_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_of_no_cluster_is_not_refused_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = squeue(tmp_path, monkeypatch, f"echo '{NO_CLUSTER}' >&2; exit 1")
     with pytest.raises(UserError, match="Could not establish") as caught:
         query_slurm(["squeue", "--noheader"])
@@ -353,19 +421,30 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     listed = tmp_path / "queue"
     monkeypatch.setenv("QUEUE", str(listed))
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
-    listed.write_text(f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\n", encoding="utf-8")
+    listed.write_text(
+        f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\n", encoding="utf-8"
+    )
     assert logs(["waits"]) == 0
-    assert capfd.readouterr().out.startswith("sft/waits has not started: job 12, pending (Priority)\n")
+    assert capfd.readouterr().out.startswith(
+        "sft/waits has not started: job 12, pending (Priority)\n"
+    )
     asking = tmp_path / "bin" / "squeue"
     answering = asking.read_text()
     asking.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     assert logs(["waits"]) == 0
-    assert capfd.readouterr().out.startswith("sft/waits has not started: job 12, about which Slurm reports nothing\n")
+    assert capfd.readouterr().out.startswith(
+        "sft/waits has not started: job 12, about which Slurm reports nothing\n"
+    )
     asking.write_text(answering, encoding="utf-8")
     listed.write_text("\n", encoding="utf-8")
-    JobFolder.of(runs, "sft", "waits").log("12").write_text("no module named launch\n", encoding="utf-8")
+    JobFolder.of(runs, "sft", "waits").log("12").write_text(
+        "no module named launch\n", encoding="utf-8"
+    )
     assert logs(["waits", "--follow"]) == 0
-    assert capfd.readouterr().out == "no module named launch\nsft/waits has not started: job 12 is gone\n"
+    assert (
+        capfd.readouterr().out
+        == "no module named launch\nsft/waits has not started: job 12 is gone\n"
+    )
     assert logs(["waits", "--job"]) == 0
     assert capfd.readouterr().out == "no module named launch\n"
     write_run(runs / "sft" / "alone", steps=1)

@@ -1,4 +1,5 @@
-"""The signs of life of 512 nodes over one folder: file operations a second, and how soon a dead node is found.
+"""The signs of life of 512 nodes over one folder: file operations a second, and how soon a dead
+node is found.
 
 The nodes share a virtual clock; their files are real, and Python's audit events count every access.
 """
@@ -33,7 +34,10 @@ class Nodes:
         self.started: set[int] = set()
         self.accesses: Counter[int] = Counter()  # by second
         hosts = [f"n{rank}" for rank in range(NODES)]
-        self.peers = [Peers(folder, rank, hosts, 20.0, self._on_lost(rank), clock=self.clock) for rank in range(NODES)]
+        self.peers = [
+            Peers(folder, rank, hosts, 20.0, self._on_lost(rank), clock=self.clock)
+            for rank in range(NODES)
+        ]
         self._order = itertools.count()
         self._events: list[tuple[float, int, int, Callable[[int], float]]] = []
         for rank, peers in enumerate(self.peers):
@@ -113,5 +117,8 @@ def test_512_nodes_from_start_to_end(nodes: Nodes) -> None:
     nodes.pass_time(40)
     end = nodes.most(ended)
     assert nodes.peers[0].absent() == [] and nodes.peers[0]._live == set()
-    print(f"file operations a second: start {start}, run {run}, end {end}; a dead node found in {found - died:.0f} s")
+    print(
+        f"file operations a second: start {start}, run {run}, end {end}; a dead node found in "
+        f"{found - died:.0f} s"
+    )
     assert max(start, run, end) < MOST, (start, run, end)

@@ -18,9 +18,20 @@ from launch.execution.record.lock import run_lock
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation
 from launch.slurm.jobs import JobFolder, find_jobs
-from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_run_job, plan_tokenize_job
+from launch.slurm.planned_jobs import (
+    PlannedJob,
+    plan_evaluation_job,
+    plan_run_job,
+    plan_tokenize_job,
+)
 from launch.slurm.queue import QueuedJob, parse_job_record
-from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain
+from launch.slurm.schedule import (
+    SubmissionStep,
+    TokenizeFirst,
+    add_evaluations,
+    as_arrays,
+    as_chain,
+)
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment, report_json, report_lines
 from tests.conftest import Launch, composed, fixed_machine, planned
@@ -51,9 +62,17 @@ def test_a_chain_tokenises_ahead_of_each_of_its_runs(tmp_path: Path) -> None:
     assert order(as_chain([sft, dpo], TokenizeFirst.never)) == [(["sft/a"], ()), (["dpo/b"], (0,))]
 
 
-def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(tmp_path: Path, launch: Launch) -> None:
+def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
+    tmp_path: Path, launch: Launch
+) -> None:
     def runs(*overrides: str) -> list[str]:
-        line = ["submit", "pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", *overrides]
+        line = [
+            "submit",
+            "pipeline=demo,demo_dpo",
+            "demo:trainer=trl_sft",
+            "demo_dpo:trainer=trl_dpo",
+            *overrides,
+        ]
         return [run["run"] for run in json.loads(launch(*line, "dry_run=true", "--json").stdout)]
 
     before = runs()
@@ -67,10 +86,19 @@ def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(tmp_path: P
 
 def test_a_dry_run_prints_commands_that_keep_the_order(launch: Launch) -> None:
     stages = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "tokenize_first=false")
-    first, second = launch("submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true").stdout.splitlines()
+    first, second = launch(
+        "submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true"
+    ).stdout.splitlines()
     name = first.partition(":")[0]
     assert f" --dependency=afterok:<job of {name}> " in second and "--dependency" not in first
-    swept = ["submit", "stage=demo", "trainer=trl_sft", "sweep=true", "recipe.seed=1,2", "dry_run=true"]
+    swept = [
+        "submit",
+        "stage=demo",
+        "trainer=trl_sft",
+        "sweep=true",
+        "recipe.seed=1,2",
+        "dry_run=true",
+    ]
     [line] = launch(*swept).stdout.splitlines()
     assert line.endswith("array.sbatch") and line.count("demo/") == 2
 
@@ -96,10 +124,15 @@ def test_a_folder_is_of_one_run_of_a_line(tmp_path: Path, launch: Launch) -> Non
     assert len(set(runs)) == len(runs) == 2
     assert shown.stderr == f"launch: {runs[0]} is requested twice and submitted once\n"
 
-    for more in ([rates, "name=x"], ["cluster.partition=a,b"]):  # one name, and one run on two partitions
+    # one name, and one run on two partitions
+    for more in ([rates, "name=x"], ["cluster.partition=a,b"]):
         before = sorted(tmp_path.rglob("*"))
         error = launch(*argv, *more).stderr
-        values = ("recipe.learning_rate=1e-05", "recipe.learning_rate=2e-05") if more[0] == rates else ("=a", "=b")
+        values = (
+            ("recipe.learning_rate=1e-05", "recipe.learning_rate=2e-05")
+            if more[0] == rates
+            else ("=a", "=b")
+        )
         assert "[name_taken]" in error and all(value in error for value in values), error
         assert sorted(tmp_path.rglob("*")) == before
     twice = launch("submit", "pipeline=demo,demo", "demo:trainer=trl_sft", "name=x", "dry_run=true")
@@ -110,7 +143,13 @@ def test_who_tokenises_ahead(tmp_path: Path) -> None:
     def count(*overrides: str, tokenizing: TokenizeFirst = TokenizeFirst.auto) -> int:
         return len(as_chain([planned_job(tmp_path, *overrides)], tokenizing)) - 1
 
-    olmo = ("stage=sft", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins", "gpus=1")
+    olmo = (
+        "stage=sft",
+        "trainer=olmo_core_finetune",
+        "model=olmo2_1b",
+        "recipe.packing=bins",
+        "gpus=1",
+    )
     assert count(*olmo) == 1
     assert count(*SFT, "trainer=trl_sft") == 0  # it keeps no tokenised data
     assert count("stage=demo", "trainer=finetune") == 0  # nothing but CPUs would wait
@@ -119,16 +158,32 @@ def test_who_tokenises_ahead(tmp_path: Path) -> None:
         count(*SFT, "trainer=trl_sft", tokenizing=TokenizeFirst.always)
 
 
-def test_the_job_that_tokenises_has_no_gpu(golden: Callable[[str, Sequence[str]], None], tmp_path: Path) -> None:
-    overrides = ("stage=sft_25pct", "nodes=4", "gpus=8", "cluster.partition=gpu", "cluster.time='24:00:00'", "name=x")
+def test_the_job_that_tokenises_has_no_gpu(
+    golden: Callable[[str, Sequence[str]], None], tmp_path: Path
+) -> None:
+    overrides = (
+        "stage=sft_25pct",
+        "nodes=4",
+        "gpus=8",
+        "cluster.partition=gpu",
+        "cluster.time='24:00:00'",
+        "name=x",
+    )
     stage = composed(
-        *overrides, "cluster.constraint=h100", "cluster.tokenize_partition=cpu", "cluster.tokenize_cpus=48"
+        *overrides,
+        "cluster.constraint=h100",
+        "cluster.tokenize_partition=cpu",
+        "cluster.tokenize_cpus=48",
     )
     plan = build_plan(stage, fixed_machine())
     script = plan_tokenize_job(plan_run_job(plan)).script
-    script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
+    script = replace(
+        script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"}
+    )
     golden("sbatch-tokenize", render_sbatch(script).splitlines())
-    assert "gpu" not in "".join(line for line in render_sbatch(script).splitlines() if line.startswith("#SBATCH"))
+    assert "gpu" not in "".join(
+        line for line in render_sbatch(script).splitlines() if line.startswith("#SBATCH")
+    )
 
 
 def test_no_run_of_a_chain_waits_for_an_evaluation(tmp_path: Path) -> None:
@@ -150,29 +205,49 @@ def test_no_run_of_a_chain_waits_for_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_the_evaluations_of_a_sweep_wait_each_for_their_own_run(tmp_path: Path) -> None:
-    runs = [planned_job(tmp_path, *SFT, f"recipe.seed={n}", f"name=s{n}", "evaluate=true") for n in (1, 2)]
+    runs = [
+        planned_job(tmp_path, *SFT, f"recipe.seed={n}", f"name=s{n}", "evaluate=true")
+        for n in (1, 2)
+    ]
     run_step, evaluations = add_evaluations(as_arrays(runs, TokenizeFirst.never), [])
     assert order([evaluations]) == [(["sft/s1.evaluate", "sft/s2.evaluate"], (0,))]
     assert evaluations.is_array and evaluations.is_taskwise and not run_step.is_taskwise
 
 
 def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]], None]) -> None:
-    overrides = ("stage=dpo", "nodes=4", "gpus=8", "cluster.partition=gpu", "cluster.requeues=3", "name=x")
+    overrides = (
+        "stage=dpo",
+        "nodes=4",
+        "gpus=8",
+        "cluster.partition=gpu",
+        "cluster.requeues=3",
+        "name=x",
+    )
     plan = planned(*overrides, "evaluate=true")
     script = plan_evaluation_job(plan_run_job(plan)).script
-    script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
+    script = replace(
+        script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"}
+    )
     text = render_sbatch(script)
     shellcheck(text)
     assert "-m launch eval \\\n    dpo/x \\\n    tasks=tulu3 \\\n    runs=/cwd/runs &" in text
-    options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    options = [
+        line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")
+    ]
     golden("sbatch-evaluate", options)
 
 
-def test_a_sweep_is_an_array_of_each_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_an_array_of_each_shape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = [planned_job(tmp_path, *SFT, f"recipe.seed={seed}", f"name=s{seed}") for seed in (1, 2)]
     wide = planned_job(tmp_path, "stage=sft", "gpus=4", "nodes=2", "name=wide")
     steps = as_arrays([runs[0], wide, runs[1]], TokenizeFirst.auto)
-    assert order(steps) == [(["sft/s1.tokenize"], ()), (["sft/s1", "sft/s2"], (0,)), (["sft/wide"], (0,))]
+    assert order(steps) == [
+        (["sft/s1.tokenize"], ()),
+        (["sft/s1", "sft/s2"], (0,)),
+        (["sft/wide"], (0,)),
+    ]
     message = capsys.readouterr().err
     assert "2 different shapes" in message and "gpu8: 2, gpu2x4: 1" in message
     as_arrays(runs, TokenizeFirst.auto)
@@ -186,9 +261,16 @@ def test_data_that_differs_is_tokenised_by_jobs_of_their_own(tmp_path: Path) -> 
     assert all(step.jobs[0].is_singleton for step in steps[:2]) and steps[2].is_array
 
 
-def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tmp_path: Path) -> None:
-    runs = [planned_job(tmp_path, *SFT, f"recipe.seed={seed}", f"name=s{seed}") for seed in (1, 2, 3)]
-    runs = [replace(run, folder=JobFolder(tmp_path / ".jobs" / "sft" / f"it's {n}")) for n, run in enumerate(runs)]
+def test_the_script_of_an_array(
+    golden: Callable[[str, Sequence[str]], None], tmp_path: Path
+) -> None:
+    runs = [
+        planned_job(tmp_path, *SFT, f"recipe.seed={seed}", f"name=s{seed}") for seed in (1, 2, 3)
+    ]
+    runs = [
+        replace(run, folder=JobFolder(tmp_path / ".jobs" / "sft" / f"it's {n}"))
+        for n, run in enumerate(runs)
+    ]
     cluster = replace(runs[0].script.cluster, array_limit=2)
     runs[0] = replace(runs[0], script=replace(runs[0].script, cluster=cluster))
     step = SubmissionStep(tuple(runs))
@@ -206,7 +288,10 @@ def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tm
         check=True,
     )
     assert done.stdout == "2 14 12_2\n"
-    golden("sbatch-array", text.replace(str(tmp_path), "/my runs").replace(step.folder.path.name, "ID").splitlines())
+    golden(
+        "sbatch-array",
+        text.replace(str(tmp_path), "/my runs").replace(step.folder.path.name, "ID").splitlines(),
+    )
 
 
 def test_the_report_of_an_array(tmp_path: Path) -> None:
@@ -223,23 +308,41 @@ def test_the_report_of_an_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ((), "200 steps are repeated after the loss of a node or the time limit (a checkpoint every 200)"),
-        (("recipe.checkpoint_steps=null",), "it writes no checkpoints; set recipe.checkpoint_steps"),
-        (("recipe.max_steps=100",), "its 100 steps end before the first checkpoint; set recipe.checkpoint_steps"),
+        (
+            (),
+            (
+                "200 steps are repeated after the loss of a node or the time limit (a checkpoint "
+                "every "
+                "200)"
+            ),
+        ),
+        (
+            ("recipe.checkpoint_steps=null",),
+            "it writes no checkpoints; set recipe.checkpoint_steps",
+        ),
+        (
+            ("recipe.max_steps=100",),
+            "its 100 steps end before the first checkpoint; set recipe.checkpoint_steps",
+        ),
     ],
 )
 def test_the_report_names_the_limits_and_the_worst_loss(
     overrides: tuple[str, ...], expected: str, tmp_path: Path
 ) -> None:
-    steps = as_chain([planned_job(tmp_path, *SFT, "nodes=2", "name=a", *overrides)], TokenizeFirst.never)
-    record = parse_job_record("JobId=7 JobState=PENDING Reason=Priority Partition=gpu TimeLimit=00:30:00 NumNodes=2-2")
+    steps = as_chain(
+        [planned_job(tmp_path, *SFT, "nodes=2", "name=a", *overrides)], TokenizeFirst.never
+    )
+    record = parse_job_record(
+        "JobId=7 JobState=PENDING Reason=Priority Partition=gpu TimeLimit=00:30:00 NumNodes=2-2"
+    )
     lines = list(report_lines(steps, ["7"], {"7": record}))
     assert lines[1] == "  limits:    00:30:00 on 2 nodes of partition gpu, requeued at most 5 times"
     assert lines[2].startswith("  at worst:  ") and lines[2].endswith(expected), lines[2]
     assert report_json(steps, ["7"], {"7": record})[0]["limits"]["reason"] == "Priority"
     closed = replace(record, reason="AccountNotAllowed")
     assert (
-        "it can never start: Slurm's reason is AccountNotAllowed" in list(report_lines(steps, ["7"], {"7": closed}))[1]
+        "it can never start: Slurm's reason is AccountNotAllowed"
+        in list(report_lines(steps, ["7"], {"7": closed}))[1]
     )
 
 
@@ -266,10 +369,16 @@ def test_which_reasons_of_waiting_never_clear(reason: str, is_permanent: bool) -
 
 
 def test_a_task_of_an_array_knows_its_id() -> None:
-    environ = {"SLURM_JOB_ID": "14", "SLURM_NODEID": "0", "LAUNCH_HOSTS": "n1", "LAUNCH_TASK": "14 12_1"}
+    environ = {
+        "SLURM_JOB_ID": "14",
+        "SLURM_NODEID": "0",
+        "LAUNCH_HOSTS": "n1",
+        "LAUNCH_TASK": "14 12_1",
+    }
     allocation = read_allocation(environ)
     assert (allocation.job_id, allocation.number) == ("12_1", 14)
-    inherited = read_allocation({**environ, "SLURM_JOB_ID": "20"})  # submitted from within the array's job
+    # submitted from within the array's job
+    inherited = read_allocation({**environ, "SLURM_JOB_ID": "20"})
     assert (inherited.job_id, inherited.number) == ("20", 20)
 
 
@@ -279,7 +388,11 @@ def test_a_task_of_an_array_is_a_job_of_its_run(tmp_path: Path) -> None:
     folder.record_submission("9")
     folder.record_submission("12_1", tmp_path / "array.sbatch")
     job = QueuedJob("12_0", "RUNNING", "None", None, 0.0, 0, 1, "n1", array)
-    queue = [job, replace(job, job_id="12_1"), replace(job, job_id="13", command=str(folder.script))]
+    queue = [
+        job,
+        replace(job, job_id="12_1"),
+        replace(job, job_id="13", command=str(folder.script)),
+    ]
     queue += [replace(job, job_id="12_1", command="/another/array.sbatch")]
     assert [(found.job_id, found.command) for found in find_jobs(folder, queue)] == [
         ("12_1", array),
@@ -288,8 +401,18 @@ def test_a_task_of_an_array_is_a_job_of_its_run(tmp_path: Path) -> None:
 
 
 def test_a_job_inherits_nothing_of_the_job_around_it() -> None:
-    of_the_shell = {"HF_TOKEN": "x", "PATH": "/bin", "SBATCH_ACCOUNT": "me", "SLURM_CONF": "/etc/slurm.conf"}
-    of_a_job = {"SLURM_RESTART_COUNT": "3", "SLURM_CPUS_PER_TASK": "4", "LAUNCH_PLAN": "0", "LAUNCH_TASK": "14 12_1"}
+    of_the_shell = {
+        "HF_TOKEN": "x",
+        "PATH": "/bin",
+        "SBATCH_ACCOUNT": "me",
+        "SLURM_CONF": "/etc/slurm.conf",
+    }
+    of_a_job = {
+        "SLURM_RESTART_COUNT": "3",
+        "SLURM_CPUS_PER_TASK": "4",
+        "LAUNCH_PLAN": "0",
+        "LAUNCH_TASK": "14 12_1",
+    }
     assert job_environment({**of_the_shell, "LAUNCH_CONFIG_DIR": "/configs", **of_a_job}) == {
         **of_the_shell,
         "LAUNCH_CONFIG_DIR": "/configs",

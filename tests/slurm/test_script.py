@@ -18,7 +18,12 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
 from launch.planning.plan import Plan, build_plan
-from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
+from launch.slurm.cluster import (
+    cluster_problems,
+    folders_in_container,
+    unmounted_folders,
+    unshared_folders,
+)
 from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
 from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
 from tests.conftest import composed, fixed_machine, planned
@@ -32,9 +37,23 @@ DIALECTS = {
     # types of GPUs by gres, modules, a partition and an account to pay
     "sbatch-gres": (
         *SFT,
-        *("cluster.gpus=gres", "cluster.gpu_type=h100", "cluster.partition=gpu", "cluster.account=proj-7"),
-        *('cluster.time="1-12"', "cluster.cpus_per_rank=12", "cluster.memory=0", "cluster.constraint='h100&nvlink'"),
-        *("cluster.modules=[gcc/13.2,cuda/12.8]", "cluster.setup=['ulimit -l unlimited']", "cluster.interface=ib0"),
+        *(
+            "cluster.gpus=gres",
+            "cluster.gpu_type=h100",
+            "cluster.partition=gpu",
+            "cluster.account=proj-7",
+        ),
+        *(
+            'cluster.time="1-12"',
+            "cluster.cpus_per_rank=12",
+            "cluster.memory=0",
+            "cluster.constraint='h100&nvlink'",
+        ),
+        *(
+            "cluster.modules=[gcc/13.2,cuda/12.8]",
+            "cluster.setup=['ulimit -l unlimited']",
+            "cluster.interface=ib0",
+        ),
         "cluster.env={NCCL_IB_HCA: 'mlx5_0,mlx5_1', NCCL_DEBUG: WARN}",
     ),
     # types of GPUs by --gpus-per-node, one node, options of this cluster alone
@@ -51,8 +70,17 @@ DIALECTS = {
     # GPUs a task, whole nodes, a reservation, a container by pyxis
     "sbatch-pyxis": (
         *SFT,
-        *("cluster.gpus=gpus_per_task", "cluster.cpus_per_rank=null", "cluster.exclusive=true", "cluster.qos=high"),
-        *("cluster.reservation=tulu", "cluster.exclude='n[3-5],n9'", "cluster.options=['--segment=2']"),
+        *(
+            "cluster.gpus=gpus_per_task",
+            "cluster.cpus_per_rank=null",
+            "cluster.exclusive=true",
+            "cluster.qos=high",
+        ),
+        *(
+            "cluster.reservation=tulu",
+            "cluster.exclude='n[3-5],n9'",
+            "cluster.options=['--segment=2']",
+        ),
         *(
             "cluster.container=pyxis",
             "cluster.image=/images/train.sqsh",
@@ -61,8 +89,19 @@ DIALECTS = {
     ),
     # CPUs only, in an apptainer image with an interpreter of its own
     "sbatch-apptainer": (
-        *("stage=demo", "trainer=trl_sft", "nodes=4", "processes=2", "recipe.per_device_batch_size=2"),
-        *("cluster.cpus_per_rank=2", "cluster.memory=16G", "cluster.time='02:30:00'", "cluster.python=/opt/bin/python"),
+        *(
+            "stage=demo",
+            "trainer=trl_sft",
+            "nodes=4",
+            "processes=2",
+            "recipe.per_device_batch_size=2",
+        ),
+        *(
+            "cluster.cpus_per_rank=2",
+            "cluster.memory=16G",
+            "cluster.time='02:30:00'",
+            "cluster.python=/opt/bin/python",
+        ),
         *("cluster.container=apptainer", "cluster.image=train.sif", "cluster.mounts=['/scratch']"),
     ),
 }
@@ -70,23 +109,36 @@ DIALECTS = {
 
 def batch_script(plan: Plan, **changes: Any) -> BatchScript:
     """The script of the plan's job as a machine with these folders writes it."""
-    fixed = {"overrides": node_overrides(plan.origins.overrides), "folder": "/jobs", "output": "log", "exports": {}}
-    return replace(plan_run_job(plan).script, **{**fixed, "cwd": "/", "python": "/bin/python", **changes})
+    fixed = {
+        "overrides": node_overrides(plan.origins.overrides),
+        "folder": "/jobs",
+        "output": "log",
+        "exports": {},
+    }
+    return replace(
+        plan_run_job(plan).script, **{**fixed, "cwd": "/", "python": "/bin/python", **changes}
+    )
 
 
 def script(*overrides: str) -> str:
     stage = composed(*overrides)
     plan = build_plan(stage, fixed_machine())
     python = plan.config.cluster.python or "/venv/bin/python"
-    job = batch_script(plan, output="job-%j.log", exports={"LAUNCH_PLAN": "ID"}, cwd="/my work", python=python)
+    job = batch_script(
+        plan, output="job-%j.log", exports={"LAUNCH_PLAN": "ID"}, cwd="/my work", python=python
+    )
     return render_sbatch(job).replace(plan.identity, "ID")
 
 
 def shellcheck(text: str) -> None:
-    shellcheck = shutil.which("shellcheck") or shutil.which("shellcheck", path=Path(sys.executable).parent)
+    shellcheck = shutil.which("shellcheck") or shutil.which(
+        "shellcheck", path=Path(sys.executable).parent
+    )
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
-    done = subprocess.run([shellcheck, "-"], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [shellcheck, "-"], input=text, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -103,22 +155,33 @@ def test_whatever_a_word_holds_bash_gives_it_back(odd: str) -> None:
     plan = build_plan(stage, fixed_machine())
     job = batch_script(plan, exports={"LAUNCH_X": odd})
     text = (
-        render_sbatch(job).replace("srun ", "printf '%s\\n' \"$LAUNCH_X\" ").replace("scontrol show hostnames", "echo")
+        render_sbatch(job)
+        .replace("srun ", "printf '%s\\n' \"$LAUNCH_X\" ")
+        .replace("scontrol show hostnames", "echo")
     )
-    done = subprocess.run(["bash", "-c", text], env={"SLURM_JOB_NODELIST": "n1"}, capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", text], env={"SLURM_JOB_NODELIST": "n1"}, capture_output=True, check=True
+    )
     assert done.stdout.decode().splitlines()[0] == odd
     shellcheck(render_sbatch(job))
 
 
 @pytest.mark.parametrize(
     ("environ", "options"),
-    [({"SLURM_CPUS_PER_TASK": "6"}, ["--cpus-per-task=6"]), ({}, [])],  # {}: somebody took the #SBATCH line out
+    # {}: somebody took the #SBATCH line out
+    [({"SLURM_CPUS_PER_TASK": "6"}, ["--cpus-per-task=6"]), ({}, [])],
 )
 def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], options: list[str]) -> None:
-    text = script("stage=demo", "trainer=trl_sft").replace("srun ", "printf '%s\\n' ").replace("cd '/my work'", "")
+    text = (
+        script("stage=demo", "trainer=trl_sft")
+        .replace("srun ", "printf '%s\\n' ")
+        .replace("cd '/my work'", "")
+    )
     text = text.replace("scontrol show hostnames", "echo")
     environ = {"SLURM_JOB_NODELIST": "n1", **environ}
-    done = subprocess.run(["bash", "-c", text], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", text], env=environ, capture_output=True, text=True, check=True
+    )
     arguments = done.stdout.splitlines()
     assert [word for word in arguments if word.startswith("--cpus") or not word] == options
 
@@ -146,7 +209,10 @@ def test_many_nodes_are_rendered_at_once() -> None:
         ("cluster.container=pyxis", "bad_cluster_value"),
         ("cluster.image=x.sif", "bad_cluster_value"),
         ("cluster.env={HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyzabcdefgh}", "secret_in_job"),
-        ("cluster.options=['--export=ALL,HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzabcdefgh']", "secret_in_job"),
+        (
+            "cluster.options=['--export=ALL,HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzabcdefgh']",
+            "secret_in_job",
+        ),
         ("cluster.options=['--export=ALL,WANDB_API_KEY=0123456789']", "secret_in_job"),
         ("cluster.setup=['export HF_TOKEN=abcdefgh']", "secret_in_job"),
         ("cluster.env={1X: a}", "bad_cluster_value"),
@@ -166,19 +232,27 @@ def test_no_script_holds_a_secret_whatever_brings_it() -> None:
     assert problem.id == "secret_in_job" and "override cluster.image" in str(problem.where)
     stage = composed("stage=demo")
     job = batch_script(build_plan(stage, fixed_machine()))
-    for odd in ({"python": f"/{token}/python"}, {"exports": {"X": token}}, {"overrides": [f"flags.x={token}"]}):
+    for odd in (
+        {"python": f"/{token}/python"},
+        {"exports": {"X": token}},
+        {"overrides": [f"flags.x={token}"]},
+    ):
         with pytest.raises(UserError, match="secret_in_job"):
             render_sbatch(replace(job, **odd))
     with pytest.raises(UserError, match="secret_in_job"):
         render_array_sbatch(replace(job, title=token), [Path("job.sbatch")])
     # the path of a token's file is not a token
     mounted = render_sbatch(
-        replace(job, cluster=replace(job.cluster, container=Container.pyxis, image="x", mounts=[TOKENS]))
+        replace(
+            job, cluster=replace(job.cluster, container=Container.pyxis, image="x", mounts=[TOKENS])
+        )
     )
     assert f"--container-mounts={TOKENS}" in mounted
 
 
-@pytest.mark.parametrize("time", ["00:30:00", "30:00", "1-12", "1-12:30", "2-00:00:00", "UNLIMITED"])
+@pytest.mark.parametrize(
+    "time", ["00:30:00", "30:00", "1-12", "1-12:30", "2-00:00:00", "UNLIMITED"]
+)
 def test_time_limits(time: str) -> None:
     stage = composed("stage=demo", f"cluster.time='{time}'")
     assert cluster_problems(stage.config.cluster, stage.origins) == []
@@ -214,9 +288,15 @@ def test_folders_that_the_nodes_do_not_share(tmp_path: Path) -> None:
     assert (problem.id, problem.where) == ("not_shared", "runs")
 
 
-def test_folders_that_a_container_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_a_container_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = {"runs": tmp_path / "runs", "cache": Path("/fast/cache"), "the current folder": tmp_path}
+    folders = {
+        "runs": tmp_path / "runs",
+        "cache": Path("/fast/cache"),
+        "the current folder": tmp_path,
+    }
     home = {"HOME": "/home/me"}
 
     def lacking(container: str, *mounts: str) -> list[str]:
@@ -239,13 +319,25 @@ def test_folders_that_a_container_does_not_have(tmp_path: Path, monkeypatch: pyt
         ("pyxis", "nvidia/cuda:12.8.0-base", None),
         ("pyxis", "/images/train.sqsh", None),
         ("pyxis", "nvcr.io/nvidia/pytorch:25.06-py3", "set nvcr.io#nvidia/pytorch:25.06-py3"),
-        ("pyxis", "docker://nvcr.io/nvidia/pytorch:25.06-py3", "set nvcr.io#nvidia/pytorch:25.06-py3"),
+        (
+            "pyxis",
+            "docker://nvcr.io/nvidia/pytorch:25.06-py3",
+            "set nvcr.io#nvidia/pytorch:25.06-py3",
+        ),
         ("pyxis", "docker://nvidia/cuda:12.8.0-base", "set nvidia/cuda:12.8.0-base"),
         ("pyxis", "registry.local:5000/team/train:1", "set registry.local:5000#team/train:1"),
         ("apptainer", "docker://nvcr.io/nvidia/pytorch:25.06-py3", None),
         ("apptainer", "images/train.sif", None),
-        ("apptainer", "nvcr.io/nvidia/pytorch:25.06-py3", "set docker://nvcr.io/nvidia/pytorch:25.06-py3"),
-        ("apptainer", "nvcr.io#nvidia/pytorch:25.06-py3", "set docker://nvcr.io/nvidia/pytorch:25.06-py3"),
+        (
+            "apptainer",
+            "nvcr.io/nvidia/pytorch:25.06-py3",
+            "set docker://nvcr.io/nvidia/pytorch:25.06-py3",
+        ),
+        (
+            "apptainer",
+            "nvcr.io#nvidia/pytorch:25.06-py3",
+            "set docker://nvcr.io/nvidia/pytorch:25.06-py3",
+        ),
         ("apptainer", "ubuntu:24.04", "set docker://ubuntu:24.04"),
     ],
 )
@@ -257,7 +349,9 @@ def test_the_name_of_an_image_is_of_its_tool(container: str, image: str, cure: s
 
 @pytest.mark.parametrize("mount", ["data:/data", "/data:data", "/a:/b:ro:rw"])
 def test_a_mount_that_is_none(mount: str) -> None:
-    stage = composed("stage=demo", "cluster.container=pyxis", "cluster.image=x", f"cluster.mounts=['{mount}']")
+    stage = composed(
+        "stage=demo", "cluster.container=pyxis", "cluster.image=x", f"cluster.mounts=['{mount}']"
+    )
     [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.id == "bad_cluster_value" and problem.where and mount in problem.message
 
@@ -268,7 +362,10 @@ def test_what_a_container_must_see_besides_the_run(tmp_path: Path) -> None:
     assert own["the interpreter"] == Path(sys.prefix) and own["this project"] == resources.ROOT
     assert (own["LAUNCH_CONFIG_DIR"], own["OPEN_INSTRUCT_DIR"]) == (tmp_path, Path("/upstream"))
     of_image = planned("stage=sft", "cluster.python=/opt/bin/python")
-    assert set(folders_in_container(of_image, environ)) == {"LAUNCH_CONFIG_DIR", "OPEN_INSTRUCT_DIR"}
+    assert set(folders_in_container(of_image, environ)) == {
+        "LAUNCH_CONFIG_DIR",
+        "OPEN_INSTRUCT_DIR",
+    }
 
 
 def test_the_example_of_an_ngc_image() -> None:
@@ -283,7 +380,9 @@ def test_the_example_of_an_ngc_image() -> None:
 @pytest.mark.parametrize(("allow", "ids"), [("", {"not_mounted"}), ("not_mounted", set())])
 def test_a_cluster_may_mount_folders_by_itself(allow: str, ids: set[str]) -> None:
     stage = composed(*SFT, "cluster.container=pyxis", "cluster.image=x", f"allow=[{allow}]")
-    assert {problem.id for problem in job_problems(plan_run_job(build_plan(stage, fixed_machine())))} == ids
+    assert {
+        problem.id for problem in job_problems(plan_run_job(build_plan(stage, fixed_machine())))
+    } == ids
 
 
 def without_slurm(tmp_path: Path) -> dict[str, str]:
@@ -294,12 +393,20 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
     argv = ("submit", "stage=demo", "trainer=trl_sft", "nodes=2", "name=x")
     refused = launch(*argv, cwd=tmp_path, environ=without_slurm(tmp_path))
     assert refused.returncode == 2
-    assert "squeue is not installed on this machine" in refused.stderr and "[no_slurm]" in refused.stderr
+    assert (
+        "squeue is not installed on this machine" in refused.stderr
+        and "[no_slurm]" in refused.stderr
+    )
 
     written = launch(*argv, "dry_run=true", cwd=tmp_path, environ=without_slurm(tmp_path))
     folder = tmp_path / "runs" / ".jobs" / "demo" / "x"
     assert written.returncode == 0 and str(folder / "job.sbatch") in written.stdout, written.stderr
-    assert {path.name for path in folder.iterdir()} == {"job.sbatch", "plan.json", "config.yaml", "command.sh"}
+    assert {path.name for path in folder.iterdir()} == {
+        "job.sbatch",
+        "plan.json",
+        "config.yaml",
+        "command.sh",
+    }
     shellcheck((folder / "job.sbatch").read_text())
 
 
@@ -310,14 +417,20 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
         (["submit=all", "dry_run=true", "cluster.time='4h'"], "bad_time_limit"),
     ],
 )
-def test_a_rollout_that_cannot_be_submitted_does_not_begin(overrides: list[str], id: str, tmp_path: Path) -> None:
+def test_a_rollout_that_cannot_be_submitted_does_not_begin(
+    overrides: list[str], id: str, tmp_path: Path
+) -> None:
     stage = ("stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2x1")
     refused = launch("rollout", *stage, *overrides, cwd=tmp_path, environ=without_slurm(tmp_path))
     assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
     assert not list(tmp_path.rglob("rollout.json"))
 
 
-LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_dpo:recipe.lora.start=continue")
+LORA_CHAIN = (
+    "pipeline=demo_lora,demo_dpo",
+    "demo_dpo:trainer=trl_dpo",
+    "demo_dpo:recipe.lora.start=continue",
+)
 
 
 @pytest.mark.parametrize(
@@ -332,12 +445,23 @@ LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_d
         (["pipeline=demo,demo_dpo", "rm:gpus=8"], "not_in_pipeline"),
         (["stage=demo", "demo_dpo:gpus=8"], "not_in_pipeline"),
         (
-            ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
+            [
+                "pipeline=sft,dpo",
+                "sft:trainer=olmo_core_finetune",
+                "sft:model=olmo2_1b",
+                "sft:recipe.packing=bins",
+            ],
             "pipeline_model",
         ),
         ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=4"], "lora_rank"),
-        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_dpo:recipe.lora.alpha=4"], "adapter_settings"),
-        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.rank=null"], "nothing_to_continue"),
+        (
+            [*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_dpo:recipe.lora.alpha=4"],
+            "adapter_settings",
+        ),
+        (
+            [*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.rank=null"],
+            "nothing_to_continue",
+        ),
         (
             [
                 *("pipeline=demo,demo_dpo", "demo:recipe.chat_template=tulu"),
@@ -345,15 +469,33 @@ LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_d
             ],
             "other_chat_template",
         ),
-        (["stage=demo", "trainer=trl_sft", "cluster.container=pyxis", "cluster.image=x.sqsh"], "not_mounted"),
-        (["stage=demo", "trainer=trl_sft", "cluster.options=['--export=ALL,HF_TOKEN=abcdef']"], "secret_in_job"),
+        (
+            ["stage=demo", "trainer=trl_sft", "cluster.container=pyxis", "cluster.image=x.sqsh"],
+            "not_mounted",
+        ),
+        (
+            ["stage=demo", "trainer=trl_sft", "cluster.options=['--export=ALL,HF_TOKEN=abcdef']"],
+            "secret_in_job",
+        ),
         (["stage=demo", "trainer=trl_sft", "runs='a\"b'"], "unquotable"),
         (["stage=demo", "trainer=trl_sft", "runs='a\nrm -r x'"], "unquotable"),
-        (["stage=demo", "trainer=trl_sft", "stage.description='a\n#SBATCH --nodes=9'"], "unquotable"),
-        (["stage=demo", "trainer=trl_sft", "flags.hub_token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh"], "secret_on_line"),
+        (
+            ["stage=demo", "trainer=trl_sft", "stage.description='a\n#SBATCH --nodes=9'"],
+            "unquotable",
+        ),
+        (
+            [
+                "stage=demo",
+                "trainer=trl_sft",
+                "flags.hub_token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh",
+            ],
+            "secret_on_line",
+        ),
     ],
 )
 def test_what_submit_refuses(overrides: list[str], id: str, tmp_path: Path) -> None:
-    refused = launch("submit", "dry_run=true", *overrides, cwd=tmp_path, environ=without_slurm(tmp_path))
+    refused = launch(
+        "submit", "dry_run=true", *overrides, cwd=tmp_path, environ=without_slurm(tmp_path)
+    )
     assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
     assert not (tmp_path / "runs" / ".jobs").exists()

@@ -23,10 +23,14 @@ def test_a_node_with_a_folder_of_its_own_refuses(slurm: Cluster, home: Path) -> 
     subprocess.run([*in_n2, "mount", "-t", "tmpfs", "none", str(runs)], check=True)
     try:
         began = time.monotonic()
-        [job] = slurm.submit(*stand_in_overrides(home, "not-shared", "sleep 600", *ON_TWO), cwd=home)
+        [job] = slurm.submit(
+            *stand_in_overrides(home, "not-shared", "sleep 600", *ON_TWO), cwd=home
+        )
         assert slurm.wait(job, 90) == "FAILED"
         print(f"refused after {time.monotonic() - began:.1f} s")
     finally:
         subprocess.run([*in_n2, "umount", str(runs)], check=True)
-    assert "on n2 is not the same folder as on n1" in log(home, "not-shared"), log(home, "not-shared")
+    assert "on n2 is not the same folder as on n1" in log(home, "not-shared"), log(
+        home, "not-shared"
+    )
     assert "[not_shared]" in log(home, "not-shared") and "requeued" not in log(home, "not-shared")

@@ -23,7 +23,11 @@ STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
 def stand_in_overrides(home: Path, name: str) -> list[str]:
     folder = home / name
     folder.mkdir()
-    return [*STAGE, f"name={name}", f"python='{stand_in(folder, 'echo hello from the trainer; sleep 600')}'"]
+    return [
+        *STAGE,
+        f"name={name}",
+        f"python='{stand_in(folder, 'echo hello from the trainer; sleep 600')}'",
+    ]
 
 
 def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
@@ -37,14 +41,21 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     [job] = slurm.submit(*stand_in_overrides(home, "waits"), "nodes=2", options, cwd=home)
     [never] = slurm.submit(*stand_in_overrides(home, "never"), options, cwd=home)
     runs = states(slurm, home)
-    assert (runs["demo/waits"]["state"], runs["demo/waits"]["job"]["reason"]) == ("pending", "BeginTime")
+    assert (runs["demo/waits"]["state"], runs["demo/waits"]["job"]["reason"]) == (
+        "pending",
+        "BeginTime",
+    )
     assert runs["demo/waits"]["job"]["nodes"] == 2 and runs["demo/never"]["job_id"] == never
 
     stopped = slurm.launch("stop", "never", cwd=home)
-    assert stopped.stdout == f"cancelled job {never}, pending (BeginTime)\ndemo/never is stopped\n", stopped.stderr
+    assert (
+        stopped.stdout == f"cancelled job {never}, pending (BeginTime)\ndemo/never is stopped\n"
+    ), stopped.stderr
     assert states(slurm, home)["demo/never"]["state"] == "ended"
     logs = slurm.launch("logs", "never", cwd=home)
-    assert logs.stdout == f"demo/never has not started: job {never} is cancelled, without a log\n", logs.stderr
+    assert (
+        logs.stdout == f"demo/never has not started: job {never} is cancelled, without a log\n"
+    ), logs.stderr
 
     follower = subprocess.Popen(
         [sys.executable, "-m", "launch", "logs", "waits", "--follow"],
@@ -55,7 +66,10 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     )
     try:
         assert follower.stdout is not None
-        assert follower.stdout.readline() == f"demo/waits has not started: job {job}, pending (BeginTime)\n"
+        assert (
+            follower.stdout.readline()
+            == f"demo/waits has not started: job {job}, pending (BeginTime)\n"
+        )
         slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         until(lambda: states(slurm, home)["demo/waits"]["state"] == "running", 90)
         running = states(slurm, home)["demo/waits"]
@@ -68,7 +82,9 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
         until(lambda: states(slurm, home)["demo/waits"]["state"] == "requeued", 60)
         assert states(slurm, home)["demo/waits"]["job"]["restarts"] == 1
         stopped = slurm.launch("stop", "waits", cwd=home)
-        assert stopped.stdout.startswith(f"cancelled job {job}, requeued"), stopped.stdout + stopped.stderr
+        assert stopped.stdout.startswith(f"cancelled job {job}, requeued"), (
+            stopped.stdout + stopped.stderr
+        )
         rest, _ = follower.communicate(timeout=60)
         assert follower.returncode == 0 and "CANCELLED" not in rest
     finally:
@@ -85,8 +101,12 @@ def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
     assert "demo/rendered" not in states(slurm, home)
 
 
-def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_runs(slurm: Cluster, home: Path) -> None:
-    """Of another run, of another folder of runs, and of no run at all, under each of the records that name a job."""
+def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_runs(
+    slurm: Cluster, home: Path
+) -> None:
+    """Of another run, of another folder of runs, and of no run at all, under each of the records
+    that name a job.
+    """
     later = "cluster.options=['--begin=now+1hour']"
     [own] = slurm.submit(*stand_in_overrides(home, "victim"), later, cwd=home)
     script = home / "mine.sbatch"
@@ -102,7 +122,12 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         if kind == "array":
             folder.record_submission(number, commands[number])
         elif kind == "identity":
-            seen = {"cluster": "lab", "command": str(commands[number]), "submitted": "1", "restarts": -1}
+            seen = {
+                "cluster": "lab",
+                "command": str(commands[number]),
+                "submitted": "1",
+                "restarts": -1,
+            }
             folder.attempt(number, 0, "").mkdir()
             write_json(folder.attempt(number, 0, "") / "job.json", {"job_id": number, **seen})
         else:
@@ -113,12 +138,16 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         for kind in ("array", "identity", "link"):
             forge(f"{kind}-{number}", number, kind)
             refused = slurm.launch("stop", f"{kind}-{number}", cwd=home)
-            assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, refused.stdout + refused.stderr
+            assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, (
+                refused.stdout + refused.stderr
+            )
     copied = home / "copied" / "runs"
     shutil.copytree(jobs / "victim", copied / ".jobs" / "demo" / "victim")
     JobFolder(copied / ".jobs" / "demo" / "victim").record_submission(own, commands[own])
     refused = slurm.launch("stop", "victim", cwd=home / "copied")
-    assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, refused.stdout + refused.stderr
+    assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, (
+        refused.stdout + refused.stderr
+    )
     assert slurm.state(own) == slurm.state(other) == "PENDING"
     stopped = slurm.launch("stop", "victim", cwd=home)
     assert stopped.stdout.startswith(f"cancelled job {own}"), stopped.stdout + stopped.stderr

@@ -61,5 +61,6 @@ def test_a_slurm_that_is_away_is_reported_at_the_first_try(
     with pytest.raises(UserError, match="slurm_unresponsive"):
         query_slurm(["squeue"])
     assert (
-        "Slurm does not respond to squeue (Unable to contact slurm controller); trying again" in capsys.readouterr().err
+        "Slurm does not respond to squeue (Unable to contact slurm controller); trying again"
+        in capsys.readouterr().err
     )

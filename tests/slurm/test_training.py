@@ -1,4 +1,6 @@
-"""SFT over two nodes of a real Slurm, then DPO on one, really trained, and each model really evaluated by a job."""
+"""SFT over two nodes of a real Slurm, then DPO on one, really trained, and each model really
+evaluated by a job.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tests.slurm.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 TOKEN = "hf_" + "PlantedTokenThatMustNeverBeWritten"
-# an interpreter whose accelerate starts one rank on one machine on the first node, whatever is asked for
+# an interpreter whose accelerate starts one rank on one machine on the first node, whatever is
+# asked for
 ALONE = """#!/bin/bash
 case " $* " in *" --machine_rank 1 "*) exec {python} "$@" ;; esac
 words=()
@@ -37,18 +40,29 @@ def evidence(run: Path) -> dict[str, str]:
 
 
 def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path) -> None:
-    overrides = ["pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "name=two"]
+    overrides = [
+        "pipeline=demo,demo_dpo",
+        "demo:trainer=trl_sft",
+        "demo_dpo:trainer=trl_dpo",
+        "name=two",
+    ]
     overrides += ["demo:nodes=2", "recipe.max_steps=2"]
-    first, second, *evaluations = slurm.submit(*overrides, "evaluate=true", cwd=home, HF_TOKEN=TOKEN)
+    first, second, *evaluations = slurm.submit(
+        *overrides, "evaluate=true", cwd=home, HF_TOKEN=TOKEN
+    )
     logs = home / "runs" / ".jobs"
     slurm.run("scontrol", "hold", second)
-    assert slurm.wait(first, 240) == "COMPLETED", (logs / "demo" / "two" / f"job-{first}.log").read_text()
+    assert slurm.wait(first, 240) == "COMPLETED", (
+        logs / "demo" / "two" / f"job-{first}.log"
+    ).read_text()
     # the model is there now, and the same line is the same runs
     again = slurm.launch("submit", *overrides, "cluster.cpus_per_rank=1", cwd=home)
     assert again.returncode == 2 and "[already_submitted]" in again.stderr, again.stderr
     assert f"job {second}, pending" in again.stderr, again.stderr
     slurm.run("scontrol", "release", second)
-    assert slurm.wait(second, 240) == "COMPLETED", (logs / "demo_dpo" / "two" / f"job-{second}.log").read_text()
+    assert slurm.wait(second, 240) == "COMPLETED", (
+        logs / "demo_dpo" / "two" / f"job-{second}.log"
+    ).read_text()
 
     sft, dpo = (home / "runs" / stage / "two" for stage in ("demo", "demo_dpo"))
     for run in (sft, dpo):
@@ -61,7 +75,9 @@ def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path
     assert plan["flags"]["model_name_or_path"]["value"] == str(sft / "model")
     submitted = json.loads((logs / "demo_dpo" / "two" / "plan.json").read_text())
     assert plan["identity"] == submitted["identity"]
-    assert f"LAUNCH_PLAN={plan['identity']}" in (logs / "demo_dpo" / "two" / "job.sbatch").read_text()
+    assert (
+        f"LAUNCH_PLAN={plan['identity']}" in (logs / "demo_dpo" / "two" / "job.sbatch").read_text()
+    )
 
     for run, job in zip((sft, dpo), evaluations, strict=True):
         log = logs / run.parent.name / "two.evaluate" / f"job-{job}.log"
@@ -69,7 +85,11 @@ def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path
         assert "results computed in" in log.read_text()
         tasks = json.loads((run / "evaluation.json").read_text())["tasks"]
         asked = {task["task"]: task["questions"] for task in tasks}
-        assert asked == {"demo_all": 200, "demo_pairs": 200, **{f"demo_{kind}": 25 for kind in KINDS}}
+        assert asked == {
+            "demo_all": 200,
+            "demo_pairs": 200,
+            **{f"demo_{kind}": 25 for kind in KINDS},
+        }
         assert not any(task["broken"] for task in tasks)
         assert "demo_pairs" in (run / "report.html").read_text()
     assert [model["model"] for model in tasks[0]["models"]] == ["base", "demo/two", "demo_dpo/two"]
@@ -88,7 +108,14 @@ def test_ranks_that_train_alone_fail(slurm: Cluster, home: Path) -> None:
     lone = home / "lone-python"
     lone.write_text(ALONE.format(python=sys.executable))
     lone.chmod(0o755)
-    overrides = ["stage=demo", "trainer=trl_sft", "nodes=2", "recipe.max_steps=2", "name=lone", f"python='{lone}'"]
+    overrides = [
+        "stage=demo",
+        "trainer=trl_sft",
+        "nodes=2",
+        "recipe.max_steps=2",
+        "name=lone",
+        f"python='{lone}'",
+    ]
     [job] = slurm.submit(*overrides, cwd=home)
     assert slurm.wait(job, 240) == "FAILED"
     failed = json.loads((home / "runs" / "demo" / "lone" / "FAILED").read_text())

@@ -1,4 +1,6 @@
-"""The tutorial's Slurm page, carried out on a real Slurm; what needs GPUs is planned in tests/docs/test_tutorial.py."""
+"""The tutorial's Slurm page, carried out on a real Slurm; what needs GPUs is planned in
+tests/docs/test_tutorial.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def test_the_page_is_carried_out(slurm: Cluster, home: Path, tmp_path: Path) -> 
             slurm.launch("cluster", "mine", cwd=home, **own)  # "Without `--print` it is written"
         more = ["name=tutorial", "cluster.cpus_per_rank=1"] if argv[0] == "submit" else []
         short = [_SHORT.get(word, word) for word in argv]
-        if argv[0] == "logs":  # `launch logs demo`: other tests have runs of the demo in this folder
+        # `launch logs demo`: other tests have runs of the demo in this folder
+        if argv[0] == "logs":
             short[1] = "demo/tutorial"
             until((home / "runs" / "demo" / "tutorial" / "DONE").is_file, 240)
         process = slurm.launch(*short, *more, cwd=home, **own)

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 def run_command(slurm: Cluster, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, cwd=cwd, env=slurm.environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        argv, cwd=cwd, env=slurm.environ, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.fixture
@@ -31,15 +33,18 @@ def clone(home: Path) -> Path:
         shutil.copytree(resources.ROOT / "scripts", folder / "scripts")
         (folder / ".venv" / "bin").mkdir(parents=True)
         python = folder / ".venv" / "bin" / "python"
-        installed = f"export PYTHONPATH={shlex.quote(str(resources.ROOT))}"  # as in a clone that was set up
+        installed = (
+            f"export PYTHONPATH={shlex.quote(str(resources.ROOT))}"  # as in a clone that was set up
+        )
         python.write_text(f'#!/bin/sh\n{installed}\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
     return folder
 
 
 def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
-    """Until the trainer has started on both nodes, even in a job that inherits no environment; `status` and `stop`
-    know a job that was not made by `submit`."""
+    """Until the trainer has started on both nodes, even in a job that inherits no environment;
+    `status` and `stop` know a job that was not made by `submit`.
+    """
     argv = ("sbatch", "--parsable", "--export=NONE", "scripts/demo_2nodes.sbatch")
     job = run_command(slurm, *argv, cwd=clone).stdout.strip()
     run = clone / "runs" / "demo" / "2nodes"
@@ -53,7 +58,10 @@ def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
     [attempt] = JobFolder.of(clone / "runs", "demo", "2nodes").attempts(job, 0)
     assert re.fullmatch(rf"{job}\.0-\d+", attempt.name) and (attempt / "start.json").is_file()
     proof = json.loads((attempt / "job.json").read_text())
-    assert proof["cluster"] == "lab" and 0 <= int(attempt.name.partition("-")[2]) - int(proof["submitted"]) < 60
+    assert (
+        proof["cluster"] == "lab"
+        and 0 <= int(attempt.name.partition("-")[2]) - int(proof["submitted"]) < 60
+    )
     assert "made the demo's data" in (clone / f"demo-2nodes-{job}.log").read_text()
 
 
@@ -76,8 +84,12 @@ def test_sft_then_dpo(slurm: Cluster, clone: Path) -> None:
     assert slurm.wait(ids[2], 60) == "CANCELLED"
 
     # sbatch takes the first one and refuses the second
-    (clone / "scripts" / "dpo_after_sft.sbatch").write_text("#!/bin/bash\n#SBATCH --partition=nosuch\ntrue\n")
+    (clone / "scripts" / "dpo_after_sft.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --partition=nosuch\ntrue\n"
+    )
     refused = run_command(slurm, both, "--begin=now+1hour", cwd=clone)
-    assert refused.returncode == 1 and "sbatch refused the DPO job" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "sbatch refused the DPO job" in refused.stderr, (
+        refused.stderr
+    )
     [first] = re.findall(r"SFT: job (\d+)", refused.stdout)
     assert slurm.state(first) == "CANCELLED"

@@ -15,8 +15,12 @@ from launch.trials.view import read_trial
 
 def check(document: dict[str, Any]) -> None:
     """Validate a record against docs/reference/trial.schema.json."""
-    jsonschema = pytest.importorskip("jsonschema", reason="the `open-instruct` dependencies bring it")
-    schema = json.loads((resources.ROOT / "docs" / "reference" / "trial.schema.json").read_text(encoding="utf-8"))
+    jsonschema = pytest.importorskip(
+        "jsonschema", reason="the `open-instruct` dependencies bring it"
+    )
+    schema = json.loads(
+        (resources.ROOT / "docs" / "reference" / "trial.schema.json").read_text(encoding="utf-8")
+    )
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document)
 

@@ -46,11 +46,17 @@ def fine(plan: Plan, count: int) -> None:
 
 
 def dead(plan: Plan, count: int) -> None:
-    plans.leave_run(plan, replace(DONE, exit_code=1, steps=1, cause="rank 1: no luck"), plans.steps([3.0]))
+    plans.leave_run(
+        plan, replace(DONE, exit_code=1, steps=1, cause="rank 1: no luck"), plans.steps([3.0])
+    )
 
 
 def interrupted(plan: Plan, count: int) -> None:
-    plans.leave_run(plan, replace(DONE, exit_code=130, steps=1, cause="interrupted by SIGINT"), plans.steps([3.0]))
+    plans.leave_run(
+        plan,
+        replace(DONE, exit_code=130, steps=1, cause="interrupted by SIGINT"),
+        plans.steps([3.0]),
+    )
 
 
 def refused(plan: Plan, count: int) -> None:
@@ -66,7 +72,9 @@ def plan_rollout(home: Path, count: int) -> TrialRecord:
 
 
 def plan_tune(home: Path, count: int) -> TrialRecord:
-    return replace(record_in(home, limits=TuneConfig(steps=count, probes=4, minutes=1e6)), steps=count)
+    return replace(
+        record_in(home, limits=TuneConfig(steps=count, probes=4, minutes=1e6)), steps=count
+    )
 
 
 def run_tune(runner: Any, restart: bool) -> int:
@@ -87,9 +95,16 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def call(
-    kind: str, home: Path, ends: Mapping[int, Ending] | None = None, *, restart: bool = False, count: int = 5
+    kind: str,
+    home: Path,
+    ends: Mapping[int, Ending] | None = None,
+    *,
+    restart: bool = False,
+    count: int = 5,
 ) -> tuple[TrialRecord, int, list[str]]:
-    """Call a trial whose runs are made up, `ends` by their place; its record, exit code and what was really run."""
+    """Call a trial whose runs are made up, `ends` by their place; its record, exit code and what
+    was really run.
+    """
     plan, run_all = KINDS[kind]
     record, ran = plan(home, count), []
 
@@ -106,7 +121,11 @@ def call(
 @every_kind
 def test_what_was_measured_is_kept_and_restart_measures_it_again(kind: str, tmp_path: Path) -> None:
     record, code, ran = call(kind, tmp_path)
-    assert (code, record.state) == (0, State.done) and ran == [run.label for run in record.runs] and len(ran) > 1
+    assert (
+        (code, record.state) == (0, State.done)
+        and ran == [run.label for run in record.runs]
+        and len(ran) > 1
+    )
     again, code, nothing = call(kind, tmp_path)
     assert (code, nothing) == (0, []) and [run.label for run in again.runs if run.reused] == ran
     assert call(kind, tmp_path, restart=True)[2] == ran
@@ -116,20 +135,34 @@ def test_what_was_measured_is_kept_and_restart_measures_it_again(kind: str, tmp_
 def test_more_steps_are_run_and_fewer_are_in_what_there_is(kind: str, tmp_path: Path) -> None:
     ran = call(kind, tmp_path)[2]
     fewer, code, nothing = call(kind, tmp_path, count=4)
-    assert (code, nothing) == (0, []) and fewer.runs[0].measured is not None and fewer.runs[0].measured.last_step == 4
+    assert (
+        (code, nothing) == (0, [])
+        and fewer.runs[0].measured is not None
+        and fewer.runs[0].measured.last_step == 4
+    )
     assert call(kind, tmp_path, count=7)[2] == ran
 
 
 @every_kind
-def test_a_run_that_dies_is_reported_with_its_cause_and_run_again_by_the_next_call(kind: str, tmp_path: Path) -> None:
+def test_a_run_that_dies_is_reported_with_its_cause_and_run_again_by_the_next_call(
+    kind: str, tmp_path: Path
+) -> None:
     record, code, ran = call(kind, tmp_path, {1: dead})
     assert [run.state for run in record.runs[:2]] == [State.done, State.failed]
     assert "rank 1: no luck" in str(read(record))
     if kind != "tune":  # a search goes on with other settings
-        assert code == 3 and len(ran) == 2 and {run.state for run in record.runs[2:]} == {State.planned}
+        assert (
+            code == 3
+            and len(ran) == 2
+            and {run.state for run in record.runs[2:]} == {State.planned}
+        )
     again, code, rest = call(kind, tmp_path)
     assert code == 0 and again.state == State.done and ran[1] in rest and ran[0] not in rest
-    tries = [path for path in record.folder.iterdir() if path.name.startswith(record.runs[1].plan.folder.name)]
+    tries = [
+        path
+        for path in record.folder.iterdir()
+        if path.name.startswith(record.runs[1].plan.folder.name)
+    ]
     assert len(tries) == 2  # the failed try is beside the good one
 
 
@@ -146,7 +179,9 @@ def test_an_interrupt_ends_it_and_the_next_call_goes_on(kind: str, tmp_path: Pat
 def test_a_later_run_that_cannot_start_loses_nothing(kind: str, tmp_path: Path) -> None:
     record, code, ran = call(kind, tmp_path, {1: refused})
     assert [run.state for run in record.runs[:2]] == [State.done, State.failed]
-    assert "held by somebody" in str(record.runs[1].message) and "[gpus_busy]" in str(record.runs[1].message)
+    assert "held by somebody" in str(record.runs[1].message) and "[gpus_busy]" in str(
+        record.runs[1].message
+    )
     assert code == (0 if kind == "tune" else 3) and ran[0] not in call(kind, tmp_path)[2]
 
 
@@ -163,7 +198,11 @@ def test_a_run_of_other_packages_is_run_again(kind: str, tmp_path: Path) -> None
     assert call(kind, tmp_path)[2] == [ran[1]]
 
 
-REQUESTS = {"bench": (read_bench, ("--", "--")), "rollout": (read_rollout, ("gpus=1,2",)), "tune": (read_tune, ())}
+REQUESTS = {
+    "bench": (read_bench, ("--", "--")),
+    "rollout": (read_rollout, ("gpus=1,2",)),
+    "tune": (read_tune, ()),
+}
 
 
 @pytest.mark.parametrize("word", ["detach=true", "cache_only=true", "nodes=2", "--multirun"])
@@ -178,8 +217,20 @@ def test_what_a_trial_cannot_do_is_refused(verb: str, word: str) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *("bench.steps=0", "bench.warmup=-1", "bench.repeats=0", "bench.max_minutes=0", "bench.loss_tolerance=5"),
-        *("rollout.steps=0", "rollout.steps=-1", "rollout.price_per_gpu_hour=-1", "tune.steps=0", "tune.probes=0"),
+        *(
+            "bench.steps=0",
+            "bench.warmup=-1",
+            "bench.repeats=0",
+            "bench.max_minutes=0",
+            "bench.loss_tolerance=5",
+        ),
+        *(
+            "rollout.steps=0",
+            "rollout.steps=-1",
+            "rollout.price_per_gpu_hour=-1",
+            "tune.steps=0",
+            "tune.probes=0",
+        ),
         *("tune.minutes=0", "tune.skip=-1", "tune.room=1.0"),
     ],
 )
@@ -193,51 +244,82 @@ KILLED: dict[str, tuple[str, ...]] = {
     "bench": (*DEMO, "steps=4", "repeats=1", "--", "--", "recipe.per_device_batch_size=4"),
     "rollout": (*DEMO[:2], "device=cpu", "processes=1,2", "steps=4"),
     "tune": (*DEMO, "steps=4", "probes=2"),
-    "sweep": (*DEMO, "recipe.max_steps=40", "recipe.checkpoint_steps=2", "recipe.learning_rate=1e-3,2e-3"),
+    "sweep": (
+        *DEMO,
+        "recipe.max_steps=40",
+        "recipe.checkpoint_steps=2",
+        "recipe.learning_rate=1e-3,2e-3",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KILLED)
 def test_a_trial_that_was_killed_goes_on(
-    kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed in its second run and called again: the first is kept, and the second is measured or resumed."""
+    """Killed in its second run and called again: the first is kept, and the second is measured or
+    resumed.
+    """
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     give_demo(tmp_path_factory, tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    command = [warm.python(), "-m", "launch", "trial" if kind == "sweep" else kind, "--json", *KILLED[kind]]
+    command = [
+        warm.python(),
+        "-m",
+        "launch",
+        "trial" if kind == "sweep" else kind,
+        "--json",
+        *KILLED[kind],
+    ]
 
     def runs() -> list[dict[str, Any]]:
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob(f"runs/demo/*/{kind}.json")]
+        found = [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in tmp_path.glob(f"runs/demo/*/{kind}.json")
+        ]
         return found[0]["runs"] if found else []
 
     def is_in_its_second_run() -> bool:
         states = [run["state"] for run in runs()[:2]]
-        needed = "model/checkpoint-[4-8]" if kind == "sweep" else "command.sh"  # checkpoint-2 is whole when 4 begins
+        # checkpoint-2 is whole when 4 begins
+        needed = "model/checkpoint-[4-8]" if kind == "sweep" else "command.sh"
         return states == ["done", "running"] and bool(list(Path(runs()[1]["folder"]).glob(needed)))
 
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
         until = time.monotonic() + 300
         while time.monotonic() < until and running.poll() is None and not is_in_its_second_run():
             time.sleep(0.2)
         running.kill()
     before = runs()
     assert [run["state"] for run in before[:2]] == ["done", "running"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     document = json.loads(ran.stdout)
     check(document)
     first, second = document["runs"][:2]
     assert [run["label"] for run in (first, second)] == [run["label"] for run in before[:2]]
-    assert [(run["state"], run["reused"]) for run in (first, second)] == [("done", True), ("done", False)]
+    assert [(run["state"], run["reused"]) for run in (first, second)] == [
+        ("done", True),
+        ("done", False),
+    ]
     assert first["measured"]["losses"] == before[0]["measured"]["losses"]
     page = read_report(
-        Path(document["runs"][0]["folder"]).parent if kind != "sweep" else next(tmp_path.glob("runs/demo/sweep-*"))
+        Path(document["runs"][0]["folder"]).parent
+        if kind != "sweep"
+        else next(tmp_path.glob("runs/demo/sweep-*"))
     )
     curves = [curve["label"].partition(" (")[0] for curve in page.data[0]["lines"]]
     assert {run["label"] for run in (first, second)} <= set(curves)
     if kind == "sweep":
         assert (
-            "resumes from checkpoint-" in ran.stderr and first["measured"]["steps"] == second["measured"]["steps"] == 40
+            "resumes from checkpoint-" in ran.stderr
+            and first["measured"]["steps"] == second["measured"]["steps"] == 40
         )

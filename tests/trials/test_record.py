@@ -1,4 +1,6 @@
-"""What bench, rollout and tune share: one published shape in every state, one refusal, no secret."""
+"""What bench, rollout and tune share: one published shape in every state, one refusal, no
+secret.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,17 @@ from tests.trials.tune.test_record import fastest, own, with_probes
 
 
 def bench_without_losses(home: Path) -> TrialRecord:
-    return benched(home, run=lambda run: made_up(run, [{"step": s["step"], "seconds": 1.0} for s in steps()]))[0]
+    return benched(
+        home, run=lambda run: made_up(run, [{"step": s["step"], "seconds": 1.0} for s in steps()])
+    )[0]
 
 
 def tuned(home: Path) -> TrialRecord:
     record = record_in(home)
     second = record.estimates[1].prediction
-    return with_probes(record, fastest(record), out_of_memory(second), failed(own(record).prediction))
+    return with_probes(
+        record, fastest(record), out_of_memory(second), failed(own(record).prediction)
+    )
 
 
 def tuned_with_nan(home: Path) -> TrialRecord:
@@ -70,17 +76,31 @@ def test_a_record_fits_the_schema_in_every_state(name: str, tmp_path: Path) -> N
     document = read(record)
     check(document)
     assert document["state"] == record.state == state and document["summary"]
-    assert {path.suffix for path in record.folder.glob(f"{record.verb}.*")} == {".json", ".txt", ".md"}
-    text, markdown = (record.path.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".txt", ".md"))
+    assert {path.suffix for path in record.folder.glob(f"{record.verb}.*")} == {
+        ".json",
+        ".txt",
+        ".md",
+    }
+    text, markdown = (
+        record.path.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".txt", ".md")
+    )
     for sentence in document["summary"]:
         assert sentence in markdown and " ".join(sentence.split()) in " ".join(text.split())
 
 
 def test_the_schema_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="the `open-instruct` dependencies bring it")
+    jsonschema = pytest.importorskip(
+        "jsonschema", reason="the `open-instruct` dependencies bring it"
+    )
     document = read(rolled(tmp_path))
     runs = [{**document["runs"][0], "why": "no key of version 2"}]
-    for change in ({"extra": 1}, {"state": "fine"}, {"schema_version": 1}, {"verb": "tune"}, {"runs": runs}):
+    for change in (
+        {"extra": 1},
+        {"state": "fine"},
+        {"schema_version": 1},
+        {"verb": "tune"},
+        {"runs": runs},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             check({**document, **change})
 
@@ -127,7 +147,9 @@ def test_the_state_of_a_trial_is_that_of_its_least_finished_run(
     states: list[State], combined: State, tmp_path: Path
 ) -> None:
     record = planned(tmp_path, *WORDS)
-    record.runs = [replace(run, state=state) for run, state in zip(record.runs, states, strict=False)]
+    record.runs = [
+        replace(run, state=state) for run, state in zip(record.runs, states, strict=False)
+    ]
     assert record.state == combined
 
 

@@ -1,4 +1,6 @@
-"""A sweep: every combination is planned before the first run, each run is taken once, and one report has them all."""
+"""A sweep: every combination is planned before the first run, each run is taken once, and one
+report has them all.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_a_comma_list_is_a_sweep_with_the_verb_or_with_the_key() -> None:
             ("recipe.seed=1",),
             ("recipe.seed=2",),
         ]
-    assert not line("recipe.seed=1", verb="run").sweeps and not line("sweep=false", "stage=sft").sweeps
+    assert (
+        not line("recipe.seed=1", verb="run").sweeps and not line("sweep=false", "stage=sft").sweeps
+    )
     with pytest.raises(UserError, match=r"^override sweep: .*sweep=true"):
         line("sweep=maybe", verb="run")
     with pytest.raises(UserError, match=r"sweep=true.*\[several_values\]"):
@@ -50,11 +54,16 @@ def test_a_comma_list_is_a_sweep_with_the_verb_or_with_the_key() -> None:
 
 def test_every_combination_and_what_is_no_comma_list() -> None:
     assert settings("stage=sft", "recipe.seed=1,2", "gpus=8", "recipe.beta=1,5") == [
-        ("stage=sft", f"recipe.seed={seed}", "gpus=8", f"recipe.beta={beta}") for seed in (1, 2) for beta in (1, 5)
+        ("stage=sft", f"recipe.seed={seed}", "gpus=8", f"recipe.beta={beta}")
+        for seed in (1, 2)
+        for beta in (1, 5)
     ]
     listed = ("stage=sft", "allow=[a,b]", "name='x,y'", "data.mix=[{name: a, share: 1}]")
     assert settings(*listed) == [listed]
-    assert settings("data.mix=[{name: a}],[{name: b}]") == [("data.mix=[{name:a}]",), ("data.mix=[{name:b}]",)]
+    assert settings("data.mix=[{name: a}],[{name: b}]") == [
+        ("data.mix=[{name:a}]",),
+        ("data.mix=[{name:b}]",),
+    ]
 
 
 @functools.cache
@@ -66,7 +75,9 @@ def swept(
     home: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Composed], int], *words: str
 ) -> tuple[SweepRecord, int]:
     monkeypatch.chdir(home)
-    monkeypatch.setattr("launch.trials.sweep.refuse_failing_preflight", lambda plans, asks_parser: list(plans))
+    monkeypatch.setattr(
+        "launch.trials.sweep.refuse_failing_preflight", lambda plans, asks_parser: list(plans)
+    )
     return run_sweep(_configurations(*words), PlainDisplay(io.StringIO()), run)
 
 
@@ -75,14 +86,20 @@ def leaving(outcome: Outcome = DONE, **of_seed: Outcome) -> Callable[[Composed],
 
     def run(composed: Composed) -> int:
         ended = of_seed.get(f"s{composed.config.recipe.seed}", outcome)
-        leave_run(build_plan(composed, this_machine(composed)), ended, steps([3.0, 2.9, 2.8][: ended.steps]))
+        leave_run(
+            build_plan(composed, this_machine(composed)),
+            ended,
+            steps([3.0, 2.9, 2.8][: ended.steps]),
+        )
         return ended.exit_code
 
     return run
 
 
 def test_all_are_run_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, code = swept(tmp_path, monkeypatch, leaving(), "recipe.seed=1,2", "recipe.learning_rate=1e-3,2e-3")
+    record, code = swept(
+        tmp_path, monkeypatch, leaving(), "recipe.seed=1,2", "recipe.learning_rate=1e-3,2e-3"
+    )
     assert (code, record.state) == (0, State.done)
     assert [run.label for run in record.runs] == [
         f"seed={seed} learning_rate={rate}" for seed in (1, 2) for rate in (0.001, 0.002)
@@ -90,10 +107,13 @@ def test_all_are_run_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     document = read(record)
     check(document)
     assert (
-        document["keys"] == ["recipe.seed", "recipe.learning_rate"] and document["summary"][0] == "4 of 4 runs are done"
+        document["keys"] == ["recipe.seed", "recipe.learning_rate"]
+        and document["summary"][0] == "4 of 4 runs are done"
     )
     assert {Path(run["folder"]).parent for run in document["runs"]} == {tmp_path / "runs" / "demo"}
-    again, code = swept(tmp_path, monkeypatch, leaving(), "recipe.seed=1,2", "recipe.learning_rate=1e-3,2e-3")
+    again, code = swept(
+        tmp_path, monkeypatch, leaving(), "recipe.seed=1,2", "recipe.learning_rate=1e-3,2e-3"
+    )
     assert code == 0 and again.folder == record.folder and all(run.reused for run in again.runs)
 
 

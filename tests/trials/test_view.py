@@ -1,4 +1,6 @@
-"""Reports of trials: the numbers of their JSON, whatever state it is in and whichever version wrote it."""
+"""Reports of trials: the numbers of their JSON, whatever state it is in and whichever version wrote
+it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def test_a_rollout_has_its_widths_efficiency_and_gates(tmp_path: Path) -> None:
     for run in document["runs"]:
         assert run["gates"]
         for gate in run["gates"]:
-            assert f"{run['label']} {gate['id']} {gate['verdict']} {' '.join(gate['message'].split())}" in page.text
+            assert (
+                f"{run['label']} {gate['id']} {gate['verdict']} {' '.join(gate['message'].split())}"
+                in page.text
+            )
     assert [line["label"] for line in page.data[0]["lines"]] == ["gpu1", "gpu2", "gpu4"]
 
 
@@ -64,12 +69,17 @@ def test_a_bench_has_both_sides_with_their_spread(tmp_path: Path) -> None:
     for sentence in document["verdict"]["summary"]:
         assert " ".join(sentence.split()) in page.text
     rates = {
-        side: [run["measured"]["per_second"] for run in document["runs"] if run["label"][0] == side] for side in "AB"
+        side: [run["measured"]["per_second"] for run in document["runs"] if run["label"][0] == side]
+        for side in "AB"
     }
     assert {s.label: s.values for s in plot_of(record.folder, "Throughput").spreads} == rates
     ratio = document["verdict"]["speed_ratio"]
     spread = plot_of(record.folder, "Ratio").spreads[0]
-    assert (spread.values, spread.low, spread.high) == (ratio["values"], ratio["low"], ratio["high"])
+    assert (spread.values, spread.low, spread.high) == (
+        ratio["values"],
+        ratio["low"],
+        ratio["high"],
+    )
     assert "setting A recipe.per_device_batch_size=4" in page.text
     assert [line["label"] for line in page.data[0]["lines"]] == ["A1", "B1", "B2", "A2"]
 
@@ -90,11 +100,14 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
     assert f"the fastest setting measured is {document['best']}" in page.text
     assert f"{document['best']} (chosen" in page.text
     probed = plot_of(record.folder, "Time of a step, probed").spreads
-    assert [spread.values for spread in probed] == [[document["runs"][0]["measured"]["step_seconds"]]]
+    assert [spread.values for spread in probed] == [
+        [document["runs"][0]["measured"]["step_seconds"]]
+    ]
     predicted = plot_of(record.folder, "Time of a step, predicted").spreads
     estimates = document["predictions"]
     assert [(spread.low, spread.high) for spread in predicted] == [
-        (estimate["low_seconds"], estimate["high_seconds"]) for estimate in estimates[: len(predicted)]
+        (estimate["low_seconds"], estimate["high_seconds"])
+        for estimate in estimates[: len(predicted)]
     ]
     assert "out_of_memory" in page.text
 
@@ -107,7 +120,9 @@ def test_records_of_version_1_read_as_those_of_today() -> None:
         ["B1", "gpu4", "zero3 16x2", "33,073 tokens/s"],
     ]
     assert [table.title for table in shown.tables] == ["Runs", "A against B", "The two plans"]
-    rollout = json.loads((BENCHMARKS / "h200_rollout_dpo_1b.json").read_text(encoding="utf-8"))["rollout"]
+    rollout = json.loads((BENCHMARKS / "h200_rollout_dpo_1b.json").read_text(encoding="utf-8"))[
+        "rollout"
+    ]
     shown = build_document(upgrade("rollout", rollout), Path("rollout-dpo1b"))
     assert shown.summary == ["2 of 2 widths passed"] and shown.state == "done"
     assert shown.tables[0].rows[2][:5] == ["gpu2", "zero3 2x4", "8", "14,955 tokens/s", "1.234 s"]
@@ -142,7 +157,9 @@ OF_OTHER_TYPES: Any = {
 
 
 @pytest.mark.parametrize("kind", ["rollout", "bench", "tune"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"state": "done"}', json.dumps(OF_OTHER_TYPES), "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"state": "done"}', json.dumps(OF_OTHER_TYPES), "\0"]
+)
 def test_a_broken_record_has_a_page(kind: str, text: str, tmp_path: Path) -> None:
     (tmp_path / f"{kind}.json").write_text(text)
     assert trial_verb(tmp_path) == kind
@@ -154,7 +171,13 @@ def test_a_broken_record_has_a_page(kind: str, text: str, tmp_path: Path) -> Non
 
 def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
     run = {"label": HOSTILE, "message": HOSTILE, "measured": {"per_second": 1, "unit": HOSTILE}}
-    record = {"stage": HOSTILE, "state": HOSTILE, "message": HOSTILE, "runs": [run], "summary": [HOSTILE]}
+    record = {
+        "stage": HOSTILE,
+        "state": HOSTILE,
+        "message": HOSTILE,
+        "runs": [run],
+        "summary": [HOSTILE],
+    }
     (tmp_path / "bench.json").write_text(json.dumps(record | {"schema_version": 2}))
     text = render_document(read_trial(tmp_path))
     assert "\x1b" not in text
@@ -176,7 +199,9 @@ def test_the_verb_finds_runs_and_trials(
     from launch.commands.reports import report
 
     monkeypatch.chdir(tmp_path)
-    first, second = (write_run(tmp_path / "runs" / "demo" / name, STEPS[:5]) for name in ("first", "second"))
+    first, second = (
+        write_run(tmp_path / "runs" / "demo" / name, STEPS[:5]) for name in ("first", "second")
+    )
     trial = tmp_path / "runs" / "demo" / "bench-x"
     trial.mkdir()
     (trial / "bench.json").write_text('{"stage": "demo"}')

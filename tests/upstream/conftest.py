@@ -26,7 +26,9 @@ def upstream() -> Path:
 
 @pytest.fixture(scope="session")
 def schema_of() -> Callable[[str], Schema]:
-    """The locked schema of a trainer by name, or that of the synthetic one; skips without what its parser needs."""
+    """The locked schema of a trainer by name, or that of the synthetic one; skips without what its
+    parser needs.
+    """
 
     def load(trainer: str) -> Schema:
         if trainer == "synthetic":

@@ -1,10 +1,11 @@
-"""The real parser of a script: the capture's program stops the script there, and it answers the lines that it receives.
+"""The real parser of a script: the capture's program stops the script there, and it answers the
+lines that it receives.
 
     python parser_server.py ENTRY [ROOT]
 
-One JSON object per line. In: {"argv": [...]}, {"describe": true} or {"help": true}. Out: argparse's result ("parse":
-null or the error), the remaining arguments, what the dataclasses raised, and the values; every action; or the help of
-each.
+One JSON object per line. In: {"argv": [...]}, {"describe": true} or {"help": true}. Out: argparse's
+result ("parse": null or the error), the remaining arguments, what the dataclasses raised, and the
+values; every action; or the help of each.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ class _Server(program._Capture):
                 if request.get("describe"):
                     answer = _describe(parser)
                 elif request.get("help"):
-                    answer = {action.dest: action.help for action in parser._actions if not _negates(action)}
+                    answer = {
+                        action.dest: action.help
+                        for action in parser._actions
+                        if not _negates(action)
+                    }
                 else:
                     answer = _parse(parser, request["argv"])
             responses.write(json.dumps(answer) + "\n")
@@ -68,7 +73,9 @@ def _describe(parser: Any) -> list[dict[str, Any]]:
     return [
         {
             "strings": list(action.option_strings),
-            "choices": None if action.choices is None else [_plain(choice) for choice in action.choices],
+            "choices": None
+            if action.choices is None
+            else [_plain(choice) for choice in action.choices],
             **{name: _plain(getattr(action, name)) for name in names},
         }
         for action in parser._actions

@@ -1,5 +1,6 @@
-"""The client of `parser_server.py`: the real parsers, each in a process for the whole test session, with the imports
-of its libraries done."""
+"""The client of `parser_server.py`: the real parsers, each in a process for the whole test session,
+with the imports of its libraries done.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ NO_CLOUD = ROOT / "tests" / "fixtures" / "no_cloud"
 
 
 class RealParsers:
-    """Sends requests to the real parsers, whose scripts are started on the first request for each."""
+    """Sends requests to the real parsers, whose scripts are started on the first request for
+    each.
+    """
 
     def __init__(self) -> None:
         self.processes: dict[str, subprocess.Popen[str]] = {}
@@ -45,9 +48,17 @@ class RealParsers:
 
     @staticmethod
     def _start(trainer: str) -> subprocess.Popen[str]:
-        entry, root = ENTRIES.get(trainer, "script.py"), SYNTHETIC if trainer == "synthetic" else checkout()
+        entry, root = (
+            ENTRIES.get(trainer, "script.py"),
+            SYNTHETIC if trainer == "synthetic" else checkout(),
+        )
         return subprocess.Popen(
-            [warm.python(), str(HERE / "parser_server.py"), entry, *([] if trainer in TRL else [str(root)])],
+            [
+                warm.python(),
+                str(HERE / "parser_server.py"),
+                entry,
+                *([] if trainer in TRL else [str(root)]),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

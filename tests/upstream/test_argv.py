@@ -29,7 +29,9 @@ def _text(argument: str | ArgvToken) -> str:
     return argument if isinstance(argument, str) else argument.text
 
 
-def kinds(argv: Sequence[str | ArgvToken], base: Sequence[str] = NEEDED) -> list[tuple[str, str | None, int | None]]:
+def kinds(
+    argv: Sequence[str | ArgvToken], base: Sequence[str] = NEEDED
+) -> list[tuple[str, str | None, int | None]]:
     report = check_argv(synthetic_schema(), [*argv, *base])
     return [(p.id, p.where, index) for index, p in report.problems]
 
@@ -67,7 +69,18 @@ def test_one_problem(argv: list[str], expected: list[tuple[str, str | None, int 
 
 
 def test_all_problems_at_once() -> None:
-    argv = ["x", "--stesp", "1", "--mode", "medium", "--mode", "fast", "--chosen=b", "--picked=3", "--steps=-1"]
+    argv = [
+        "x",
+        "--stesp",
+        "1",
+        "--mode",
+        "medium",
+        "--mode",
+        "fast",
+        "--chosen=b",
+        "--picked=3",
+        "--steps=-1",
+    ]
     problems = kinds(argv, base=[])
     assert problems == [
         ("positional", None, 0),
@@ -139,12 +152,18 @@ def test_unknown_tokens_may_contain_required_flags() -> None:
 
 
 def test_given_values_are_never_none() -> None:
-    """`--maybe_int $N` is an int, whichever: `slow and on` is certain (upstream: `dataset_mixer_list is not None`)."""
+    """`--maybe_int $N` is an int, whichever: `slow and on` is certain (upstream:
+    `dataset_mixer_list is not None`).
+    """
     report = check_argv(synthetic_schema(), ["--mode=slow", "--maybe_int", variable("N"), *NEEDED])
     assert report.values["maybe_int"] is UNKNOWN
     ((_, problem),) = report.problems
     assert (problem.id, problem.where) == ("contradiction", "mode")
-    given = "mode 'slow' and maybe_int (given) and on True (its default): the trainer's own error: slow and on"
+    given = (
+        "mode 'slow' and maybe_int (given) and on True (its default): the trainer's own "
+        "error: "
+        "slow and on"
+    )
     assert problem.message.startswith(f"{given} (synthetic.py:")
 
 
@@ -158,10 +177,14 @@ def hidden(draw: st.DrawFn) -> tuple[list[str], list[str | ArgvToken]]:
     for argument in argv:
         if not draw(st.integers(0, 2)) and argument and not argument.startswith("-"):
             known = draw(st.integers(0, len(argument)))
-            tokens.append(ArgvToken(f"{argument[:known]}$X", True, argument[:known], draw(st.booleans())))
+            tokens.append(
+                ArgvToken(f"{argument[:known]}$X", True, argument[:known], draw(st.booleans()))
+            )
         elif not draw(st.integers(0, 5)) and "=" in argument and argument.startswith("--"):
             known = argument.index("=") + 1
-            tokens.append(ArgvToken(f"{argument[:known]}$X", True, argument[:known], draw(st.booleans())))
+            tokens.append(
+                ArgvToken(f"{argument[:known]}$X", True, argument[:known], draw(st.booleans()))
+            )
         else:
             tokens.append(argument)
     return argv, tokens
@@ -169,7 +192,9 @@ def hidden(draw: st.DrawFn) -> tuple[list[str], list[str | ArgvToken]]:
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pair=hidden())
-def test_verdicts_about_unknown_tokens_hold_for_every_value(pair: tuple[list[str], list[str | ArgvToken]]) -> None:
+def test_verdicts_about_unknown_tokens_hold_for_every_value(
+    pair: tuple[list[str], list[str | ArgvToken]],
+) -> None:
     argv, tokens = pair
     known, unknown = check_argv(synthetic_schema(), argv), check_argv(synthetic_schema(), tokens)
     if unknown.refused is not None:
@@ -210,7 +235,10 @@ def test_a_line_in_parts_is_split_as_a_whole(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(300):
         flags = [f"--{draw.choice(list(schema.fields))}" for _ in range(6)]
         line = draw.choices([*flags, *words, f"{flags[0]}=1", flags[1][:6]], k=14)
-        tokens = [(at, parser.ArgvToken(word, draw.random() < 0.1, splits=True)) for at, word in enumerate(line)]
+        tokens = [
+            (at, parser.ArgvToken(word, draw.random() < 0.1, splits=True))
+            for at, word in enumerate(line)
+        ]
         split = []
         for size in (1, 3, len(line) + 1):
             monkeypatch.setattr(parser, "_PART", size)

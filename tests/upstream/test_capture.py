@@ -1,4 +1,6 @@
-"""Capture: a script's own parser is kept, whatever the script does besides, and nothing of it is left."""
+"""Capture: a script's own parser is kept, whatever the script does besides, and nothing of it is
+left.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_the_trainer_of_the_pin_has_the_locked_flags(upstream: Path) -> None:
 
 
 def test_what_a_script_does_before_its_parser(tmp_path: Path) -> None:
-    """It prints, forks, starts a process that stays, deletes its own working folder and reads the environment."""
+    """It prints, forks, starts a process that stays, deletes its own working folder and reads the
+    environment.
+    """
     preamble = """
     import os, pathlib, shutil, subprocess, sys
     from transformers import HfArgumentParser
@@ -86,18 +90,30 @@ def _is_running(pid: int) -> bool:
     ("text", "reason"),
     [
         ("", "it ended before it parsed its arguments"),
-        ("import argparse\nargparse.ArgumentParser().parse_args([])\n", "it ended before it parsed its arguments"),
+        (
+            "import argparse\nargparse.ArgumentParser().parse_args([])\n",
+            "it ended before it parsed its arguments",
+        ),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
         ("import os\nos._exit(7)\n", "exit code 7"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "exit code -9"),
         ("x = (1,\ny = 2\n", "SyntaxError"),
         (
-            "import transformers\nif transformers.__version__ < '99': raise ImportError('transformers 99 is needed')",
+            (
+                "import transformers\nif transformers.__version__ < '99': raise "
+                "ImportError('transformers 99 is needed')"
+            ),
             "ImportError: transformers 99 is needed",
         ),
-        ("from transformers import HfArgumentParser99\n", "ImportError: cannot import name 'HfArgumentParser99'"),
+        (
+            "from transformers import HfArgumentParser99\n",
+            "ImportError: cannot import name 'HfArgumentParser99'",
+        ),
         ("import time\ntime.sleep(600)\n", "it did not end within 3 s"),
-        (SCRIPT.replace("x: int = 1", "pair: int | float = 1"), "ValueError: Only `Union[X, NoneType]`"),
+        (
+            SCRIPT.replace("x: int = 1", "pair: int | float = 1"),
+            "ValueError: Only `Union[X, NoneType]`",
+        ),
     ],
 )
 def test_a_script_that_does_not_reach_its_parser_is_unknown(
@@ -154,8 +170,12 @@ def test_options_added_with_add_argument_make_unknown_flags_undecided(tmp_path: 
 def test_the_cache_holds_for_the_content(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Used for the same files, in another folder too; not for an edited one, nor when it is damaged."""
-    imports = "from helper import DEFAULT\n    import setuptools, jaraco.context\n    from dataclasses"
+    """Used for the same files, in another folder too; not for an edited one, nor when it is
+    damaged.
+    """
+    imports = (
+        "from helper import DEFAULT\n    import setuptools, jaraco.context\n    from dataclasses"
+    )
     script = SCRIPT.replace("= 1", "= DEFAULT").replace("from dataclasses", imports)
     helper = {"helper.py": "DEFAULT = 1\n", "train.py": script}
     one, other = write_files(tmp_path / "one", helper), write_files(tmp_path / "other", helper)
@@ -177,7 +197,11 @@ def test_the_cache_holds_for_the_content(
     with monkeypatch.context() as patch:
         patch.setattr(start, "package_folders", lambda python: [*package_folders(python), newer])
         assert captures(other) == (1, 1), "another version of the interpreter at the same path"
-    for damaged in (lambda text: text[:200], lambda text: '{"files": 1}', lambda text: '{"files": {}, "packages": 1}'):
+    for damaged in (
+        lambda text: text[:200],
+        lambda text: '{"files": 1}',
+        lambda text: '{"files": {}, "packages": 1}',
+    ):
         for file in cache.iterdir():
             file.write_text(damaged(file.read_text()))
         assert captures(one) == (2, 1)
@@ -206,7 +230,13 @@ def test_a_cache_that_cannot_be_written_and_two_captures_at_once(
 
 
 def test_the_environment_has_no_token_no_network_and_no_gpu(tmp_path: Path) -> None:
-    given = {"PATH": "/bin", "HF_TOKEN": "a", "AWS_SECRET_ACCESS_KEY": "b", "https_proxy": "http://real", "HOME": "/me"}
+    given = {
+        "PATH": "/bin",
+        "HF_TOKEN": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "https_proxy": "http://real",
+        "HOME": "/me",
+    }
     environment = isolated_environment(given, tmp_path)
     assert not {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY"} & environment.keys()
     assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "http://127.0.0.1:9"

@@ -1,4 +1,6 @@
-"""Comparing two schemas: renames are distinguished from removals, and unreadable parts are not reported."""
+"""Comparing two schemas: renames are distinguished from removals, and unreadable parts are not
+reported.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def schema_of(folder: Path, body: str) -> Schema:
     return capture_schema("script.py", folder, sys.executable)
 
 
-def changes_between(folder: Path, old: str, new: str, pairs: dict[str, str] | None = None) -> list[FlagChange]:
+def changes_between(
+    folder: Path, old: str, new: str, pairs: dict[str, str] | None = None
+) -> list[FlagChange]:
     before, after = schema_of(folder / "old", old), schema_of(folder / "new", new)
     old_help = read_help(before.fields.values(), [folder / "old"]).texts
     new_help = read_help(after.fields.values(), [folder / "new"]).texts
@@ -47,18 +51,29 @@ def changes_between(folder: Path, old: str, new: str, pairs: dict[str, str] | No
         ("a: int = 1", "a: int = 2", [FlagChange("default", "a", None, 1, 2)]),
         ("a: int = 1", "a: float = 1", [FlagChange("type", "a", None, "int", "float")]),
         ("a: Optional[str] = None", "a: str | None = None", []),
-        ("a: List[str] = field(default_factory=list)", "a: list[str] = field(default_factory=list)", []),
+        (
+            "a: List[str] = field(default_factory=list)",
+            "a: list[str] = field(default_factory=list)",
+            [],
+        ),
         (
             "a: str = 'x'",
             "a: str",
-            [FlagChange("default", "a", None, "x", None), FlagChange("required", "a", None, False, True)],
+            [
+                FlagChange("default", "a", None, "x", None),
+                FlagChange("required", "a", None, False, True),
+            ],
         ),
         (
             "a: Literal['x', 'y'] = 'x'",
             "a: Literal['x', 'z'] = 'x'",
             [FlagChange("choices", "a", None, ["x", "y"], ["x", "z"])],
         ),
-        ("dataset_mixer: int = 1", "mixer: int = 1", [FlagChange("renamed", "dataset_mixer", "mixer", proposed=True)]),
+        (
+            "dataset_mixer: int = 1",
+            "mixer: int = 1",
+            [FlagChange("renamed", "dataset_mixer", "mixer", proposed=True)],
+        ),
         (
             "shard: int = 1",
             "fsdp_shard: float = 1",
@@ -87,16 +102,22 @@ memory_budget: float = field(default=1.0, metadata={"help": "Below 1.0 is on."})
 
 def test_renames_by_help_text_and_by_hint(tmp_path: Path) -> None:
     old, new = BEFORE, AFTER.replace("the data.", "the rows.")
-    changes = changes_between(tmp_path, old, new, {"checkpointing": "memory_budget", "nothing": "passes"})
+    changes = changes_between(
+        tmp_path, old, new, {"checkpointing": "memory_budget", "nothing": "passes"}
+    )
     assert changes == [
         FlagChange("renamed", "epochs_in_all", "passes", proposed=True),
         FlagChange("renamed", "checkpointing", "memory_budget", "bool", "float"),
     ]
 
 
-def test_an_equal_help_suggests_a_rename_without_the_texts_and_a_similar_one_does_not(tmp_path: Path) -> None:
+def test_an_equal_help_suggests_a_rename_without_the_texts_and_a_similar_one_does_not(
+    tmp_path: Path,
+) -> None:
     old, new = schema_of(tmp_path / "old", BEFORE), schema_of(tmp_path / "new", AFTER)
-    assert FlagChange("renamed", "epochs_in_all", "passes", proposed=True) in compare_schemas(old, new)
+    assert FlagChange("renamed", "epochs_in_all", "passes", proposed=True) in compare_schemas(
+        old, new
+    )
     new = schema_of(tmp_path / "newer", AFTER.replace("the data.", "the rows."))
     assert {change.kind for change in compare_schemas(old, new)} == {"added", "removed"}
 
@@ -104,7 +125,9 @@ def test_an_equal_help_suggests_a_rename_without_the_texts_and_a_similar_one_doe
 def test_a_person_says_what_was_renamed(tmp_path: Path) -> None:
     removed = changes_between(tmp_path, "mixer: int = 1", "dataset_mixer: int = 1", {"mixer": ""})
     assert removed == [FlagChange("removed", "mixer"), FlagChange("added", "dataset_mixer")]
-    renamed = changes_between(tmp_path, "mixer: int = 1", "dataset_mixer: int = 1", {"mixer": "dataset_mixer"})
+    renamed = changes_between(
+        tmp_path, "mixer: int = 1", "dataset_mixer: int = 1", {"mixer": "dataset_mixer"}
+    )
     assert renamed == [FlagChange("renamed", "mixer", "dataset_mixer")]
 
 
@@ -112,7 +135,12 @@ def test_unknown_parts_are_neither_changed_nor_removed(tmp_path: Path) -> None:
     old = schema_of(tmp_path / "old", "a: int = 1\nb: int = 1")
     new = schema_of(tmp_path / "new", "a: int = field(default_factory=object)")
     assert new.fields["a"].unknown
-    assert compare_schemas(old, replace(new, unknown=(Unknown("options", "a base class can't be read"),))) == []
+    assert (
+        compare_schemas(
+            old, replace(new, unknown=(Unknown("options", "a base class can't be read"),))
+        )
+        == []
+    )
     assert compare_schemas(old, new) == [FlagChange("removed", "b")]
 
 
@@ -134,7 +162,10 @@ def test_an_older_commit() -> None:
         pytest.skip("no open-instruct checkout with history: set OPEN_INSTRUCT_DIR")
     pin = locked_schema("finetune")
     with extracted(root, "45901fd0") as tree:
-        assert compare_schemas(capture_schema("open_instruct/finetune.py", tree, sys.executable), pin) == []
+        assert (
+            compare_schemas(capture_schema("open_instruct/finetune.py", tree, sys.executable), pin)
+            == []
+        )
         old = capture_schema("open_instruct/dpo_tune_cache.py", tree, sys.executable)
     dpo = compare_schemas(old, locked_schema("dpo_tune_cache"))
     assert sorted(change.flag for change in dpo if change.kind == "added") == [

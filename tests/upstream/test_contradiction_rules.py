@@ -1,4 +1,6 @@
-"""launch's own rules about what `__post_init__` refuses, each broken once: the real class refuses it too."""
+"""launch's own rules about what `__post_init__` refuses, each broken once: the real class refuses
+it too.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,14 @@ from launch.upstream.rules.contradictions import load_rules
 from launch.upstream.schema import Field, Schema
 from tests.upstream.real_parsers import RealParsers
 
-RULES = {f"{known['file']}:{rule['line']}": rule for known in load_rules() for rule in known["rules"]}
+RULES = {
+    f"{known['file']}:{rule['line']}": rule for known in load_rules() for rule in known["rules"]
+}
 LATE = ("grpo_fast", "trl_dpo", "trl_grpo")  # whose parsers are reached after many seconds
-NEEDED = {"dpo_tune_cache": ("--model_name_or_path", "m"), "grpo_fast": ("--model_name_or_path", "m")}
+NEEDED = {
+    "dpo_tune_cache": ("--model_name_or_path", "m"),
+    "grpo_fast": ("--model_name_or_path", "m"),
+}
 ON_CPU = "--use_cpu true --bf16 false"
 
 # file: trainer, {line: a command line that breaks the rule of that line}
@@ -50,7 +57,8 @@ BROKEN = {
             514: "--active_sampling true --async_steps 2 --filter_zero_std_samples false",
             519: "--num_samples_per_prompt_rollout 1 --filter_zero_std_samples true",
             524: "--async_steps 0",
-            526: "--apply_verifiable_reward false --apply_r1_style_format_reward false --non_stop_penalty false",
+            526: "--apply_verifiable_reward false --apply_r1_style_format_reward false "
+            "--non_stop_penalty false",
             543: "--save_traces true --rollouts_save_path ''",
         },
     ),
@@ -85,8 +93,14 @@ BROKEN = {
             101: "--tools a --tool_configs {",
         },
     ),
-    "trl/trainer/model_config.py": ("trl_sft", {175: f"--load_in_8bit true --load_in_4bit true {ON_CPU}"}),
-    "trl/trainer/dpo_config.py": ("trl_dpo", {361: f"--loss_type sigmoid hinge --loss_weights 1 {ON_CPU}"}),
+    "trl/trainer/model_config.py": (
+        "trl_sft",
+        {175: f"--load_in_8bit true --load_in_4bit true {ON_CPU}"},
+    ),
+    "trl/trainer/dpo_config.py": (
+        "trl_dpo",
+        {361: f"--loss_type sigmoid hinge --loss_weights 1 {ON_CPU}"},
+    ),
     "trl/trainer/grpo_config.py": (
         "trl_grpo",
         {
@@ -120,7 +134,11 @@ NOT_REACHED = ("open_instruct/finetune.py:329", "open_instruct/dpo_utils.py:340"
 
 def of_each_file() -> list[object]:
     return [
-        pytest.param(file, marks=pytest.mark.slow if BROKEN[file][0] in LATE else (), id=file.rpartition("/")[2])
+        pytest.param(
+            file,
+            marks=pytest.mark.slow if BROKEN[file][0] in LATE else (),
+            id=file.rpartition("/")[2],
+        )
         for file in BROKEN
     ]
 
@@ -142,7 +160,9 @@ def test_what_breaks_a_rule_is_refused_by_the_real_class(
         argv = [*shlex.split(text), *NEEDED.get(trainer, ())]
         for known in (schema, replace(schema, sources=())):
             report = check_argv(known, argv)
-            texts = [problem.message for _, problem in report.problems if f"({place})" in problem.message]
+            texts = [
+                problem.message for _, problem in report.problems if f"({place})" in problem.message
+            ]
             assert len(texts) == 1, (place, report)
             assert RULES[place]["message"] in texts[0]
             assert report.refused
@@ -171,7 +191,10 @@ def values_of(field: Field) -> list[str]:
         "finetune",
         "dpo_tune_cache",
         "trl_sft",
-        *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ("grpo_fast", "trl_dpo", "trl_grpo")),
+        *(
+            pytest.param(trainer, marks=pytest.mark.slow)
+            for trainer in ("grpo_fast", "trl_dpo", "trl_grpo")
+        ),
     ],
 )
 def test_the_rules_refuse_only_what_the_real_class_refuses(
@@ -186,7 +209,11 @@ def test_the_rules_refuse_only_what_the_real_class_refuses(
             argv.append("--use_cpu=true")
         real = real_parsers.query(trainer=trainer, argv=argv)
         for known in (schema, replace(schema, sources=())):
-            raised = [problem for _, problem in check_argv(known, argv).problems if problem.id == "contradiction"]
+            raised = [
+                problem
+                for _, problem in check_argv(known, argv).problems
+                if problem.id == "contradiction"
+            ]
             if raised and real["parse"] is None:
                 refused += 1
                 assert real["raised"], (argv, raised)

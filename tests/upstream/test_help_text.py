@@ -1,4 +1,6 @@
-"""Help texts: those of the real parsers and sources, and unknown wherever the source here may state another."""
+"""Help texts: those of the real parsers and sources, and unknown wherever the source here may state
+another.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ TRAINERS = (
     "synthetic",
     "finetune",
     "trl_sft",
-    *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ENTRIES if trainer not in ("finetune", "trl_sft")),
+    *(
+        pytest.param(trainer, marks=pytest.mark.slow)
+        for trainer in ENTRIES
+        if trainer not in ("finetune", "trl_sft")
+    ),
 )
 FOLDERS = [SYNTHETIC, *([root] if (root := checkout()) else []), *SITE_PACKAGES]
 SCRIPT = """
@@ -103,10 +109,14 @@ def test_every_text_is_the_real_parsers(
 def _text_behind(file: str, line: int) -> str | None:
     """Return the text that stands alone behind the statement of a line."""
     (path,) = {folder / file for folder in FOLDERS if (folder / file).is_file()}
-    statements = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.stmt)]
+    statements = [
+        node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.stmt)
+    ]
     ends = [statement.end_lineno for statement in statements if statement.lineno == line]
     behind = [statement for statement in statements if statement.lineno - 1 == ends[0]]
-    is_text = behind and isinstance(behind[0], ast.Expr) and isinstance(behind[0].value, ast.Constant)
+    is_text = (
+        behind and isinstance(behind[0], ast.Expr) and isinstance(behind[0].value, ast.Constant)
+    )
     return ast.literal_eval(behind[0].value) if is_text else None
 
 
@@ -116,15 +126,23 @@ def test_the_lock_has_no_text(trainer: str, schema_of: Callable[[str], Schema]) 
     assert all("help" not in field for field in json.loads(content)["fields"].values())
     texts = read_help(schema_of(trainer).fields.values(), FOLDERS).texts
     assert len(texts) > 50
-    assert [name for name, text in texts.items() if len(text.split()) > 4 and json.dumps(text)[1:-1] in content] == []
+    assert [
+        name
+        for name, text in texts.items()
+        if len(text.split()) > 4 and json.dumps(text)[1:-1] in content
+    ] == []
 
 
-def test_every_literal_form_is_read_and_a_computed_text_is_unknown(captured: tuple[Schema, Path]) -> None:
+def test_every_literal_form_is_read_and_a_computed_text_is_unknown(
+    captured: tuple[Schema, Path],
+) -> None:
     schema, folder = captured
     found = read(schema, folder)
     assert found.texts == READ
     assert found.unread == dict.fromkeys(COMPUTED, "train.py does not state it as a literal text")
-    assert schema.fields["nothing"].help_digest is None and schema.fields["empty"].help_digest is None
+    assert (
+        schema.fields["nothing"].help_digest is None and schema.fields["empty"].help_digest is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +171,9 @@ def test_a_text_of_an_edited_file_is_shown_only_if_it_is_the_fields(
     assert found.texts == {name: READ[name] for name in READ if name not in unread}
 
 
-def test_a_source_that_cannot_be_read_is_unknown(captured: tuple[Schema, Path], tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_read_is_unknown(
+    captured: tuple[Schema, Path], tmp_path: Path
+) -> None:
     schema, folder = captured
     file = tmp_path / "train.py"
     for content, reason in (

@@ -1,4 +1,6 @@
-"""The ledger: every rename and removal of upstream's history, and the explanations derived from it."""
+"""The ledger: every rename and removal of upstream's history, and the explanations derived from
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_l
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT
 
-# Found by another tool from the same history, entry by entry: (trainers, flag, new name or None, pull request).
+# Found by another tool from the same history, entry by entry: (trainers, flag, new name or None,
+# pull request).
 KNOWN = [
     ("dpo_tune_cache", "dataset_cache_mode", "cache_mode", 1375),
     ("dpo_tune_cache", "dataset_config_hash", "config_hash", 1375),
@@ -76,7 +79,9 @@ KNOWN_VALUES = [
 def entry(trainer: str, kind: str, flag: str, pull_request: int) -> LedgerEntry:
     sought = (kind, flag, pull_request)
     entries = (entry for entry in load_ledger().entries if trainer in entry.trainers)
-    (change,) = (entry for entry in entries if (entry.kind, entry.flag, entry.pull_request) == sought)
+    (change,) = (
+        entry for entry in entries if (entry.kind, entry.flag, entry.pull_request) == sought
+    )
     return change
 
 
@@ -89,7 +94,9 @@ def test_every_known_rename_and_removal_is_recorded(
         assert change.renamed_to == renamed_to
 
 
-@pytest.mark.parametrize("expected", KNOWN_VALUES, ids=lambda expected: f"{expected[0]}-{expected[2]}-{expected[5]}")
+@pytest.mark.parametrize(
+    "expected", KNOWN_VALUES, ids=lambda expected: f"{expected[0]}-{expected[2]}-{expected[5]}"
+)
 def test_known_changes_of_values(expected: tuple[str, str, str, Any, Any, int]) -> None:
     trainer, kind, flag, old, new, pull_request = expected
     change = entry(trainer, kind, flag, pull_request)
@@ -112,7 +119,9 @@ def test_the_ledger_ends_at_the_pin_and_explains_the_locked_schemas() -> None:
                 there[change.flag] = change.kind == "added"
             if change.renamed_to:
                 there[change.renamed_to] = True
-        assert {flag for flag, is_there in there.items() if is_there != (flag in fields)} == set(), trainer
+        assert {
+            flag for flag, is_there in there.items() if is_there != (flag in fields)
+        } == set(), trainer
 
 
 def test_every_synonym_of_the_hints_is_a_real_flag() -> None:
@@ -139,19 +148,49 @@ def test_every_synonym_of_the_hints_is_a_real_flag() -> None:
             "chat_template_name",
             "was renamed to 'chat_template_name' upstream in #619",
         ),
-        ("finetune", "mixer_list", "dataset_mixer_list", "dpo_tune_cache uses 'mixer_list'; finetune uses"),
-        ("dpo_tune_cache", "dataset_mixer_list", "mixer_list", "was renamed to 'mixer_list' upstream in #1375"),
+        (
+            "finetune",
+            "mixer_list",
+            "dataset_mixer_list",
+            "dpo_tune_cache uses 'mixer_list'; finetune uses",
+        ),
+        (
+            "dpo_tune_cache",
+            "dataset_mixer_list",
+            "mixer_list",
+            "was renamed to 'mixer_list' upstream in #1375",
+        ),
         ("dpo", "dataset_mixer_list", "mixer_list", "dpo uses 'mixer_list'"),
         ("finetune", "use_peft", "use_lora", "finetune uses 'use_lora'"),
         ("finetune", "lora_r", "lora_rank", "finetune uses 'lora_rank'"),
         ("finetune", "num_epochs", "num_train_epochs", "finetune uses 'num_train_epochs'"),
-        ("olmo_core_finetune", "num_train_epochs", "num_epochs", "olmo_core_finetune uses 'num_epochs'"),
-        ("dpo", "gradient_checkpointing", "activation_memory_budget", "in #1444 (2026-01-31): a number now"),
-        ("finetune", "activation_memory_budget", "gradient_checkpointing", "finetune uses 'gradient_checkpointing'"),
+        (
+            "olmo_core_finetune",
+            "num_train_epochs",
+            "num_epochs",
+            "olmo_core_finetune uses 'num_epochs'",
+        ),
+        (
+            "dpo",
+            "gradient_checkpointing",
+            "activation_memory_budget",
+            "in #1444 (2026-01-31): a number now",
+        ),
+        (
+            "finetune",
+            "activation_memory_budget",
+            "gradient_checkpointing",
+            "finetune uses 'gradient_checkpointing'",
+        ),
         ("trl_sft", "max_seq_length", "max_length", "trl_sft uses 'max_length'"),
         ("trl_sft", "use_flash_attn", None, "trl_sft never had 'use_flash_attn'"),
         ("finetune", "beta", None, "not of finetune"),
-        ("open_instruct/finetune.py", "train_file", None, "was removed upstream in #641 (2025-04-08)"),
+        (
+            "open_instruct/finetune.py",
+            "train_file",
+            None,
+            "was removed upstream in #641 (2025-04-08)",
+        ),
     ],
 )
 def test_explanations(trainer: str, flag: str, use: str | None, sentence: str) -> None:
@@ -160,7 +199,11 @@ def test_explanations(trainer: str, flag: str, use: str | None, sentence: str) -
     assert explanation.use == use
     assert sentence in explanation.message
     assert explanation.cure == (
-        f"write '{use}'" if use else "delete it" if "removed" in sentence or "never" in sentence else None
+        f"write '{use}'"
+        if use
+        else "delete it"
+        if "removed" in sentence or "never" in sentence
+        else None
     )
 
 
@@ -181,7 +224,11 @@ def test_explanations_suggest_only_flags_of_the_schema() -> None:
 
 
 def test_an_older_checkout_gets_the_older_names() -> None:
-    old_flags = set(locked_schema("dpo_tune_cache").fields) - {"mixer_list", "activation_memory_budget", "cp_degree"}
+    old_flags = set(locked_schema("dpo_tune_cache").fields) - {
+        "mixer_list",
+        "activation_memory_budget",
+        "cp_degree",
+    }
     old_flags |= {"dataset_mixer_list", "gradient_checkpointing"}
     explanation = explain_unknown_flag("dpo_tune_cache", "mixer_list", old_flags)
     assert explanation is not None
@@ -193,12 +240,25 @@ def test_an_older_checkout_gets_the_older_names() -> None:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """A history of two commits after the ledger's tip: one adds a flag's name, the other is about something else."""
+    """A history of two commits after the ledger's tip: one adds a flag's name, the other is about
+    something else.
+    """
     package = tmp_path / "open_instruct"
     package.mkdir()
-    for text, subject in (("old", "first (#1)"), ("my_flag: int", "Adds a flag (#12)"), ("# else", "Other (#13)")):
+    for text, subject in (
+        ("old", "first (#1)"),
+        ("my_flag: int", "Adds a flag (#12)"),
+        ("# else", "Other (#13)"),
+    ):
         (package / "a.py").write_text(text + ("\nmy_flag: int" if text == "# else" else ""))
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        identity = [
+            "-c",
+            "user.name=t",
+            "-c",
+            "user.email=t@example.org",
+            "-c",
+            "commit.gpgsign=false",
+        ]
         for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", subject]):
             subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
     return tmp_path
@@ -232,11 +292,20 @@ def test_the_ledger_goes_on_from_the_changes_between_two_captures(repo: Path) ->
             "trainers": ["finetune"],
             "note": "attention is auto-detected now",
         },
-        {"kind": "default", "flag": "beta", "old": 1, "new": 2, **made_by(tip), "trainers": ["dpo"]},
+        {
+            "kind": "default",
+            "flag": "beta",
+            "old": 1,
+            "new": 2,
+            **made_by(tip),
+            "trainers": ["dpo"],
+        },
     ]
     assert json.dumps(new)
     back = extend_ledger(new, repo, first, {}, hints)
-    assert (back["tip"], back["entries"]) == (first, [past]), "an earlier tip leaves out what comes after it"
+    assert (back["tip"], back["entries"]) == (first, [past]), (
+        "an earlier tip leaves out what comes after it"
+    )
 
 
 def test_pull_requests_come_from_the_subject() -> None:

@@ -36,7 +36,9 @@ def test_the_locks_files_are_the_schemas_files() -> None:
     assert fields | {OPEN_INSTRUCT[name] for name in OPEN_INSTRUCT} <= lock.files.keys()
     flags = {"chat_template_name", "get_tokenizer_fn", "dataset_transform_fn"}
     assert set(lock.names) == {*flags, "olmo_presets", "verifiers"}
-    assert {"math", "gsm8k", "ifeval", "code_stdio", "general-quality"} <= set(lock.names["verifiers"])
+    assert {"math", "gsm8k", "ifeval", "code_stdio", "general-quality"} <= set(
+        lock.names["verifiers"]
+    )
     assert set(lock.packages) == {"trl", "transformers", "olmo_core"}
 
 
@@ -81,19 +83,32 @@ def test_loading_is_fast() -> None:
     assert min(seconds() for _ in range(5)) < 0.02
 
 
-def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A variant of finetune.py at the pin; another version of its package is refused."""
     root = checkout()
     if root is None or not has_commit(root, load_lock().pin):
-        pytest.skip("no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule")
+        pytest.skip(
+            "no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule"
+        )
     monkeypatch.setitem(ENTRIES, "finetune_own", OPEN_INSTRUCT["finetune"])
     texts = add_trainer(root, "finetune_own", sys.executable)
     assert set(texts) == {SCHEMAS.parent / "lock.json", SCHEMAS / "finetune_own.json"}
-    assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(encoding="utf-8")
-    assert texts[SCHEMAS / "finetune_own.json"] == (SCHEMAS / "finetune.json").read_text(encoding="utf-8")
-    other = replace(schema_from_json(schema_to_json(locked_schema("finetune"))), packages={"transformers": "1.15.0"})
+    assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(
+        encoding="utf-8"
+    )
+    assert texts[SCHEMAS / "finetune_own.json"] == (SCHEMAS / "finetune.json").read_text(
+        encoding="utf-8"
+    )
+    other = replace(
+        schema_from_json(schema_to_json(locked_schema("finetune"))),
+        packages={"transformers": "1.15.0"},
+    )
     monkeypatch.setattr("launch.upstream.pin.relock.capture_schema", lambda *_: other)
-    with pytest.raises(UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"):
+    with pytest.raises(
+        UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"
+    ):
         add_trainer(root, "finetune_own", sys.executable)
 
 
@@ -104,7 +119,9 @@ def test_relock_writes_the_digests_of_the_installed_templates() -> None:
     assert files[TEMPLATES_FILE] == TEMPLATES_FILE.read_text(encoding="utf-8")
 
 
-def test_relock_refuses_in_a_sentence_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_relock_refuses_in_a_sentence_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert relock([str(tmp_path)]) == 2
     assert "[unknown_commit]" in capsys.readouterr().err
     assert relock(["--only", "trl_sft", str(tmp_path), "--python", str(tmp_path / "python")]) == 2

@@ -1,7 +1,8 @@
 """Random command lines, checked by the real HfArgumentParser and by `check_argv`.
 
-They agree on what is refused, on the values where nothing is, and on what `__post_init__` raises. The exceptions, where
-`check_argv` is stricter on purpose (the command isn't `ok` although argparse takes it), are the table STRICTER.
+They agree on what is refused, on the values where nothing is, and on what `__post_init__` raises.
+The exceptions, where `check_argv` is stricter on purpose (the command isn't `ok` although argparse
+takes it), are the table STRICTER.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tests.upstream.real_parsers import RealParsers
 
 # kind of problem: why argparse's own answer is not good enough
 STRICTER = {
-    "abbreviated": "argparse completes a unique prefix; upstream's next flag with that prefix breaks the script",
+    "abbreviated": "argparse completes a unique prefix; upstream's next flag with that prefix "
+    "breaks the script",
     "duplicate": "argparse keeps the last value and says nothing about the first",
 }
 
@@ -30,7 +32,19 @@ TEXTS = {
     "int": ["0", "3", "-2", "1e4", "1.0", " 5 ", "1_000", "x", ""],
     "float": ["0.5", "-1", "-1e-5", "nan", "1e400", "-.5", "x", "", "none"],
     "bool": ["true", "False", "yes", "n", "1", "on", "", "None"],
-    "str": ["text", "", "-", "two words", "-dashed", "--dashed with space", "-5", "none", "a=b", "gpu1", "gpux"],
+    "str": [
+        "text",
+        "",
+        "-",
+        "two words",
+        "-dashed",
+        "--dashed with space",
+        "-5",
+        "none",
+        "a=b",
+        "gpu1",
+        "gpux",
+    ],
     "choice": ["nope", "", "1", "two"],
     "enum": ["nope", "red"],
     "dict": ["{}", "", "none", '{"a": 1}'],
@@ -49,17 +63,27 @@ def argv_for(draw: st.DrawFn, schema: Schema) -> list[str]:
     for option in every:
         if option.required and draw(st.integers(0, 5)):
             argv += [option.strings[0], _valid_text(option.field)]
-    noise = st.sampled_from(["--unknown_flag", "positional", "--", "-x", "--max-seq_length=3", "-1", ""])
+    noise = st.sampled_from(
+        ["--unknown_flag", "positional", "--", "-x", "--max-seq_length=3", "-1", ""]
+    )
     for argument in draw(st.lists(noise, max_size=1)) if draw(st.integers(0, 4)) == 0 else []:
         argv.insert(draw(st.integers(0, len(argv))), argument)
-    return [argument for argument in argv if argument not in ("-h", "--help", "--he", "--hel", "--config")]
+    return [
+        argument
+        for argument in argv
+        if argument not in ("-h", "--help", "--he", "--hel", "--config")
+    ]
 
 
 def _with_value(flag: str, item: Field, nargs: str | None) -> st.SearchStrategy[list[str]]:
     pool = [*TEXTS.get(item.kind, TEXTS["str"]), *(str(choice) for choice in item.choices or ())]
     text = st.sampled_from(pool) | st.just(_valid_text(item))
     counts = {"0": (0, 0, 1), "?": (0, 1, 1, 2), "+": (0, 1, 2, 3), None: (1, 1, 1, 0, 2)}[nargs]
-    spaced = st.sampled_from(counts).flatmap(lambda n: st.lists(text, min_size=n, max_size=n)).map(lambda w: [flag, *w])
+    spaced = (
+        st.sampled_from(counts)
+        .flatmap(lambda n: st.lists(text, min_size=n, max_size=n))
+        .map(lambda w: [flag, *w])
+    )
     return st.one_of(spaced, spaced, text.map(lambda w: [f"{flag}={w}"]))
 
 
@@ -77,8 +101,12 @@ def _same(ours: Any, theirs: Any) -> bool:
     return ours is UNKNOWN or (isinstance(theirs, str) and theirs.startswith("<")) or ours == theirs
 
 
-def compare(schema: Schema, real_parsers: RealParsers, trainer: str, argv: list[str], machine: bool) -> None:
-    """`machine`: what `__post_init__` raises depends on this machine, so only our certain refusals are compared."""
+def compare(
+    schema: Schema, real_parsers: RealParsers, trainer: str, argv: list[str], machine: bool
+) -> None:
+    """`machine`: what `__post_init__` raises depends on this machine, so only our certain refusals
+    are compared.
+    """
     report = check_argv(schema, argv)
     real = real_parsers.query(trainer=trainer, argv=argv)
     raised = [problem for _, problem in report.problems if problem.id == "contradiction"]
@@ -105,7 +133,11 @@ def compare(schema: Schema, real_parsers: RealParsers, trainer: str, argv: list[
 
 
 def _settings(examples: int) -> settings:
-    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.large_base_example]
+    checks = [
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.large_base_example,
+    ]
     return settings(max_examples=examples, deadline=None, suppress_health_check=checks)
 
 
@@ -115,7 +147,14 @@ def _settings(examples: int) -> settings:
         *[("synthetic", 400), ("finetune", 200), ("dpo_tune_cache", 200), ("trl_sft", 150)],
         *(
             pytest.param(trainer, 100, marks=pytest.mark.slow)
-            for trainer in ("dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "grpo", "trl_dpo")
+            for trainer in (
+                "dpo",
+                "olmo_core_finetune",
+                "reward_modeling",
+                "grpo_fast",
+                "grpo",
+                "trl_dpo",
+            )
         ),
     ],
 )
@@ -162,6 +201,8 @@ KNOWN_ARGV = [
 
 
 @pytest.mark.parametrize("argv", KNOWN_ARGV, ids=" ".join)
-def test_known_command_lines(argv: list[str], schema_of: Callable[[str], Schema], real_parsers: RealParsers) -> None:
+def test_known_command_lines(
+    argv: list[str], schema_of: Callable[[str], Schema], real_parsers: RealParsers
+) -> None:
     schema = schema_of("finetune")
     compare(schema, real_parsers, "finetune", argv, machine=False)

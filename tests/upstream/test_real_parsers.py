@@ -19,7 +19,10 @@ TRAINERS = (
     "olmo_core_finetune",
     "trl_sft",
     "trl_dpo",
-    *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ("dpo", "grpo_fast", "grpo", "trl_grpo")),
+    *(
+        pytest.param(trainer, marks=pytest.mark.slow)
+        for trainer in ("dpo", "grpo_fast", "grpo", "trl_grpo")
+    ),
 )
 
 
@@ -55,7 +58,9 @@ def test_options_equal_those_of_the_real_parser(
     assert ours == real
 
 
-def test_defaults_from_the_environment_are_unknown_not_absent(schema_of: Callable[[str], Schema]) -> None:
+def test_defaults_from_the_environment_are_unknown_not_absent(
+    schema_of: Callable[[str], Schema],
+) -> None:
     item = schema_of("grpo_fast").fields["code_api_url"]
     assert item.default is None
     assert "open_instruct/data_loader.py:468: 'os.environ.get(" in item.unknown["default"]

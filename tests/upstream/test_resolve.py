@@ -70,9 +70,16 @@ def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
 ) -> None:
     checkout = checkout_of(edited)
     at_the_pin = replace(checkout, differing=())
-    for found, live in ((None, False), (at_the_pin, True)):  # whose folders are where the text is read
-        resolved = resolve_schema("finetune", found, SITE_PACKAGES, sys.executable, may_capture=True)
-        assert (resolved.schema, resolved.live, resolved.difference) == (locked_schema("finetune"), live, None)
+    # whose folders are where the text is read
+    for found, live in ((None, False), (at_the_pin, True)):
+        resolved = resolve_schema(
+            "finetune", found, SITE_PACKAGES, sys.executable, may_capture=True
+        )
+        assert (resolved.schema, resolved.live, resolved.difference) == (
+            locked_schema("finetune"),
+            live,
+            None,
+        )
     kept = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=False)
     assert (kept.schema, kept.live) == (locked_schema("finetune"), False)
     assert "differ from the lock" in str(kept.difference)
@@ -87,13 +94,21 @@ def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
 def test_without_the_trainers_packages_flags_are_unverified(
     edited: Path, captured: list[tuple[str, Path | None]], tmp_path: Path
 ) -> None:
-    """On a login node the text of the differing files is what is known of their parsers: a warning, never a refusal."""
-    (edited / "open_instruct" / "finetune.py").write_text("class A:\n    new_rate: int = 1\n    num_epochs: int = 1\n")
-    resolved = resolve_schema("finetune", checkout_of(edited), [tmp_path], "python", may_capture=False)
+    """On a login node the text of the differing files is what is known of their parsers: a warning,
+    never a refusal.
+    """
+    (edited / "open_instruct" / "finetune.py").write_text(
+        "class A:\n    new_rate: int = 1\n    num_epochs: int = 1\n"
+    )
+    resolved = resolve_schema(
+        "finetune", checkout_of(edited), [tmp_path], "python", may_capture=False
+    )
     schema = resolved.schema
     assert captured == []
     advice = resolved.advice("ask it")
-    assert advice.startswith("python lacks the trainer's packages, so its parser can't be asked; unverified: --")
+    assert advice.startswith(
+        "python lacks the trainer's packages, so its parser can't be asked; unverified: --"
+    )
     assert advice.endswith(" more, flags that only the differing files name")
     assert (schema.is_unverified("new_rate"), schema.is_unverified("neww_rate")) == (True, False)
     assert schema.is_unverified("learning_rate"), "its line is gone"
@@ -111,8 +126,14 @@ def test_without_the_trainers_packages_flags_are_unverified(
     plan = build_plan(composed("stage=demo", "flags.new_rate=[1,2]"), machine)
     assert " ".join(plan.command).endswith("--new_rate 1 2")
     warned = {problem.message: problem for problem in plan.warnings if problem.id == "unverified"}
-    added = "finetune.py may have --new_rate: the lock lacks it, but a file that differs from the lock has the word"
-    gone = "finetune.py may have dropped --learning_rate: its line is gone from open_instruct/finetune.py here"
+    added = (
+        "finetune.py may have --new_rate: the lock lacks it, but a file that differs from the "
+        "lock has the word"
+    )
+    gone = (
+        "finetune.py may have dropped --learning_rate: its line is gone from "
+        "open_instruct/finetune.py here"
+    )
     assert warned[added].where == "override flags.new_rate"
     assert gone in warned
     with pytest.raises(UserError, match="unknown_flag"):
@@ -144,7 +165,9 @@ def test_a_parser_that_cannot_be_reached_leaves_the_lock(
 ) -> None:
     """A plan and lint judge from the lock, and name why and what is unverified."""
     (edited / "open_instruct" / "finetune.py").write_text(f"{script}new_rate: int\n")
-    resolved = resolve_schema("finetune", checkout_of(edited), SITE_PACKAGES, sys.executable, may_capture=True)
+    resolved = resolve_schema(
+        "finetune", checkout_of(edited), SITE_PACKAGES, sys.executable, may_capture=True
+    )
     assert not resolved.live
     assert reason in str(resolved.failure)
     assert "differ from the lock" in str(resolved.difference)
@@ -158,7 +181,9 @@ def test_a_parser_that_cannot_be_reached_leaves_the_lock(
     assert "no flag --new_rate" not in shown.out
     assert "warning: judged from the lock, although open-instruct in" in shown.err
     assert f"{reason}; unverified: --" in shown.err
-    upstream = this_machine(composed("stage=demo", f"upstream.dir={edited}"), starts_trainer=False).upstream
+    upstream = this_machine(
+        composed("stage=demo", f"upstream.dir={edited}"), starts_trainer=False
+    ).upstream
     assert upstream.source == "lock"
     assert f"{reason}; unverified: --" in upstream.description
 
@@ -173,7 +198,10 @@ def test_trl_of_another_version(
     assert version_difference([tmp_path]) == ""
     shutil.rmtree(tmp_path / f"trl-{load_lock().packages['trl']}.dist-info")
     (tmp_path / "trl-9.9.dist-info").mkdir()
-    assert version_difference([tmp_path]) == f"trl 9.9 is installed, the lock has {load_lock().packages['trl']}"
+    assert (
+        version_difference([tmp_path])
+        == f"trl 9.9 is installed, the lock has {load_lock().packages['trl']}"
+    )
     (tmp_path / "transformers").mkdir()
     assert resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=False).difference
     assert captured == []
@@ -192,7 +220,10 @@ def test_trl_of_another_version(
 
 
 def test_a_plan_asks_only_what_the_user_named(
-    edited: Path, captured: list[tuple[str, Path | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edited: Path,
+    captured: list[tuple[str, Path | None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(DIR_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -213,7 +244,15 @@ def test_a_plan_asks_only_what_the_user_named(
 def test_lint_and_flags_from_the_lock(
     edited: Path, captured: list[tuple[str, Path | None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["--upstream", str(edited), "--", "python", "open_instruct/finetune.py", "--new_rate", "1"]
+    command = [
+        "--upstream",
+        str(edited),
+        "--",
+        "python",
+        "open_instruct/finetune.py",
+        "--new_rate",
+        "1",
+    ]
     lint(command)
     assert "no flag --new_rate" not in capsys.readouterr().out
     assert len(captured) == 1

@@ -42,7 +42,9 @@ def git(*args: str, cwd: Path) -> str:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
     command = ["git", *identity, "-c", "protocol.file.allow=always", *args]
-    return subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=cwd, env=environment, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def commit_all(root: Path) -> str:
@@ -79,7 +81,9 @@ def test_order_explicit_then_variable_then_submodule(tree: Path, tmp_path: Path)
 def test_an_empty_submodule_folder_is_not_a_checkout(tmp_path: Path) -> None:
     (tmp_path / source.SUBMODULE).mkdir(parents=True)
     assert source.find_checkout(None, {}, tmp_path) is None
-    assert "git submodule update --init external/open-instruct" in str(source.missing_checkout_problem())
+    assert "git submodule update --init external/open-instruct" in str(
+        source.missing_checkout_problem()
+    )
 
 
 @pytest.mark.parametrize("by_variable", [False, True])
@@ -102,7 +106,9 @@ def test_a_folder_that_is_not_a_checkout_is_refused(tmp_path: Path, by_variable:
         assert problem.id == "not_open_instruct"
         assert fragment in problem.message
         assert str(folder) in problem.message
-        assert (problem.where or "").startswith("$OPEN_INSTRUCT_DIR" if by_variable else "upstream.dir=")
+        assert (problem.where or "").startswith(
+            "$OPEN_INSTRUCT_DIR" if by_variable else "upstream.dir="
+        )
 
 
 def test_commit_of_an_ordinary_clone_branch_detached_and_packed(tree: Path) -> None:

@@ -1,4 +1,6 @@
-"""TRL's templates are found without importing it: of the trainer's TRL or launch's, in a cache, or by the lock."""
+"""TRL's templates are found without importing it: of the trainer's TRL or launch's, in a cache, or
+by the lock.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,14 @@ def test_the_trainers_trl_comes_before_launchs_own_and_both_before_the_lock(
     found = finder(tmp_path, empty, own).find("qwen3")
     assert found and (found.text, found.is_locked) == (texts["qwen3"], True)
     assert found.source == f"of TRL 1.16.0 in {own}"
-    other = finder(tmp_path, trainers, own).find("gemma")  # a version that lacks a name does not hide it
+    # a version that lacks a name does not hide it
+    other = finder(tmp_path, trainers, own).find("gemma")
     assert other and other.text == texts["gemma"]
 
 
-def test_every_name_is_planned_by_the_digest_of_its_installed_text(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_every_name_is_planned_by_the_digest_of_its_installed_text(
+    tmp_path: Path, texts: dict[str, str]
+) -> None:
     installed, nowhere = finder(tmp_path, install_trl(tmp_path / "own", texts)), finder(tmp_path)
     assert nowhere.names() == installed.names() == set(texts)
     for name, text in texts.items():
@@ -56,7 +61,9 @@ def test_every_name_is_planned_by_the_digest_of_its_installed_text(tmp_path: Pat
         assert staged_name(here.file_below(installed.staged)) == name
 
 
-def test_what_was_read_is_kept_by_digest_and_found_without_trl(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_what_was_read_is_kept_by_digest_and_found_without_trl(
+    tmp_path: Path, texts: dict[str, str]
+) -> None:
     here = finder(tmp_path, install_trl(tmp_path / "own", texts))
     template = here.find("qwen3")
     assert template
@@ -84,7 +91,9 @@ def test_a_damaged_text_of_a_cache_is_not_used(tmp_path: Path, texts: dict[str, 
     assert again and again.text == texts["qwen3"]
 
 
-def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_a_cache_that_cannot_be_written_keeps_nothing(
+    tmp_path: Path, texts: dict[str, str]
+) -> None:
     (tmp_path / "kept").write_text("", encoding="utf-8")
     here = finder(tmp_path, install_trl(tmp_path / "own", texts))
     template = here.find("gemma")
@@ -100,13 +109,17 @@ def test_a_run_keeps_the_texts_that_it_began_with(tmp_path: Path) -> None:
     before.stage(began)
     later = install_trl(tmp_path / "b", {"qwen3": "{{ 1 }}"}, "1.18.0")
     for packages in ((later,), ()):
-        resumed = TemplateFinder(packages, tmp_path / "kept", tmp_path / "staged", began.digests).find("qwen3")
+        resumed = TemplateFinder(
+            packages, tmp_path / "kept", tmp_path / "staged", began.digests
+        ).find("qwen3")
         assert resumed and resumed.texts == OTHER and resumed.digest == began.digest
 
 
 def test_both_forms_are_the_content_of_a_template(tmp_path: Path) -> None:
     first = finder(tmp_path, install_trl(tmp_path / "a", OTHER)).find("qwen3")
-    second = finder(tmp_path, install_trl(tmp_path / "b", OTHER | {"qwen3_training": MARKED + " "})).find("qwen3")
+    second = finder(
+        tmp_path, install_trl(tmp_path / "b", OTHER | {"qwen3_training": MARKED + " "})
+    ).find("qwen3")
     alone = finder(tmp_path, install_trl(tmp_path / "c", {"qwen3": PLAIN})).find("qwen3")
     assert first and second and alone
     assert len({first.digest, second.digest, alone.digest}) == 3
@@ -114,12 +127,16 @@ def test_both_forms_are_the_content_of_a_template(tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_template_of_trls(tmp_path: Path, texts: dict[str, str]) -> None:
-    packages = install_trl(tmp_path / "own", {**texts, "idefics3": "x", "brand_new": "{% generation %}"}, "1.17.0")
+    packages = install_trl(
+        tmp_path / "own", {**texts, "idefics3": "x", "brand_new": "{% generation %}"}, "1.17.0"
+    )
     here = finder(tmp_path, packages)
     for name in ("idefics3", "../chat_templates/qwen3", "", "qwen", "tulu", str(packages)):
         assert here.find(name) is None
     new = here.find("brand_new")  # of a later version
-    assert new and new.marks_answers and "brand_new" in here.names() and "idefics3" not in here.names()
+    assert (
+        new and new.marks_answers and "brand_new" in here.names() and "idefics3" not in here.names()
+    )
     assert finder(tmp_path).find("brand_new") is None
 
 
@@ -134,7 +151,8 @@ def test_the_form_with_marks_of_an_equal_text(tmp_path: Path, texts: dict[str, s
 def test_nothing_of_trl_is_imported(tmp_path: Path) -> None:
     packages = install_trl(tmp_path / "own", OTHER)
     program = (
-        "import sys; from pathlib import Path; from launch.upstream.trl_templates import TemplateFinder\n"
+        "import sys; from pathlib import Path; from launch.upstream.trl_templates import "
+        "TemplateFinder\n"
         f"folder = {str(packages)!r}; sys.path.insert(0, folder)\n"
         "finder = TemplateFinder([Path(folder)], Path('a'), Path('b'))\n"
         "assert finder.find('qwen3').text == '{{ messages }}' and 'trl' not in sys.modules"
@@ -145,5 +163,7 @@ def test_nothing_of_trl_is_imported(tmp_path: Path) -> None:
 def test_the_lock_names_both_forms_of_most() -> None:
     locked = load_templates()
     plain = {name for name in locked.digests if not name.endswith("_training")}
-    assert {f"{name}_training" for name in plain} >= {name for name in locked.digests if name.endswith("_training")}
+    assert {f"{name}_training" for name in plain} >= {
+        name for name in locked.digests if name.endswith("_training")
+    }
     assert {"llama3", "qwen2_5", "qwen3", "gemma3", "phi3"} < plain

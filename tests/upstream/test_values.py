@@ -1,4 +1,6 @@
-"""Typed values: what `check_values` refuses, and that the parser reads back what `render_flag` writes."""
+"""Typed values: what `check_values` refuses, and that the parser reads back what `render_flag`
+writes.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_rendered(name: str, value: Any, expected: list[str]) -> None:
 def test_required_values_are_only_checked_when_complete() -> None:
     assert check_values(synthetic_schema(), {"needed": None}) == []
     missing = [
-        p.where for p in check_values(synthetic_schema(), {"needed": "a"}, complete=True) if p.id == "missing_required"
+        p.where
+        for p in check_values(synthetic_schema(), {"needed": "a"}, complete=True)
+        if p.id == "missing_required"
     ]
     assert missing == ["needed_choice", "factory_choice", "needed_list"]
 

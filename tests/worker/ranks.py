@@ -1,4 +1,6 @@
-"""Starts the worker as a supervisor would: FIFOs for every rank, read while it runs, and what came through them."""
+"""Starts the worker as a supervisor would: FIFOs for every rank, read while it runs, and what came
+through them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,21 @@ from tests.paths import ROOT
 
 ENTRY = ROOT / "launch" / "worker" / "entry.py"
 # What a shell that is itself a rank, or an unusual machine, could leave behind.
-_NOT_INHERITED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LAUNCH_CHANNEL", "PYTHONSAFEPATH", "PYTHONPATH")
+_NOT_INHERITED = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LAUNCH_CHANNEL",
+    "PYTHONSAFEPATH",
+    "PYTHONPATH",
+)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A worker that ended: its exit code, what the launcher printed, and per rank the output and the events."""
+    """A worker that ended: its exit code, what the launcher printed, and per rank the output and
+    the events.
+    """
 
     code: int
     printed: str
@@ -49,7 +60,8 @@ def run(
 ) -> Finished:
     """Runs `PYTHON BEFORE_ENTRY entry.py ARGUMENTS` with a channel of `ranks` ranks below `folder`.
 
-    Everything it started is killed when it takes longer than `timeout` seconds (subprocess.TimeoutExpired).
+    Everything it started is killed when it takes longer than `timeout` seconds
+    (subprocess.TimeoutExpired).
     """
     channel = folder / "channel"
     channel.mkdir()
@@ -75,7 +87,8 @@ def run(
             _read_until_end(process, pipes, timeout)
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # the ranks follow: their parent's death kills them
+                # the ranks follow: their parent's death kills them
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             for descriptor in pipes:
                 os.close(descriptor)
@@ -86,7 +99,9 @@ def run(
     return Finished(process.returncode, printed, tuple(texts[::2]), tuple(events))
 
 
-def _read_until_end(process: subprocess.Popen[bytes], pipes: dict[int, bytearray], timeout: float) -> None:
+def _read_until_end(
+    process: subprocess.Popen[bytes], pipes: dict[int, bytearray], timeout: float
+) -> None:
     waited = 0.0
     ended = False
     while True:

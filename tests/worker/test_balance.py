@@ -1,4 +1,6 @@
-"""What the run's record gets of a dealing: figures of each logged step, evidence each time their number doubled."""
+"""What the run's record gets of a dealing: figures of each logged step, evidence each time their
+number doubled.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def test_figures_of_logged_steps() -> None:
     list(batches)  # a pass that nobody logs
     epoch = iter(batches)
     next(epoch)
-    assert log(balance) == {"imbalance": 1.0, "imbalance_upstream": 1.7}  # 17 and 3 tokens where 10 are the mean
+    # 17 and 3 tokens where 10 are the mean
+    assert log(balance) == {"imbalance": 1.0, "imbalance_upstream": 1.7}
     assert log(balance) == {}  # nothing more was dealt
     list(epoch)
     assert log(balance) == {"imbalance": 1.0, "imbalance_upstream": 1.0}

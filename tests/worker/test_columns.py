@@ -1,4 +1,6 @@
-"""Lengths read from the Arrow table of a tokenised data set, and the file that tokenising writes of them."""
+"""Lengths read from the Arrow table of a tokenised data set, and the file that tokenising writes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,27 @@ from launch.worker.columns import build_content, write, write_lengths
 
 datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
 
-ROWS = [([5, 6, 7, 8], [-100, -100, 7, 8]), ([1, 2], [1, 2]), ([9, 9, 9], [-100, 9, -100]), ([4], [4])]
+ROWS = [
+    ([5, 6, 7, 8], [-100, -100, 7, 8]),
+    ([1, 2], [1, 2]),
+    ([9, 9, 9], [-100, 9, -100]),
+    ([4], [4]),
+]
 
 
 def chats(repeats: int = 1) -> datasets.Dataset:
     rows = ROWS * repeats
-    return datasets.Dataset.from_dict({"input_ids": [ids for ids, _ in rows], "labels": [labels for _, labels in rows]})
+    return datasets.Dataset.from_dict(
+        {"input_ids": [ids for ids, _ in rows], "labels": [labels for _, labels in rows]}
+    )
 
 
 def pairs() -> datasets.Dataset:
     ids, labels = zip(*ROWS, strict=True)
     rows = {"chosen_input_ids": ids, "chosen_labels": labels}
-    return datasets.Dataset.from_dict({**rows, "rejected_input_ids": ids[::-1], "rejected_labels": labels[::-1]})
+    return datasets.Dataset.from_dict(
+        {**rows, "rejected_input_ids": ids[::-1], "rejected_labels": labels[::-1]}
+    )
 
 
 def test_of_chats() -> None:
@@ -60,10 +71,14 @@ def test_what_is_not_tokenised_is_refused() -> None:
         columns.read_lengths(datasets.Dataset.from_dict({"messages": ["hello"]}))
 
 
-def test_the_lengths_of_a_streamed_data_set_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lengths_of_a_streamed_data_set_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They serve the next plan: the run goes on."""
     write_lengths(tmp_path / "lengths.json", chats().to_iterable_dataset(), EventWriter(None, 0))
-    assert "the dataset is streamed: its rows are tokenised during training" in capsys.readouterr().err
+    assert (
+        "the dataset is streamed: its rows are tokenised during training" in capsys.readouterr().err
+    )
     assert not (tmp_path / "lengths.json").exists()
 
 
@@ -81,7 +96,12 @@ def test_the_planner_reads_what_is_written(tmp_path: Path) -> None:
     write(path, build_content(columns.read_lengths(pairs())))
     lengths = load_lengths(path)
     assert lengths is not None and lengths.longer is not None
-    assert (lengths.kind.value, lengths.samples, lengths.tokens.longest, lengths.longer.total) == ("dpo", 4, 5, 14)
+    assert (lengths.kind.value, lengths.samples, lengths.tokens.longest, lengths.longer.total) == (
+        "dpo",
+        4,
+        5,
+        14,
+    )
     assert lengths.pairs == ((4, 1), (2, 3), (3, 2), (1, 4))
 
 

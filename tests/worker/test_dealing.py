@@ -66,7 +66,8 @@ def test_nobody_waits_longer_than_in_upstreams_order(case: Case) -> None:
 def test_known_points() -> None:
     assert deal([9, 8, 1, 2], 2, 2) == [0, 2, 1, 3]  # 10 and 10
     assert deal([5, 5, 5, 5], 2, 2) == [0, 1, 2, 3]  # nothing to gain: upstream's order
-    assert deal([3, 9, 4, 8], 2, 1) == [1, 3, 0, 2]  # steps of 9 and 8, 4 and 3; the rank that had more gets less
+    # steps of 9 and 8, 4 and 3; the rank that had more gets less
+    assert deal([3, 9, 4, 8], 2, 1) == [1, 3, 0, 2]
     assert deal([1, 9, 1, 9], 1, 2, padded=True) == [1, 3, 0, 2]  # 18 + 2 tokens instead of 18 + 18
     assert deal([], 1, 4) == []
     assert deal([7, 8], 1, 4) == [0, 1]
@@ -87,7 +88,9 @@ def test_the_load() -> None:
     assert (padded.waited, padded.computed, padded.tokens) == (16.0, 12.0, 10.0)
     assert padded.imbalance == pytest.approx(1.6)
     assert padded.padding == pytest.approx(1 / 6)
-    assert micro_batch_cost([3, 5], padded=False) == 8 and micro_batch_cost([3, 5], padded=True) == 10
+    assert (
+        micro_batch_cost([3, 5], padded=False) == 8 and micro_batch_cost([3, 5], padded=True) == 10
+    )
 
 
 def test_chats_of_real_lengths_are_nearly_even() -> None:
@@ -105,7 +108,9 @@ def test_chats_of_real_lengths_are_nearly_even() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 4))
-def test_an_epoch_is_completed_as_accelerate_does(samples: int, ranks: int, per_device: int) -> None:
+def test_an_epoch_is_completed_as_accelerate_does(
+    samples: int, ranks: int, per_device: int
+) -> None:
     data_loader = pytest.importorskip("accelerate.data_loader")
     from torch.utils.data import BatchSampler, SequentialSampler
 

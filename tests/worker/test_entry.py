@@ -1,4 +1,6 @@
-"""The entry point with real processes: what the trainer sees, how it ends, and what comes through the FIFOs."""
+"""The entry point with real processes: what the trainer sees, how it ends, and what comes through
+the FIFOs.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,24 @@ def test_a_script_sees_what_python_would_show_it(tmp_path: Path, safe: str) -> N
     path = script(tmp_path, SEES)
     for form in (str(path), os.path.relpath(path, tmp_path)):
         plain = seen([form, "--a", "1", "--", "b"], tmp_path, PYTHONSAFEPATH=safe)
-        worker = seen([str(ranks.ENTRY), "--script", form, "--", "--a", "1", "--", "b"], tmp_path, PYTHONSAFEPATH=safe)
+        worker = seen(
+            [str(ranks.ENTRY), "--script", form, "--", "--a", "1", "--", "b"],
+            tmp_path,
+            PYTHONSAFEPATH=safe,
+        )
         plain["argv"] = [str(path), *plain["argv"][1:]]  # type: ignore[index]  # always absolute under the worker
         assert worker == plain
 
 
 @pytest.mark.parametrize(
     ("visible", "ranks_in_all", "expected"),
-    [(None, None, "0"), ("2,3", None, "2"), ("MIG-a,MIG-b", "1", "MIG-a"), ("2,3", "2", "2,3"), ("", None, "")],
+    [
+        (None, None, "0"),
+        ("2,3", None, "2"),
+        ("MIG-a,MIG-b", "1", "MIG-a"),
+        ("2,3", "2", "2,3"),
+        ("", None, ""),
+    ],
 )
 def test_a_rank_that_is_alone_sees_one_gpu(
     tmp_path: Path, visible: str | None, ranks_in_all: str | None, expected: str
@@ -76,7 +88,9 @@ def test_no_module_of_the_worker_shadows_one_of_the_trainer(tmp_path: Path) -> N
     for name in names:
         script(tmp_path, f"mine = {name!r}", f"{name}.py")
     script(tmp_path, "mine = 'patches'", "patches.py")
-    code = "\n".join(f"import {name}; assert {name}.mine == {name!r}" for name in [*names, "patches"])
+    code = "\n".join(
+        f"import {name}; assert {name}.mine == {name!r}" for name in [*names, "patches"]
+    )
     run = ranks.run(["--script", script(tmp_path, code)], tmp_path)
     assert run.code == 0, run.describe()
 
@@ -92,12 +106,20 @@ def test_the_worker_parses_as_python_3_10_and_needs_only_the_standard_library() 
             else:
                 continue
             for name in names:
-                assert name.partition(".")[0] in sys.stdlib_module_names, f"{path.name} imports {name} at load"
+                assert name.partition(".")[0] in sys.stdlib_module_names, (
+                    f"{path.name} imports {name} at load"
+                )
 
 
 @pytest.mark.parametrize(
     ("ending", "code"),
-    [("sys.exit()", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3), ("sys.exit('stopped because')", 1), ("pass", 0)],
+    [
+        ("sys.exit()", 0),
+        ("sys.exit(0)", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit('stopped because')", 1),
+        ("pass", 0),
+    ],
 )
 def test_exit_codes_are_the_trainers_own(tmp_path: Path, ending: str, code: int) -> None:
     run = ranks.run(["--script", script(tmp_path, f"import sys\n{ending}")], tmp_path)
@@ -153,7 +175,9 @@ def test_everything_a_rank_prints_goes_through_its_own_fifo(tmp_path: Path) -> N
     )
     # An encoding that has no emoji: upstream prints some, and must not die of them.
     environment = {"RANK": "1", "PYTHONIOENCODING": "ascii"}
-    run = ranks.run(["--script", script(tmp_path, code)], tmp_path, ranks=2, environment=environment)
+    run = ranks.run(
+        ["--script", script(tmp_path, code)], tmp_path, ranks=2, environment=environment
+    )
     assert run.code == 0, run.describe()
     assert run.printed == ""
     assert run.output == ("", "printed \u2705\nwritten\nfrom a child\non stderr\nlast")
@@ -162,14 +186,20 @@ def test_everything_a_rank_prints_goes_through_its_own_fifo(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("channel", [None, "nowhere"])
-def test_without_a_supervisor_output_stays_where_it_was(tmp_path: Path, channel: str | None) -> None:
-    environment = {key: value for key, value in os.environ.items() if key not in ("LAUNCH_CHANNEL", "RANK")}
+def test_without_a_supervisor_output_stays_where_it_was(
+    tmp_path: Path, channel: str | None
+) -> None:
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("LAUNCH_CHANNEL", "RANK")
+    }
     if channel:
         (tmp_path / channel).mkdir()
         os.mkfifo(tmp_path / channel / "rank-0.out")  # made, but nobody reads it
         environment["LAUNCH_CHANNEL"] = str(tmp_path / channel)
     command = [sys.executable, str(ranks.ENTRY), "--script", str(script(tmp_path, "print('here')"))]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     assert run.stdout == "here\n"
 
 
@@ -181,26 +211,44 @@ def test_without_a_supervisor_output_stays_where_it_was(tmp_path: Path, channel:
         (["--patch", "no_such", "--script", "a"], "unknown patch 'no_such'; known are "),
         (["--patch", "lengths", "--script", "a"], "patch lengths takes a value: lengths=VALUE"),
         (["--entry", "trl.scripts.rlhf"], "invalid choice: 'trl.scripts.rlhf'"),
-        (["--option", "subset", "--entry", "trl.scripts.sft"], "option subset takes a value: subset=VALUE"),
-        (["--option", "subst=1", "--entry", "trl.scripts.sft"], "unknown option 'subst'; known are chat_template, "),
-        (["--option", "continue_adapter=1", "--entry", "trl.scripts.dpo"], "option continue_adapter takes no value"),
+        (
+            ["--option", "subset", "--entry", "trl.scripts.sft"],
+            "option subset takes a value: subset=VALUE",
+        ),
+        (
+            ["--option", "subst=1", "--entry", "trl.scripts.sft"],
+            "unknown option 'subst'; known are chat_template, ",
+        ),
+        (
+            ["--option", "continue_adapter=1", "--entry", "trl.scripts.dpo"],
+            "option continue_adapter takes no value",
+        ),
         (["--option", "subset=1", "--script", "a"], "--option belongs to --entry"),
         (["--patch", "dpo_steps=1", "--script", "a"], "patch dpo_steps takes no value"),
         (["--expect", "world=2", "--script", "a"], "unknown expectation 'world'"),
-        (["--expect", "zero_stage", "--script", "a"], "expectation zero_stage takes a value: zero_stage=VALUE"),
+        (
+            ["--expect", "zero_stage", "--script", "a"],
+            "expectation zero_stage takes a value: zero_stage=VALUE",
+        ),
         (["--scrip", "a", "--script", "b"], "unrecognized arguments: --scrip a"),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_2(tmp_path: Path, arguments: list[str], says: str) -> None:
+def test_a_wrong_command_line_is_one_sentence_and_exit_2(
+    tmp_path: Path, arguments: list[str], says: str
+) -> None:
     run = ranks.run(arguments, tmp_path)
     assert run.code == 2
     assert says in run.output[0]
     assert "Traceback" not in run.output[0]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can tie a process to its parent")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux can tie a process to its parent"
+)
 def test_a_rank_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
-    waits = script(tmp_path, "import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(120)\n")
+    waits = script(
+        tmp_path, "import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(120)\n"
+    )
     starts = script(
         tmp_path,
         "import subprocess, sys\nsubprocess.run([sys.executable, *sys.argv[1:]])\n",

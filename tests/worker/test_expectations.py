@@ -16,7 +16,9 @@ from launch.worker.expectations import (
 )
 
 _ALONE = (
-    "requested world_size=2, but the trainer has 1 (the processes did not find each other, so each would train alone)"
+    "requested world_size=2, but the trainer has 1 (the processes did not find each other, "
+    "so "
+    "each would train alone)"
 )
 _PATCH = "(without a GPU accelerate needs the patch deepspeed_on_cpu to connect DeepSpeed's ranks)"
 
@@ -39,7 +41,10 @@ def accelerator(distributed: str, world_size: int, zero_stage: int = 0, device: 
             {"distributed": "DEEPSPEED", "world_size": "2", "zero_stage": "3"},
             accelerator("MULTI_CPU", 2),
             [
-                f"requested distributed=DEEPSPEED, but the trainer has MULTI_CPU {_PATCH} [refuted_distributed]",
+                (
+                    f"requested distributed=DEEPSPEED, but the trainer has MULTI_CPU {_PATCH} "
+                    "[refuted_distributed]"
+                ),
                 f"requested zero_stage=3, but the trainer has 0 {_PATCH} [refuted_zero_stage]",
             ],
         ),
@@ -47,18 +52,30 @@ def accelerator(distributed: str, world_size: int, zero_stage: int = 0, device: 
         (
             {"distributed": "NO", "device": "cuda"},
             accelerator("NO", 1),
-            ["requested device=cuda, but the trainer has cpu (torch sees no GPU on this machine) [refuted_device]"],
+            [
+                (
+                    "requested device=cuda, but the trainer has cpu (torch sees no GPU on this "
+                    "machine) [refuted_device]"
+                )
+            ],
         ),
         (
             {"distributed": "DEEPSPEED", "world_size": "8", "zero_stage": "3"},
             accelerator("DEEPSPEED", 8, 2, "cuda"),
-            ["requested zero_stage=3, but the trainer has 2 (accelerate's state) [refuted_zero_stage]"],
+            [
+                (
+                    "requested zero_stage=3, but the trainer has 2 (accelerate's state) "
+                    "[refuted_zero_stage]"
+                )
+            ],
         ),
         ({"zero_stage": "0", "packing": "none"}, accelerator("NO", 1), []),
         ({}, accelerator("NO", 1), []),
     ],
 )
-def test_each_mismatch_is_one_sentence(requested: dict[str, str], built: Any, sentences: list[str]) -> None:
+def test_each_mismatch_is_one_sentence(
+    requested: dict[str, str], built: Any, sentences: list[str]
+) -> None:
     evidence = check_state(built, requested)
     assert [str(finding) for item in evidence if (finding := item.finding(()))] == sentences
     assert {item.what for item in evidence} == requested.keys() & set(STATE)
@@ -70,4 +87,6 @@ def test_a_mismatch_that_is_allowed_only_warns(capsys: pytest.CaptureFixture[str
     assert f"launch: warning: {_ALONE} [refuted_world_size], allowed" in capsys.readouterr().err
     with pytest.raises(UnmetExpectation):
         report_evidence(evidence, {"refuted_device"}, EventWriter(None, 0))
-    assert capsys.readouterr().err.endswith("[refuted_world_size]; allow=[refuted_world_size] runs it anyway\n")
+    assert capsys.readouterr().err.endswith(
+        "[refuted_world_size]; allow=[refuted_world_size] runs it anyway\n"
+    )

@@ -1,4 +1,6 @@
-"""The sampler in accelerate's own loaders: the same samples in the same optimizer step, on every rank, when resumed."""
+"""The sampler in accelerate's own loaders: the same samples in the same optimizer step, on every
+rank, when resumed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.worker.global_batches import BatchLayout, GlobalBatchSampler, MicroBatch, StepLoad, find_sampler
+from launch.worker.global_batches import (
+    BatchLayout,
+    GlobalBatchSampler,
+    MicroBatch,
+    StepLoad,
+    find_sampler,
+)
 
-data_loader = pytest.importorskip("accelerate.data_loader", reason="the `train` dependencies are not installed")
+data_loader = pytest.importorskip(
+    "accelerate.data_loader", reason="the `train` dependencies are not installed"
+)
 from accelerate.state import PartialState  # noqa: E402 - after the look for accelerate
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -30,10 +40,16 @@ def one_process() -> Iterator[None]:
 
 
 def prepared(samples: int, dealing: BatchLayout, *, balanced: bool, wrapped: bool = True) -> Any:
-    """accelerate's loader of one rank over range(samples), shuffled by seed; its batches are lists of samples."""
+    """accelerate's loader of one rank over range(samples), shuffled by seed; its batches are lists
+    of samples.
+    """
     plain = DataLoader(range(samples), batch_size=dealing.per_device, shuffle=True, collate_fn=list)  # type: ignore[arg-type]
     loader = data_loader.prepare_data_loader(
-        plain, num_processes=dealing.ranks, process_index=dealing.rank, use_seedable_sampler=True, data_seed=3
+        plain,
+        num_processes=dealing.ranks,
+        process_index=dealing.rank,
+        use_seedable_sampler=True,
+        data_seed=3,
     )
     if wrapped:
         batches = GlobalBatchSampler(loader.get_sampler(), dealing, LENGTHS)
@@ -42,7 +58,9 @@ def prepared(samples: int, dealing: BatchLayout, *, balanced: bool, wrapped: boo
     return loader
 
 
-def steps(samples: int, dealing: BatchLayout, *, epoch: int = 0, **how: bool) -> list[list[list[list[int]]]]:
+def steps(
+    samples: int, dealing: BatchLayout, *, epoch: int = 0, **how: bool
+) -> list[list[list[list[int]]]]:
     """[step][rank][micro batch] of an epoch: its samples."""
     ranks = []
     for rank in range(dealing.ranks):
@@ -55,7 +73,14 @@ def steps(samples: int, dealing: BatchLayout, *, epoch: int = 0, **how: bool) ->
 
 def dealings() -> st.SearchStrategy[BatchLayout]:
     few = st.integers(1, 4)
-    return st.builds(BatchLayout, ranks=few, rank=st.just(0), per_device=few, accumulation=few, padded=st.booleans())
+    return st.builds(
+        BatchLayout,
+        ranks=few,
+        rank=st.just(0),
+        per_device=few,
+        accumulation=few,
+        padded=st.booleans(),
+    )
 
 
 def flat(step: list[list[list[int]]]) -> list[int]:
@@ -64,7 +89,9 @@ def flat(step: list[list[list[int]]]) -> list[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 60), dealings(), st.integers(0, 2))
-def test_each_step_has_the_samples_of_upstreams(samples: int, dealing: BatchLayout, epoch: int) -> None:
+def test_each_step_has_the_samples_of_upstreams(
+    samples: int, dealing: BatchLayout, epoch: int
+) -> None:
     upstream = steps(samples, dealing, epoch=epoch, balanced=False, wrapped=False)
     unchanged = steps(samples, dealing, epoch=epoch, balanced=False)
     balanced = steps(samples, dealing, epoch=epoch, balanced=True)
@@ -79,9 +106,15 @@ def test_epochs_differ_and_the_loader_counts_them() -> None:
     first, second = (steps(24, dealing, epoch=epoch, balanced=True) for epoch in (0, 1))
     assert [flat(step) for step in first] != [flat(step) for step in second]
     loader = prepared(24, dealing, balanced=True)
-    assert [list(loader), list(loader)] == [[batch for step in epoch for batch in step[0]] for epoch in (first, second)]
+    assert [list(loader), list(loader)] == [
+        [batch for step in epoch for batch in step[0]] for epoch in (first, second)
+    ]
     assert len(loader) == 6
-    assert len(prepared(25, dealing, balanced=True)) == len(prepared(25, dealing, balanced=True, wrapped=False)) == 7
+    assert (
+        len(prepared(25, dealing, balanced=True))
+        == len(prepared(25, dealing, balanced=True, wrapped=False))
+        == 7
+    )
 
 
 def test_a_resumed_epoch_goes_on_where_it_was() -> None:
@@ -97,14 +130,18 @@ def test_a_resumed_epoch_goes_on_where_it_was() -> None:
     batches.skip(4)
     assert list(rest) == whole[4:]
     assert len(loads) == 3  # of five steps
-    assert [batch.lengths for batch in batches.pending] == [tuple(LENGTHS[s] for s in batch) for batch in whole[4:]]
+    assert [batch.lengths for batch in batches.pending] == [
+        tuple(LENGTHS[s] for s in batch) for batch in whole[4:]
+    ]
     assert batches.first_batch == batches.pending[0]
     assert list(loader) != whole[4:]  # the next epoch is whole
     assert len(loads) == 3 + 5
 
 
 def test_the_weights_make_a_mean_over_all_tokens() -> None:
-    """Mean losses times weights, averaged over ranks and divided by the accumulation steps as the trainer does."""
+    """Mean losses times weights, averaged over ranks and divided by the accumulation steps as the
+    trainer does.
+    """
     dealing, samples = BatchLayout(2, 0, 3, 2), 30
     counts = [DRAW.randrange(1, 50) for _ in range(samples)]
     losses = [DRAW.random() for _ in range(samples)]  # of a sample's tokens, the mean
@@ -113,7 +150,9 @@ def test_the_weights_make_a_mean_over_all_tokens() -> None:
         wanted = sum(losses[s] * counts[s] for s in members) / sum(counts[s] for s in members)
         got = 0.0
         for samples_of, batch in batches:
-            mean = sum(losses[s] * counts[s] for s in samples_of) / sum(counts[s] for s in samples_of)
+            mean = sum(losses[s] * counts[s] for s in samples_of) / sum(
+                counts[s] for s in samples_of
+            )
             assert batch.weight is not None
             got += mean * batch.weight / dealing.ranks / dealing.accumulation
         assert got == pytest.approx(wanted), epoch_step
@@ -122,7 +161,9 @@ def test_the_weights_make_a_mean_over_all_tokens() -> None:
 def _micro_batches(
     samples: int, dealing: BatchLayout, counts: list[int]
 ) -> Iterator[tuple[int, list[tuple[list[int], MicroBatch]]]]:
-    """Yield each step's micro batches over all ranks (the last step is shorter) with what the sampler reported."""
+    """Yield each step's micro batches over all ranks (the last step is shorter) with what the
+    sampler reported.
+    """
     ranks = []
     for rank in range(dealing.ranks):
         loader = prepared(samples, replace(dealing, rank=rank), balanced=True)
@@ -135,7 +176,11 @@ def _micro_batches(
     for at in range(0, len(ranks[0][0]), size):
         yield (
             at,
-            [pair for read, coming in ranks for pair in zip(read[at : at + size], coming[at : at + size], strict=True)],
+            [
+                pair
+                for read, coming in ranks
+                for pair in zip(read[at : at + size], coming[at : at + size], strict=True)
+            ],
         )
 
 

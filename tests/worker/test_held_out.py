@@ -21,16 +21,23 @@ def tokenizer() -> Any:
 
 
 def turns(*texts: str) -> list[dict[str, str]]:
-    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    return [
+        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)
+    ]
 
 
-def write(folder: Path, tokenizer: Any, rows: list[dict[str, Any]], context: int = 500) -> tuple[int, dict[str, Any]]:
+def write(
+    folder: Path, tokenizer: Any, rows: list[dict[str, Any]], context: int = 500
+) -> tuple[int, dict[str, Any]]:
     """Write the tasks; return how many rows are left out, and the questions of each task."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     left_out = write_tasks(folder / "rows.jsonl", folder / "tasks", tokenizer, context)
     files = sorted((folder / "tasks").glob("*.yaml"))
     return left_out, {
-        file.stem: [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()] for file in files
+        file.stem: [
+            json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()
+        ]
+        for file in files
     }
 
 
@@ -65,9 +72,13 @@ def test_pairs_ask_which_answer_is_more_likely(tmp_path: Path, tokenizer: Any) -
 
 
 def test_rows_that_name_their_tasks_become_these(tmp_path: Path, tokenizer: Any) -> None:
-    rows: list[dict[str, Any]] = [{"task": name, "messages": turns("Hi", name)} for name in ("b", "a", "b")]
+    rows: list[dict[str, Any]] = [
+        {"task": name, "messages": turns("Hi", name)} for name in ("b", "a", "b")
+    ]
     rows += [{"task": "pairs", "chosen": turns("Hi", "Hello"), "rejected": turns("Hi", "Go away")}]
-    left_out, tasks = write(tmp_path, tokenizer, [*rows, {"task": "a", "messages": turns("Hi", "word " * 200)}])
+    left_out, tasks = write(
+        tmp_path, tokenizer, [*rows, {"task": "a", "messages": turns("Hi", "word " * 200)}]
+    )
     assert left_out == 1
     assert {name: [doc["text"] for doc in docs] for name, docs in tasks.items()} == {
         "a": ["a"],
@@ -75,7 +86,9 @@ def test_rows_that_name_their_tasks_become_these(tmp_path: Path, tokenizer: Any)
         "pairs": ["Hello"],
     }
     assert tasks["b"][0]["answer"] == "b<|end|>" and len(tasks["pairs"][0]["choices"]) == 2
-    texts = {name: (tmp_path / "tasks" / f"{name}.yaml").read_text(encoding="utf-8") for name in tasks}
+    texts = {
+        name: (tmp_path / "tasks" / f"{name}.yaml").read_text(encoding="utf-8") for name in tasks
+    }
     assert "held_out.most_likely" in texts["a"] and "multiple_choice" in texts["pairs"]
 
 

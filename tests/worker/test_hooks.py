@@ -1,4 +1,6 @@
-"""A library's function is replaced by one that gets it first, and keeps its name, its marks and its signature."""
+"""A library's function is replaced by one that gets it first, and keeps its name, its marks and its
+signature.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def test_numbers_that_json_lacks(value: float) -> None:
 
 
 def test_keys_of_another_version_and_missing_ones() -> None:
-    assert from_json(Whole, {"schema_version": 9, "name": "a", "global": 1, "new": 2}) == Whole("a", 1)
+    assert from_json(Whole, {"schema_version": 9, "name": "a", "global": 1, "new": 2}) == Whole(
+        "a", 1
+    )
     assert from_json(Part, {"size": 3}).size == 3.0
     with pytest.raises(ValueError, match=r"Whole\.global_ is missing"):
         from_json(Whole, {"name": "a"})
@@ -85,8 +87,17 @@ def test_keys_of_another_version_and_missing_ones() -> None:
         *({"name": value} for value in (None, 1, ["a"], True)),
         *({"global": value} for value in ("1", 1.0, True, None)),
         *({"is_on": value} for value in (1, "true", None)),
-        *({"path": 3}, {"colour": "blue"}, {"level": "middle"}, {"by_name": []}, {"by_name": {"a": 1}}),
-        *({"parts": value} for value in ("ab", {}, [1], [{"size": "1"}], [{"size": 1, "pair": [1]}])),
+        *(
+            {"path": 3},
+            {"colour": "blue"},
+            {"level": "middle"},
+            {"by_name": []},
+            {"by_name": {"a": 1}},
+        ),
+        *(
+            {"parts": value}
+            for value in ("ab", {}, [1], [{"size": "1"}], [{"size": 1, "pair": [1]}])
+        ),
         {"rows": [[1, "2"]]},
     ],
 )
@@ -95,15 +106,22 @@ def test_a_value_of_another_type_is_refused(change: dict[str, Any]) -> None:
         from_json(Whole, {"name": "a", "global": 1, **change})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "null", '"a"', "{", "[" * 100_000, b"\xff", '{"size": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "null", '"a"', "{", "[" * 100_000, b"\xff", '{"size": {}}']
+)
 def test_another_text_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         decode(Part, text)
 
 
 def test_the_trainers_interpreter_imports_it_alone() -> None:
-    """It reads with the standard library alone, and imports no module of the launcher but the worker's package."""
-    code = "import sys, launch.worker.json_codec; print([m for m in sys.modules if m.startswith('launch')])"
+    """It reads with the standard library alone, and imports no module of the launcher but the
+    worker's package.
+    """
+    code = (
+        "import sys, launch.worker.json_codec; print([m for m in sys.modules if "
+        "m.startswith('launch')])"
+    )
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "['launch', 'launch.worker', 'launch.worker.json_codec']"
@@ -120,6 +138,9 @@ class Named:
 def test_other_names_and_computed_values_are_a_dataclass_own() -> None:
     part = {"size": 1.0, "pair": [0, ""]}
     assert to_json({"all": (Named(60.0), Named(math.inf))}) == {
-        "all": [{"minutes": 1.0, "part": part}, {"minutes": None, "minutes_text": "inf", "part": part}]
+        "all": [
+            {"minutes": 1.0, "part": part},
+            {"minutes": None, "minutes_text": "inf", "part": part},
+        ]
     }
     assert json.loads(encode(Named(30.0))) == {"schema_version": 1, "minutes": 0.5, "part": part}

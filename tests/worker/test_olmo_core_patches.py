@@ -34,7 +34,9 @@ def placeholders() -> Iterator[None]:
         del sys.modules[name]
 
 
-IMPORT = "import nowhere_to_be_found\nfrom nowhere_to_be_found.some.where import Thing, Other as Also"
+IMPORT = (
+    "import nowhere_to_be_found\nfrom nowhere_to_be_found.some.where import Thing, Other as Also"
+)
 
 
 @pytest.mark.usefixtures("placeholders")
@@ -49,7 +51,9 @@ def test_a_placeholder_can_be_imported_and_inherited_from_and_says_what_it_is() 
 
     assert annotated is not None and Mine.text == ""
     for use in (thing, Mine, partial(getattr, Mine, "create"), names["nowhere_to_be_found"].Engine):
-        with pytest.raises(ImportError, match=r"is a placeholder, because nowhere_to_be_found is .*\[unused_"):
+        with pytest.raises(
+            ImportError, match=r"is a placeholder, because nowhere_to_be_found is .*\[unused_"
+        ):
             use()
 
 
@@ -84,14 +88,20 @@ def test_chats_are_whole_by_the_files_of_their_boundaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_patched: bool
 ) -> None:
     """A chat with an end token in its middle, one that was cut off, and one behind it."""
-    data = pytest.importorskip("olmo_core.data", reason="the `open-instruct` dependencies are not installed")
+    data = pytest.importorskip(
+        "olmo_core.data", reason="the `open-instruct` dependencies are not installed"
+    )
     np = pytest.importorskip("numpy")
     end, chats = 2, [(5, 2, 6, 2), (7, 7, 7, 7), (8, 2)]
-    np.array([token for chat in chats for token in chat], dtype=np.uint8).tofile(tmp_path / "token_ids_part_0.npy")
+    np.array([token for chat in chats for token in chat], dtype=np.uint8).tofile(
+        tmp_path / "token_ids_part_0.npy"
+    )
     borders = list(accumulate((len(chat) for chat in chats), initial=0))
     with gzip.open(tmp_path / "token_ids_part_0.csv.gz", "wt") as stream:
         stream.writelines(f"{start},{stop}\n" for start, stop in pairwise(borders))
-    monkeypatch.setattr(data.NumpyPackedFSLDatasetConfig, "build", data.NumpyPackedFSLDatasetConfig.build)
+    monkeypatch.setattr(
+        data.NumpyPackedFSLDatasetConfig, "build", data.NumpyPackedFSLDatasetConfig.build
+    )
     if is_patched:
         context = PatchContext(TrainerProgram(None, "trainer", ()), EventWriter(None, 0))
         olmo_core_documents.WHOLE_CHATS.apply(context)
@@ -113,15 +123,21 @@ def test_chats_are_whole_by_the_files_of_their_boundaries(
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("window", [(-1, -1), (2, 0)])
-def test_documents_end_to_end_are_attended_one_by_one(kv_heads: int, window: tuple[int, int]) -> None:
+def test_documents_end_to_end_are_attended_one_by_one(
+    kv_heads: int, window: tuple[int, int]
+) -> None:
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(12, heads, 8, generator=generator) for heads in (4, kv_heads, kv_heads))
     borders = torch.tensor([0, 5, 6, 12], dtype=torch.int32)
     lent = TorchFlashAttention(None)
-    together = lent.flash_attn_varlen_func(q, k, v, borders, borders, 6, 6, causal=True, window_size=window)
+    together = lent.flash_attn_varlen_func(
+        q, k, v, borders, borders, 6, 6, causal=True, window_size=window
+    )
     apart = [
-        lent.flash_attn_func(*(each[None, begin:end] for each in (q, k, v)), causal=True, window_size=window)[0]
+        lent.flash_attn_func(
+            *(each[None, begin:end] for each in (q, k, v)), causal=True, window_size=window
+        )[0]
         for begin, end in ((0, 5), (5, 6), (6, 12))
     ]
     assert torch.allclose(together, torch.cat(apart), atol=1e-6)
@@ -133,7 +149,12 @@ def test_tokens_of_a_batch() -> None:
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     row = torch.tensor([[5, 6, 7, 0, 0, 0]])
     ends, mask = torch.tensor([0, 2, 3]), torch.tensor([[1, 1, 1, 0, 0, 0]])
-    packed = {"chosen_input_ids": row, "rejected_input_ids": row, "chosen_cu_seq_lens_k": ends, "index": [1]}
+    packed = {
+        "chosen_input_ids": row,
+        "rejected_input_ids": row,
+        "chosen_cu_seq_lens_k": ends,
+        "index": [1],
+    }
     assert count_tokens({**packed, "rejected_cu_seq_lens_k": ends}, None) == (6, 12)
     assert count_tokens({"chosen_input_ids": row, "chosen_attention_mask": mask}, None) == (3, 6)
     assert count_tokens({"input_ids": row}, 0) == (3, 6)

@@ -1,4 +1,6 @@
-"""The list of patches, what each relies on, and that none goes in where the code is no longer the same."""
+"""The list of patches, what each relies on, and that none goes in where the code is no longer the
+same.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def test_ids_are_stable() -> None:
         "preview",
     }
     assert all(PATCHES[name].id == name for name in PATCHES)
-    assert not [name for name in PATCHES if name.startswith("trl_")]  # TRL is a library: launch/worker/trl_entry.py
+    # TRL is a library: launch/worker/trl_entry.py
+    assert not [name for name in PATCHES if name.startswith("trl_")]
 
 
 @pytest.mark.parametrize("name", PATCHES)
@@ -91,13 +94,21 @@ def test_a_patch_says_what_a_record_needs(name: str) -> None:
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()  # reads the metadata of every package: a second
+    # reads the metadata of every package: a second
+    return importlib.metadata.packages_distributions()
 
 
 def test_listing_the_patches_imports_no_trainer() -> None:
     code = "import sys\nfrom launch.worker.patches import PATCHES\nprint(*sys.modules)"
     root = str(ROOT)
-    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     heavy = {"torch", "numpy", "transformers", "accelerate", "datasets", "fcntl", "ctypes"}
     assert heavy.isdisjoint(run.stdout.split())
 
@@ -113,7 +124,9 @@ def test_the_named_lines_hold_what_the_patch_relies_on(
         pytest.importorskip(package)
         installed = importlib.metadata.version(_distributions()[package][0])
         if installed != source.version:
-            pytest.skip(f"line numbers are those of {package} {source.version}, here is {installed}")
+            pytest.skip(
+                f"line numbers are those of {package} {source.version}, here is {installed}"
+            )
         path = source.find(TrainerProgram(None, "none", ()))
         assert path is not None
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -138,7 +151,9 @@ def test_a_source_that_changed_stops_the_patch(
     path.write_text(path.read_text(encoding="utf-8").replace(source.text, ""), encoding="utf-8")
     with pytest.raises(PatchError) as changed:
         PATCHES[patch].check(trainer)
-    assert str(changed.value).startswith(f"patch {patch}: {source} has changed: `{source.text}` is no longer in {path}")
+    assert str(changed.value).startswith(
+        f"patch {patch}: {source} has changed: `{source.text}` is no longer in {path}"
+    )
 
     path.unlink()
     with pytest.raises(PatchError, match="was not found, so there is nothing to patch"):
@@ -156,17 +171,23 @@ def test_a_patch_that_does_not_fit_ends_the_rank_before_the_trainer_starts(tmp_p
     [error] = run.of_kind("error")
     assert error["type"] == "PatchError"
     assert error["patch"] == "evidence"
-    assert error["message"].startswith("patch evidence: accelerate/accelerator.py:1415 (accelerate 1.15.0) has changed")
+    assert error["message"].startswith(
+        "patch evidence: accelerate/accelerator.py:1415 (accelerate 1.15.0) has changed"
+    )
     assert run.output[0] == f"launch: {error['message']}\n"
     assert run.of_kind("patch") == []
 
 
 def test_the_script_that_runs_is_the_one_that_is_checked(tmp_path: Path, checkout: Path) -> None:
-    """A doctored copy of the real finetune.py, run by its path, with the untouched checkout on PYTHONPATH."""
+    """A doctored copy of the real finetune.py, run by its path, with the untouched checkout on
+    PYTHONPATH.
+    """
     text = (checkout / "open_instruct" / "finetune.py").read_text(encoding="utf-8")
     script = tmp_path / "open_instruct" / "finetune.py"
     script.parent.mkdir()
-    script.write_text(text.replace("snapshot_download(model_path, ", "fetch(model_path, "), encoding="utf-8")
+    script.write_text(
+        text.replace("snapshot_download(model_path, ", "fetch(model_path, "), encoding="utf-8"
+    )
     run = ranks.run(
         ["--patch", "finetune_local_model", "--script", script],
         tmp_path,
@@ -174,8 +195,8 @@ def test_the_script_that_runs_is_the_one_that_is_checked(tmp_path: Path, checkou
     )
     assert run.code == 1
     assert (
-        "finetune.py:527 has changed: `snapshot_download(model_path, revision=args.model_revision)` is no "
-        in run.output[0]
+        "finetune.py:527 has changed: `snapshot_download(model_path, "
+        "revision=args.model_revision)` is no " in run.output[0]
     )
     assert str(script) in run.output[0]
 
@@ -202,7 +223,8 @@ def test_an_attribute_that_is_gone_is_a_patch_error_too() -> None:
 
     broken = type(patch)("broken", "why", {}, apply)
     with pytest.raises(
-        PatchError, match=r"^patch broken: can't be applied: module .* has no attribute 'no_such_thing'"
+        PatchError,
+        match=r"^patch broken: can't be applied: module .* has no attribute 'no_such_thing'",
     ):
         install(broken, PatchContext(TrainerProgram(None, "none", ()), EventWriter(None, 0)))
 
@@ -226,7 +248,9 @@ def test_a_flags_value_is_found_however_it_is_spelt(flags: str, value: str | Non
 
 @pytest.fixture
 def upstream_names(checkout: Path) -> dict[str, Any]:
-    """Upstream's GPU_SPECS and get_device_name, taken out of its file without importing the rest."""
+    """Upstream's GPU_SPECS and get_device_name, taken out of its file without importing the
+    rest.
+    """
     tree = ast.parse((checkout / "open_instruct" / "utils.py").read_text(encoding="utf-8"))
     wanted = [
         node
@@ -239,17 +263,28 @@ def upstream_names(checkout: Path) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("device", ["NVIDIA L4", "NVIDIA A10G", "Tesla V100-SXM2-32GB", "NVIDIA GeForce RTX 3090"])
-def test_an_unlisted_gpu_is_found_by_upstream_afterwards(upstream_names: dict[str, Any], device: str) -> None:
+@pytest.mark.parametrize(
+    "device", ["NVIDIA L4", "NVIDIA A10G", "Tesla V100-SXM2-32GB", "NVIDIA GeForce RTX 3090"]
+)
+def test_an_unlisted_gpu_is_found_by_upstream_afterwards(
+    upstream_names: dict[str, Any], device: str
+) -> None:
     specs, find = upstream_names["GPU_SPECS"], upstream_names["get_device_name"]
     with pytest.raises(ValueError, match="Unknown device name"):
         find(device)
-    list_gpu(specs, device, 24 * 2**30, PatchContext(TrainerProgram(None, "none", ()), EventWriter(None, 0)))
+    list_gpu(
+        specs,
+        device,
+        24 * 2**30,
+        PatchContext(TrainerProgram(None, "none", ()), EventWriter(None, 0)),
+    )
     assert specs[find(device)]["memory_size"] == 24 * 2**30
     assert 1e15 / specs[find(device)]["flops"] == 0  # a utilisation of 0, not an invented one
 
 
-@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA RTX PRO 6000 Blackwell Server Edition"])
+@pytest.mark.parametrize(
+    "device", ["NVIDIA H100 80GB HBM3", "NVIDIA RTX PRO 6000 Blackwell Server Edition"]
+)
 def test_a_listed_gpu_is_left_alone(
     upstream_names: dict[str, Any], device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,9 +298,18 @@ def test_a_listed_gpu_is_left_alone(
 
 @pytest.mark.parametrize("base", ["bf16", "fp32", "nf4"])
 def test_inputs_that_are_not_cast_give_the_same_numbers(base: str) -> None:
-    """Logits and gradients to the bit, for each type that a frozen base can have; the adapter is fp32, as PEFT's."""
-    torch, transformers, peft = (pytest.importorskip(name) for name in ("torch", "transformers", "peft"))
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    """Logits and gradients to the bit, for each type that a frozen base can have; the adapter is
+    fp32, as PEFT's.
+    """
+    torch, transformers, peft = (
+        pytest.importorskip(name) for name in ("torch", "transformers", "peft")
+    )
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=128, **sizes))
     model = model if base == "fp32" else model.to(torch.bfloat16)
@@ -273,13 +317,21 @@ def test_inputs_that_are_not_cast_give_the_same_numbers(base: str) -> None:
         bnb = pytest.importorskip("bitsandbytes").nn
         for block in model.model.layers:
             for name, layer in list(block.mlp.named_children())[:3]:
-                packed = bnb.Linear4bit(*reversed(layer.weight.shape), False, torch.bfloat16, quant_type="nf4")
+                packed = bnb.Linear4bit(
+                    *reversed(layer.weight.shape), False, torch.bfloat16, quant_type="nf4"
+                )
                 packed.load_state_dict(layer.state_dict())
                 setattr(block.mlp, name, packed.to("cpu"))
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0)
+    )
     for name, weight in adapted.named_parameters():
-        weight.data = torch.randn_like(weight, dtype=torch.float32) / 8 if "lora_" in name else weight.data
-    assert skips_input_casts(adapted, SimpleNamespace(mixed_precision="bf16", distributed_type="NO"))
+        weight.data = (
+            torch.randn_like(weight, dtype=torch.float32) / 8 if "lora_" in name else weight.data
+        )
+    assert skips_input_casts(
+        adapted, SimpleNamespace(mixed_precision="bf16", distributed_type="NO")
+    )
     ids, found = torch.arange(64).reshape(2, 32), []
     for cast in (True, False):
         for layer in adapted_layers(adapted):
@@ -288,17 +340,38 @@ def test_inputs_that_are_not_cast_give_the_same_numbers(base: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             out = adapted(input_ids=ids, labels=ids)
         out.loss.backward()
-        found.append([out.logits, *(weight.grad for weight in adapted.parameters() if weight.grad is not None)])
+        found.append(
+            [
+                out.logits,
+                *(weight.grad for weight in adapted.parameters() if weight.grad is not None),
+            ]
+        )
     assert len(found[0]) == 1 + 2 * 14
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("dropout", "precision", "distributed"), [(0.1, "bf16", "NO"), (0.0, "no", "NO"), (0.0, "bf16", "DEEPSPEED")]
+    ("dropout", "precision", "distributed"),
+    [(0.1, "bf16", "NO"), (0.0, "no", "NO"), (0.0, "bf16", "DEEPSPEED")],
 )
-def test_inputs_are_cast_where_the_numbers_could_differ(dropout: float, precision: str, distributed: str) -> None:
-    torch, transformers, peft = (pytest.importorskip(name) for name in ("torch", "transformers", "peft"))
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=16, **sizes)).to(torch.bfloat16)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear", lora_dropout=dropout))
-    assert not skips_input_casts(adapted, SimpleNamespace(mixed_precision=precision, distributed_type=distributed))
+def test_inputs_are_cast_where_the_numbers_could_differ(
+    dropout: float, precision: str, distributed: str
+) -> None:
+    torch, transformers, peft = (
+        pytest.importorskip(name) for name in ("torch", "transformers", "peft")
+    )
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=16, **sizes)).to(
+        torch.bfloat16
+    )
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules="all-linear", lora_dropout=dropout)
+    )
+    assert not skips_input_casts(
+        adapted, SimpleNamespace(mixed_precision=precision, distributed_type=distributed)
+    )

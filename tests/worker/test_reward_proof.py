@@ -1,4 +1,6 @@
-"""The reward proof on rows, with real verifiers in their real process: each fault is one sentence."""
+"""The reward proof on rows, with real verifiers in their real process: each fault is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +48,36 @@ def row(truth: object, **columns: object) -> dict[str, Any]:
     return {"prompt": PROMPT, "ground_truth": truth, **columns}
 
 
-def proof(folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds: float = 20.0) -> ProofReport:
+def proof(
+    folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds: float = 20.0
+) -> ProofReport:
     own = folder / "own.py"
     own.write_text(OWN, encoding="utf-8")
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    (folder / "rows.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8"
+    )
     verifiers = {
-        name if name in ("rows", "math", "gsm8k", "exact", "ifeval") else f"{own}:{name}": 1.0 for name in names
+        name if name in ("rows", "math", "gsm8k", "exact", "ifeval") else f"{own}:{name}": 1.0
+        for name in names
     }
     option = json.dumps({"verifiers": verifiers, "seconds": seconds, "window": 64})
     return prove(ProofRequest(option, folder / "rows.jsonl", (), "", None, 32))
 
 
 def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:
-    rows = [row("x+1", dataset="MATH"), row("\\frac{1}{2}", dataset="MATH"), row("8", dataset="gsm8k")]
+    rows = [
+        row("x+1", dataset="MATH"),
+        row("\\frac{1}{2}", dataset="MATH"),
+        row("8", dataset="gsm8k"),
+    ]
     report = proof(tmp_path, [*rows, row("9", dataset="gsm8k")], "rows", seconds=3.0)
     assert (report.problem, report.warnings) == (None, [])
     assert "2 of 2 reference answers pass `gsm8k`" in "; ".join(report.facts)
     assert "2 of 2 reference answers pass `math`" in "; ".join(report.facts)
-    assert "`math` did not answer within 3 s on an expression without end, which scores 0" in "; ".join(report.facts)
+    assert (
+        "`math` did not answer within 3 s on an expression without end, which scores 0"
+        in "; ".join(report.facts)
+    )
 
 
 def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
@@ -74,16 +88,31 @@ def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verifier", "problem"),
     [
-        ("never", "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `never`"),
-        ("always", "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `always`"),
+        (
+            "never",
+            "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `never`",
+        ),
+        (
+            "always",
+            (
+                "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of "
+                "`always`"
+            ),
+        ),
         ("short", "an empty answer earn the maximum of `short`"),
         ("hangs", "`hangs` did not answer within 2 s on the reference answer of row 1"),
         ("prints", "`prints` prints 'debugging' on the reference answer of row 1"),
         ("raises", "`raises` raised KeyError: 'unit' on the reference answer of row 1"),
         ("nan", "`nan` returned nan on the reference answer of row 1"),
         ("text", "`text` returned 'yes' on the reference answer of row 1"),
-        ("strict", "`strict` raised TypeError: strict() got an unexpected keyword argument 'prompts'"),
-        ("alarm", "`alarm` raised ValueError: signal only works in main thread of the main interpreter"),
+        (
+            "strict",
+            "`strict` raised TypeError: strict() got an unexpected keyword argument 'prompts'",
+        ),
+        (
+            "alarm",
+            "`alarm` raised ValueError: signal only works in main thread of the main interpreter",
+        ),
         ("missing", "has no function missing"),
     ],
 )
@@ -95,11 +124,19 @@ def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, proble
 @pytest.mark.parametrize(
     ("verifier", "warning"),
     [
-        ("number", "`number` raised ValueError: Exceeds the limit (4300 digits) for integer string conversion"),
+        (
+            "number",
+            (
+                "`number` raised ValueError: Exceeds the limit (4300 digits) for integer string "
+                "conversion"
+            ),
+        ),
         ("power", "`power` did not answer within 2 s on an expression without end, which scores 0"),
     ],
 )
-def test_an_answer_made_to_break_a_verifier_is_a_warning(tmp_path: Path, verifier: str, warning: str) -> None:
+def test_an_answer_made_to_break_a_verifier_is_a_warning(
+    tmp_path: Path, verifier: str, warning: str
+) -> None:
     report = proof(tmp_path, [row("1"), row("2")], verifier, seconds=2.0)
     assert report.problem is None
     assert len(report.warnings) == 1 and report.warnings[0].startswith(warning)
@@ -124,37 +161,72 @@ MIXTURE = {"func_name": "validate_lowercase", "N": None, "quantifier": None, "op
 
 @pytest.mark.usefixtures("upstream")
 def test_rows_of_the_tulu_mixture_are_proven(tmp_path: Path) -> None:
-    """As in RLVR-GSM-MATH-IF-Mixed-Constraints, whose `ifeval` rows name open-instruct's functions."""
-    words = {"func_name": "validate_word_constraint", "N": 9, "quantifier": "at least", "options": None}
-    named = (("gsm8k", "72"), ("MATH", "\\frac{1}{2}"), ("ifeval", json.dumps(MIXTURE)), ("ifeval", json.dumps(words)))
+    """As in RLVR-GSM-MATH-IF-Mixed-Constraints, whose `ifeval` rows name open-instruct's
+    functions.
+    """
+    words = {
+        "func_name": "validate_word_constraint",
+        "N": 9,
+        "quantifier": "at least",
+        "options": None,
+    }
+    named = (
+        ("gsm8k", "72"),
+        ("MATH", "\\frac{1}{2}"),
+        ("ifeval", json.dumps(MIXTURE)),
+        ("ifeval", json.dumps(words)),
+    )
     rows = [row(truth, dataset=name, constraint_type="", constraint="") for name, truth in named]
     report = proof(tmp_path, rows, "rows")
     assert (report.problem, report.warnings) == (None, [])
-    assert "`ifeval` scores an answer to each of 2 rows (none has a column `reference`)" in "; ".join(report.facts)
+    assert (
+        "`ifeval` scores an answer to each of 2 rows (none has a column `reference`)"
+        in "; ".join(report.facts)
+    )
 
 
 @pytest.mark.usefixtures("upstream")
 def test_a_row_whose_function_or_arguments_are_wrong_is_named(tmp_path: Path) -> None:
-    for content, failure in (({"func_name": "validate_rhyme"}, "KeyError: 'validate_rhyme'"), ({"N": 3}, "TypeError")):
-        rows = [row(json.dumps(MIXTURE), dataset="ifeval"), row(json.dumps({**MIXTURE, **content}), dataset="ifeval")]
+    for content, failure in (
+        ({"func_name": "validate_rhyme"}, "KeyError: 'validate_rhyme'"),
+        ({"N": 3}, "TypeError"),
+    ):
+        rows = [
+            row(json.dumps(MIXTURE), dataset="ifeval"),
+            row(json.dumps({**MIXTURE, **content}), dataset="ifeval"),
+        ]
         problem = str(proof(tmp_path, rows, "rows").problem)
         assert problem.startswith(f"`ifeval` raised {failure}")
         assert problem.endswith("on an answer to row 2")
 
 
-def test_the_tulu_mixture_asks_for_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tulu_mixture_asks_for_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     problem = str(proof(tmp_path, [row(json.dumps(MIXTURE), dataset="ifeval")], "rows").problem)
-    assert problem.endswith("; func_name is a function of open-instruct, and no checkout of it is here")
+    assert problem.endswith(
+        "; func_name is a function of open-instruct, and no checkout of it is here"
+    )
 
 
-def test_nltks_data_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("HOME", str(tmp_path)), ("NLTK_DATA", str(tmp_path)), ("https_proxy", "http://127.0.0.1:9")):
+def test_nltks_data_is_asked_for_by_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("HOME", str(tmp_path)),
+        ("NLTK_DATA", str(tmp_path)),
+        ("https_proxy", "http://127.0.0.1:9"),
+    ):
         monkeypatch.setenv(name, value)  # nothing is found, and nothing can be downloaded
     kwargs = [{"num_sentences": 3, "relation": "at least"}]
-    truth = json.dumps({"instruction_id": ["length_constraints:number_sentences"], "kwargs": kwargs})
+    truth = json.dumps(
+        {"instruction_id": ["length_constraints:number_sentences"], "kwargs": kwargs}
+    )
     problem = str(proof(tmp_path, [row(truth)], "ifeval").problem)
-    assert "punkt_tab" in problem and problem.endswith("on an answer to row 1; python -m nltk.downloader punkt_tab")
+    assert "punkt_tab" in problem and problem.endswith(
+        "on an answer to row 1; python -m nltk.downloader punkt_tab"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,10 +237,15 @@ def test_nltks_data_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pyt
             "row 2 names the verifier 'code'; known are math, gsm8k",
         ),
         ([row("8")], "row 1 names no verifier in its column `dataset`"),
-        ([row("8", dataset="gsm8k"), row(None, dataset="math")], "1 prompt without ground_truth, the first in row 2"),
+        (
+            [row("8", dataset="gsm8k"), row(None, dataset="math")],
+            "1 prompt without ground_truth, the first in row 2",
+        ),
     ],
 )
-def test_faulty_rows_are_one_sentence(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
+def test_faulty_rows_are_one_sentence(
+    tmp_path: Path, rows: list[dict[str, Any]], problem: str
+) -> None:
     report = proof(tmp_path, rows, "rows")
     assert str(report.problem).startswith(problem)
 
@@ -180,6 +257,7 @@ def test_a_prompt_that_leaves_no_room_is_named() -> None:
     with pytest.raises(VerifierError) as refused:
         prompt_lengths(["a " * 10, "a " * 33, "a " * 32], tokenizer, 64, 32)
     assert str(refused.value) == (
-        "1 prompt longer than the 32 tokens that max_seq_length=64 leaves beside response_length=32: row 2 has 33"
+        "1 prompt longer than the 32 tokens that max_seq_length=64 leaves beside "
+        "response_length=32: row 2 has 33"
     )
     assert prompt_lengths(["a " * 10, "a " * 32], tokenizer, 64, 32) == [10, 32]

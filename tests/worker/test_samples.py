@@ -1,4 +1,6 @@
-"""The description of tokenised samples in the worker: text, turns, truncation, and rows that are streamed."""
+"""The description of tokenised samples in the worker: text, turns, truncation, and rows that are
+streamed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ class Words:
     added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
 
     def __init__(self, text: str) -> None:
-        self._ids = {word: number for number, word in enumerate(["</s>", "<pad>", *sorted(set(text.split()))])}
+        self._ids = {
+            word: number
+            for number, word in enumerate(["</s>", "<pad>", *sorted(set(text.split()))])
+        }
 
     def __call__(self, text: str, **options: Any) -> dict[str, Any]:
         spans, at = [], 0
@@ -28,7 +33,10 @@ class Words:
             at = text.index(word, at)
             spans.append((at, at + len(word)))
             at += len(word)
-        return {"input_ids": [self._ids.get(text[a:b], 0) for a, b in spans], "offset_mapping": spans}
+        return {
+            "input_ids": [self._ids.get(text[a:b], 0) for a, b in spans],
+            "offset_mapping": spans,
+        }
 
     def apply_chat_template(self, messages: Sequence[dict[str, Any]], **options: Any) -> str:
         return TEXT
@@ -46,11 +54,16 @@ MESSAGES = [
 
 
 def report(
-    tmp_path: Path, ids: list[int] | None = None, limit: int = 99, messages: Sequence[dict[str, Any]] = MESSAGES
+    tmp_path: Path,
+    ids: list[int] | None = None,
+    limit: int = 99,
+    messages: Sequence[dict[str, Any]] = MESSAGES,
 ) -> dict[str, Any]:
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
-    request = samples.Request(tmp_path / "out.json", detail=1, rows=None, hub_data=tmp_path, per_device=1)
+    request = samples.Request(
+        tmp_path / "out.json", detail=1, rows=None, hub_data=tmp_path, per_device=1
+    )
     written = samples.SampleReport(request, tokenizer)
     written.begin_dataset()
     side = samples.TokenizedSide("messages", messages, ids or whole, [False] * len(ids or whole))
@@ -62,7 +75,9 @@ def report(
 
 
 @pytest.mark.parametrize(("name", "drops"), [("search", True), ("this", False), (None, False)])
-def test_a_call_is_rendered_if_its_tool_is_named(tmp_path: Path, name: str | None, drops: bool) -> None:
+def test_a_call_is_rendered_if_its_tool_is_named(
+    tmp_path: Path, name: str | None, drops: bool
+) -> None:
     calls = [{"type": "function", "function": {"name": name, "arguments": {}}}] if name else None
     messages = [*MESSAGES[:2], {**MESSAGES[2], "tool_calls": calls}]
     [side] = report(tmp_path, messages=messages)["samples"][0]["sides"]
@@ -103,5 +118,7 @@ def test_the_first_rows_are_streamed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     lines = "".join(json.dumps({"prompt": str(number)}) + "\n" for number in range(9))
     (tmp_path / "data" / "train.jsonl").write_text(lines, encoding="utf-8")
-    request = samples.Request(tmp_path / "out.json", detail=1, rows=2, hub_data=tmp_path / "cache", per_device=1)
+    request = samples.Request(
+        tmp_path / "out.json", detail=1, rows=2, hub_data=tmp_path / "cache", per_device=1
+    )
     assert samples.stream_rows(str(tmp_path / "data"), "train", request)["prompt"] == ["0", "1"]

@@ -35,7 +35,9 @@ def heard() -> Iterator[tuple[logging.Logger, Any]]:
     read, write = os.pipe2(os.O_NONBLOCK)
     logger = logging.Logger("__main__", logging.INFO)
     logger.addHandler(
-        DPOStepListener(PatchContext(TrainerProgram(None, "m", ()), EventWriter(write, 0)), clipped_at(2.5))
+        DPOStepListener(
+            PatchContext(TrainerProgram(None, "m", ()), EventWriter(write, 0)), clipped_at(2.5)
+        )
     )
 
     def events() -> list[dict[str, Any]]:
@@ -100,12 +102,18 @@ def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -
     }
 
 
-@pytest.mark.parametrize(("norm", "logged"), [(0.75, {"loss": 1.0, "grad_norm": 0.75}), (None, {"loss": 1.0})])
-def test_finetune_logs_the_norm_that_it_clipped(norm: float | None, logged: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("norm", "logged"), [(0.75, {"loss": 1.0, "grad_norm": 0.75}), (None, {"loss": 1.0})]
+)
+def test_finetune_logs_the_norm_that_it_clipped(
+    norm: float | None, logged: dict[str, float]
+) -> None:
     logger = logging.Logger("__main__", logging.INFO)
     add_norm = clipped_at(norm).add_to
     logger.addHandler(
-        StepListener("finetune_grad_norm", EventWriter(None, 0), lambda at: add_norm(at["metrics_to_log"]))
+        StepListener(
+            "finetune_grad_norm", EventWriter(None, 0), lambda at: add_norm(at["metrics_to_log"])
+        )
     )
     metrics_to_log = {"loss": 1.0}
     logger.info("[RANK 0]   Step: 3, LR: 1e-05, Loss: 1.0, TPS: 10.0")
@@ -128,12 +136,22 @@ def test_a_step_that_can_not_be_read_warns_and_trains_on(
     logger.info("  Step: 7, LR: 5e-07, Loss: 0.61")
     [event] = events()
     assert event["kind"] == "warning"
-    assert event["message"] == "patch dpo_steps could not read a step: LookupError: no frame holds metrics_to_log"
+    assert (
+        event["message"]
+        == "patch dpo_steps could not read a step: LookupError: no frame holds metrics_to_log"
+    )
     assert "launch: warning: patch dpo_steps" in capsys.readouterr().err
 
 
 def test_what_the_trainer_logs_becomes_fields_with_the_seconds_of_the_step() -> None:
-    logs = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 1e-4, "num_tokens": 300.0, "epoch": 0.1, "note": "text"}
+    logs = {
+        "loss": 2.5,
+        "grad_norm": 1.0,
+        "learning_rate": 1e-4,
+        "num_tokens": 300.0,
+        "epoch": 0.1,
+        "note": "text",
+    }
     assert step_fields(1, logs, 2.0) == {
         "step": 1,
         "loss": 2.5,
@@ -156,7 +174,9 @@ def test_an_evaluation_of_the_trainer_becomes_an_event() -> None:
     logs = {"eval_loss": 1.5, "eval_runtime": 2.0, "epoch": 0.5, "note": "text"}
     callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=20), None, logs)
     callback.on_log(None, SimpleNamespace(is_world_process_zero=False, global_step=20), None, logs)
-    callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=20), None, {"train_loss": 2.0})
+    callback.on_log(
+        None, SimpleNamespace(is_world_process_zero=True, global_step=20), None, {"train_loss": 2.0}
+    )
     [line] = os.read(read, 1 << 16).splitlines()
     event = parse_event(line, 0)
     assert event is not None and event.kind == "evaluation"

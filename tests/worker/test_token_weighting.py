@@ -15,7 +15,9 @@ pytest.importorskip("torch", reason="the `train` dependencies are not installed"
 
 
 def collator(*, sums: bool = False) -> WeightingCollator:
-    """Of one rank with two micro batches: samples of 3 and 5 tokens, of which 1 and 3 carry loss; then 2 of 2."""
+    """Of one rank with two micro batches: samples of 3 and 5 tokens, of which 1 and 3 carry loss;
+    then 2 of 2.
+    """
     batches = GlobalBatchSampler(range(3), BatchLayout(1, 0, 2, 2), [3, 5, 2])
     batches.loss_tokens = [1, 3, 2]
     assert list(batches) == [0, 1, 2]
@@ -75,13 +77,14 @@ def test_a_micro_batch_without_a_token_that_counts_adds_nothing_and_no_nan() -> 
     loss.backward()
     assert float(loss.detach()) == 1.5
     assert full.grad is not None and full.grad.tolist() == [0.25, 0.25]
-    assert torch.isnan(
-        model(empty, launch_weight=torch.tensor([1.0, 1.0])).loss
-    )  # a loss that should be one is not hidden
+    # a loss that should be one is not hidden
+    assert torch.isnan(model(empty, launch_weight=torch.tensor([1.0, 1.0])).loss)
 
 
 def test_other_samples_than_those_that_were_dealt_end_the_run() -> None:
-    with pytest.raises(PatchError, match=r"has samples of \(5, 3\) tokens, but \(3, 5\) were dealt"):
+    with pytest.raises(
+        PatchError, match=r"has samples of \(5, 3\) tokens, but \(3, 5\) were dealt"
+    ):
         collator()(samples(5, 3))
     weigh = collator()
     weigh(samples(3, 5))

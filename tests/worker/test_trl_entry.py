@@ -30,7 +30,16 @@ SILENT = EventWriter(None, 0)
 def test_the_ids_of_the_options_are_stable() -> None:
     # they stand in the records of runs
     assert list(OPTIONS) == [
-        *("validation", "subset", "mixture", "chat_template", "continue_adapter", "early_stop", "samples", "verifier"),
+        *(
+            "validation",
+            "subset",
+            "mixture",
+            "chat_template",
+            "continue_adapter",
+            "early_stop",
+            "samples",
+            "verifier",
+        ),
         *("lengths", "preview"),
     ]
     for option in OPTIONS.values():
@@ -40,15 +49,21 @@ def test_the_ids_of_the_options_are_stable() -> None:
 def test_another_version_of_trl_is_refused_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     trl = pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     monkeypatch.setattr(trl, "__version__", "1.17.0")
-    with pytest.raises(EntryError, match=r"is written for TRL 1\.16, and TRL 1\.17\.0 is installed"):
+    with pytest.raises(
+        EntryError, match=r"is written for TRL 1\.16, and TRL 1\.17\.0 is installed"
+    ):
         trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, EventWriter(None, 0))
 
 
 def test_a_template_that_the_installed_trl_lacks_brings_its_own_form_with_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sft_trainer = pytest.importorskip("trl.trainer.sft_trainer", reason="the `train` dependencies are not installed")
-    monkeypatch.setattr(sft_trainer, "get_training_chat_template", original := lambda tokenizer: "TRL's")
+    sft_trainer = pytest.importorskip(
+        "trl.trainer.sft_trainer", reason="the `train` dependencies are not installed"
+    )
+    monkeypatch.setattr(
+        sft_trainer, "get_training_chat_template", original := lambda tokenizer: "TRL's"
+    )
     texts = {"qwen3": "{{ messages }}", "qwen3_training": "{% generation %}"}
     for name, text in texts.items():
         (tmp_path / f"{name}.jinja").write_text(text, encoding="utf-8")
@@ -65,7 +80,9 @@ def test_a_template_that_the_installed_trl_lacks_brings_its_own_form_with_marks(
     assert sft_trainer.get_training_chat_template is original
 
 
-@pytest.mark.parametrize("changed", [{"max_length": None}, {"dataset_kwargs": {"skip_prepare_dataset": True}}])
+@pytest.mark.parametrize(
+    "changed", [{"max_length": None}, {"dataset_kwargs": {"skip_prepare_dataset": True}}]
+)
 def test_flattened_samples_that_nothing_would_truncate_are_refused(changed: dict[str, Any]) -> None:
     args = {"padding_free": True, "packing": False, "max_length": 64, "dataset_kwargs": None}
     assert entry_class(object, SimpleNamespace(**args), SILENT).truncates
@@ -120,7 +137,9 @@ class OwnTokenizer(PreTrainedTokenizerFast):
 
 
 def test_a_model_with_code_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """trust_remote_code is passed on wherever its files are loaded: for the preview, and for an adapter's tokenizer."""
+    """trust_remote_code is passed on wherever its files are loaded: for the preview, and for an
+    adapter's tokenizer.
+    """
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     from transformers import dynamic_module_utils
 
@@ -130,15 +149,34 @@ def test_a_model_with_code_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
         folder.mkdir()
         (folder / "own.py").write_text(OWN_CODE, encoding="utf-8")
     classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    write_json(model / "config.json", {"model_type": "own", "vocab_size": 8, "auto_map": classes, **shape})
-    write_json(adapter / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": str(model)})
-    fast = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
+    shape = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    write_json(
+        model / "config.json", {"model_type": "own", "vocab_size": 8, "auto_map": classes, **shape}
+    )
+    write_json(
+        adapter / "adapter_config.json",
+        {"peft_type": "LORA", "base_model_name_or_path": str(model)},
+    )
+    fast = {
+        "tokenizer_class": "OwnTokenizer",
+        "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]},
+    }
     write_json(adapter / "tokenizer_config.json", fast)
-    words = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
+    words = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+    }
     write_json(adapter / "tokenizer.json", words)
     args = SimpleNamespace(model_init_kwargs={"revision": "main"}, trust_remote_code=True)
-    job: Any = SimpleNamespace(model=SimpleNamespace(model_name_or_path=str(adapter)), args=args, options={})
+    job: Any = SimpleNamespace(
+        model=SimpleNamespace(model_name_or_path=str(adapter)), args=args, options={}
+    )
     assert type(trl_entry.load_tokenizer(job)).__name__ == "OwnTokenizer"
     assert type(trl_preview._create_empty_model(str(adapter), args)).__name__ == "OwnModel"
     args.trust_remote_code = False
@@ -166,7 +204,9 @@ def write_json(path: Path, content: object) -> None:
         ({"subset": "0.5", "streaming": True}, "is streamed: its rows cannot be counted"),
     ],
 )
-def test_rows_that_are_not_there_are_refused(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
+def test_rows_that_are_not_there_are_refused(
+    tmp_path: Path, asked: dict[str, Any], says: str
+) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     chats, _ = make_data(tmp_path / "data")
     asked = {"name": str(chats.parent), "split": "train", "streaming": False, **asked}
@@ -180,7 +220,10 @@ def test_rows_that_are_not_there_are_refused(tmp_path: Path, asked: dict[str, An
         load(script, SimpleNamespace(datasets=[]), asked)
 
 
-@given(st.integers(1, 300), st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)))
+@given(
+    st.integers(1, 300),
+    st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)),
+)
 def test_a_subset_has_the_size_asked_for(rows: int, amount: float) -> None:
     text = str(amount)
     if int(amount * rows if "." in text else amount) < 1:
@@ -210,15 +253,28 @@ def test_the_rows_are_those_that_open_instruct_takes(size: int) -> None:
     if not (checkout / "open_instruct" / "finetune.py").is_file():
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
     numpy = pytest.importorskip("numpy")
-    tree = ast.parse((checkout / "open_instruct" / "dataset_transformation.py").read_text(encoding="utf-8"))
-    [config] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DatasetConfig"]
+    tree = ast.parse(
+        (checkout / "open_instruct" / "dataset_transformation.py").read_text(encoding="utf-8")
+    )
+    [config] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "DatasetConfig"
+    ]
     fixed = {"dataset_config_seed": 42}
     method = ast.Module(
-        [node for node in config.body if isinstance(node, ast.FunctionDef) and node.name == "select_samples"], []
+        [
+            node
+            for node in config.body
+            if isinstance(node, ast.FunctionDef) and node.name == "select_samples"
+        ],
+        [],
     )
     names: dict[str, Any] = {"np": numpy}
     exec(compile(method, "dataset_transformation.py", "exec"), names)
-    [seed] = [node for node in config.body if ast.unparse(node).startswith("dataset_config_seed: int =")]
+    [seed] = [
+        node for node in config.body if ast.unparse(node).startswith("dataset_config_seed: int =")
+    ]
     assert ast.unparse(seed) == f"dataset_config_seed: int = {fixed['dataset_config_seed']}"
 
     class Rows(list[int]):
@@ -244,8 +300,13 @@ def test_data_sets_are_mixed_with_their_shares_and_their_held_out_rows(tmp_path:
 
     staged = write("staged", "train", [{"messages": turns("a", number)} for number in range(8)])
     write("staged", "validation", [{"messages": turns("v", 0)}])
-    loaded = write("loaded", "train", [{"messages": turns("b", n, flipped=True), "id": n} for n in range(10)])
-    parts = [MixturePart(staged, "train", "0.5", "staged"), MixturePart(loaded, "train", "2.0", "split")]
+    loaded = write(
+        "loaded", "train", [{"messages": turns("b", n, flipped=True), "id": n} for n in range(10)]
+    )
+    parts = [
+        MixturePart(staged, "train", "0.5", "staged"),
+        MixturePart(loaded, "train", "2.0", "split"),
+    ]
     script = SimpleNamespace(dataset_train_split="train")
     options = {"mixture": json.dumps(to_json(parts)), "validation": "0.2"}
     data = load(script, SimpleNamespace(datasets=[]), options)
@@ -254,8 +315,20 @@ def test_data_sets_are_mixed_with_their_shares_and_their_held_out_rows(tmp_path:
     mine, theirs = words[:4], words[4:]
     assert mine == [f"a {number}" for number in subset_rows("0.5", 8)]
     held_out = [row["messages"][0]["content"] for row in data["validation"]]
-    assert held_out[0] == "v 0" and len(held_out) == 3 and all(word.startswith("b ") for word in held_out[1:])
+    assert (
+        held_out[0] == "v 0"
+        and len(held_out) == 3
+        and all(word.startswith("b ") for word in held_out[1:])
+    )
     assert len(theirs) == 16 and len(set(theirs)) == 8 and not set(theirs) & set(held_out)
     texts = write("texts", "train", [{"messages": "a text"}])
     with pytest.raises(ValueError, match="the data sets do not fit together"):
-        load(script, None, {"mixture": json.dumps(to_json([parts[0], MixturePart(texts, "train", "1.0", "none")]))})
+        load(
+            script,
+            None,
+            {
+                "mixture": json.dumps(
+                    to_json([parts[0], MixturePart(texts, "train", "1.0", "none")])
+                )
+            },
+        )

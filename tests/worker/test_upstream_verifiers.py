@@ -16,13 +16,19 @@ from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
 from tests.upstream.checkouts import checkout
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(checkout() is None, reason="no open-instruct checkout")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(checkout() is None, reason="no open-instruct checkout"),
+]
 RIGHT = [("gsm8k", "4"), ("gsm8k", "5"), ("MATH", "x+1"), ("MATH", "x+2")]
 OPTION = json.dumps({"verifiers": {"rows": 1.0}, "seconds": 60.0, "window": 64})
 
 
 def prove(folder: Path, named: list[tuple[str, str]], **more: Any) -> ProofReport:
-    rows = [{"prompt": [{"role": "user", "content": "?"}], "dataset": d, "ground_truth": t} | more for d, t in named]
+    rows = [
+        {"prompt": [{"role": "user", "content": "?"}], "dataset": d, "ground_truth": t} | more
+        for d, t in named
+    ]
     path = folder / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     request = ProofRequest(OPTION, path, (), "", None, 16, upstream=True)
@@ -40,7 +46,9 @@ def test_reference_answers_pass_and_what_calls_a_service_is_named(tmp_path: Path
         "2 of 2 reference answers pass `gsm8k`",
         "2 of 2 reference answers pass `math`",
     ]
-    assert report.warnings[0].startswith("`code` calls a service (flags.code_api_url is by default port 1234")
+    assert report.warnings[0].startswith(
+        "`code` calls a service (flags.code_api_url is by default port 1234"
+    )
 
 
 def test_an_unknown_name_is_found_which_upstream_would_reward_with_0(tmp_path: Path) -> None:

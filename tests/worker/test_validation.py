@@ -1,4 +1,6 @@
-"""The worker's side of validation: rows that are held out, the end of a training whose loss no longer falls."""
+"""The worker's side of validation: rows that are held out, the end of a training whose loss no
+longer falls.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,21 @@ def test_the_best_evaluation_is_found_in_the_trainers_log(
     assert find_best(evaluations(*losses)) == best
 
 
-def stop_decision(event: str, losses: tuple[float, ...], last: int) -> tuple[bool, list[dict[str, Any]]]:
-    """Return whether the training stops after an event of the Trainer, with a patience of 2, and what is sent."""
+def stop_decision(
+    event: str, losses: tuple[float, ...], last: int
+) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether the training stops after an event of the Trainer, with a patience of 2, and
+    what is sent.
+    """
     pytest.importorskip("transformers")
     read, write = os.pipe2(os.O_NONBLOCK)
     callback = early_stop(EventWriter(write, 0), 2)
     control = SimpleNamespace(should_training_stop=False)
     state = SimpleNamespace(
-        log_history=evaluations(*losses), global_step=len(losses), max_steps=last, is_world_process_zero=True
+        log_history=evaluations(*losses),
+        global_step=len(losses),
+        max_steps=last,
+        is_world_process_zero=True,
     )
     getattr(callback, event)(None, state, control)
     os.close(write)
@@ -57,7 +66,9 @@ def stop_decision(event: str, losses: tuple[float, ...], last: int) -> tuple[boo
 def test_training_stops_after_so_many_evaluations_without_a_lower_loss(event: str) -> None:
     stops, [sent] = stop_decision(event, (2.0, 2.5, 2.0), last=9)
     assert stops
-    assert {name: sent[name] for name in ("kind", "step", "best_step", "best_loss", "evaluations")} == {
+    assert {
+        name: sent[name] for name in ("kind", "step", "best_step", "best_loss", "evaluations")
+    } == {
         "kind": "early_stop",
         "step": 3,
         "best_step": 1,
@@ -104,7 +115,9 @@ def test_an_evaluated_step_is_sent_once_with_what_was_measured() -> None:
     callback.on_step_end(args, state, control)
     assert control.should_log  # at other logging steps too
     callback.on_log(args, state, control, {"loss": 2.0})
-    callback.on_log(args, state, control, {"eval_loss": 1.5, "eval_runtime": 3.0, "eval_steps_per_second": 9.0})
+    callback.on_log(
+        args, state, control, {"eval_loss": 1.5, "eval_runtime": 3.0, "eval_steps_per_second": 9.0}
+    )
     state.global_step, control.should_evaluate = 5, False
     callback.on_log(args, state, control, {"loss": 1.9})
     events = [json.loads(line) for line in os.read(read, 1 << 16).splitlines()]
@@ -113,7 +126,12 @@ def test_an_evaluated_step_is_sent_once_with_what_was_measured() -> None:
     assert [event["kind"] for event in events] == ["phase", "phase", "step", "evaluation", "step"]
     assert [event["phase"] for event in events[:2]] == ["evaluate", "training"]
     first, evaluation, second = events[2:]
-    assert (first["step"], first["loss"], first["eval_loss"], first["eval_runtime"]) == (4, 2.0, 1.5, 3.0)
+    assert (first["step"], first["loss"], first["eval_loss"], first["eval_runtime"]) == (
+        4,
+        2.0,
+        1.5,
+        3.0,
+    )
     assert (evaluation["step"], evaluation["eval_loss"]) == (4, 1.5)
     assert "eval_steps_per_second" not in first
     assert (second["step"], second["loss"]) == (5, 1.9)

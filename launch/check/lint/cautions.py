@@ -1,7 +1,8 @@
-"""Flags that a trainer's parser accepts and the trainer then ignores or misinterprets: warnings, never refusals.
+"""Flags that a trainer's parser accepts and the trainer then ignores or misinterprets: warnings,
+never refusals.
 
-cautions.yaml has them, with what must hold of the values that a command gives. What the trainers' YAML files
-(`configs/tulu/trainer/`) say of single flags is their advice.
+cautions.yaml has them, with what must hold of the values that a command gives. What the trainers'
+YAML files (`configs/tulu/trainer/`) say of single flags is their advice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class GivenFlags:
     trainer: TrainerScript
     values: Mapping[str, Any]  # by flag name; UNKNOWN where a shell variable determines the value
     is_complete: bool  # False if the command may give further flags, through a shell variable
-    names: Mapping[str, Sequence[str]]  # {flag: the names that the trainer here looks its value up in}; {} if unknown
+    # {flag: the names that the trainer here looks its value up in}; {} if unknown
+    names: Mapping[str, Sequence[str]]
 
     def known_value(self, flag: str) -> Any:
         """Return the value, or None if it is not given or unknown."""
@@ -58,7 +60,9 @@ def cautions() -> tuple[Caution, ...]:
 
 
 def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[LintFinding]:
-    """Yield a warning for each flag that does nothing or does not work; the checker sets its line."""
+    """Yield a warning for each flag that does nothing or does not work; the checker sets its
+    line.
+    """
     advice = trainer_files().get(trainer.name, {})
     refused, unread = advice.get("refused") or {}, advice.get("unread") or ()
     for flag in flags:
@@ -85,7 +89,9 @@ def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
     """Yield the message once for each way in which the conditions hold."""
     facts: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
     for flag, needed in caution.when.items():
-        condition, operand = next(iter(needed.items())) if isinstance(needed, dict) else ("is", needed)
+        condition, operand = (
+            next(iter(needed.items())) if isinstance(needed, dict) else ("is", needed)
+        )
         if condition == "count_to":
             facts = list(_small_counts(given.values.get(flag), operand))
         elif not _CONDITIONS[condition](given, flag, given.known_value(flag), operand):
@@ -94,28 +100,43 @@ def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
 
 
 def _small_counts(values: Any, most: int) -> Iterator[dict[str, str]]:
-    """Yield the pairs of a list that have such a count; a list that is no list of pairs has none."""
+    """Yield the pairs of a list that have such a count; a list that is no list of pairs has
+    none.
+    """
     if not isinstance(values, list | tuple) or (UNKNOWN not in values and len(values) % 2):
         return
     for name, amount in zip(values[::2], values[1::2], strict=False):
         if isinstance(amount, str) and amount.isdecimal() and int(amount) <= most:
             samples = "one sample" if int(amount) == 1 else f"{amount} samples"
-            yield {"value": amount, "samples": samples, "name": name if isinstance(name, str) else "the dataset"}
+            yield {
+                "value": amount,
+                "samples": samples,
+                "name": name if isinstance(name, str) else "the dataset",
+            }
 
 
 def _known_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) and UNKNOWN not in value else []
 
 
-# condition -> whether it holds, by what is given, the flag, its value (None: unknown, absent) and the operand
+# condition -> whether it holds, by what is given, the flag, its value (None: unknown, absent) and
+# the operand
 _CONDITIONS: dict[str, Callable[[GivenFlags, str, Any, Any], bool]] = {
     "is": lambda _, flag, value, operand: value == operand and isinstance(value, type(operand)),
-    "not": lambda given, flag, value, operand: given.is_absent(flag) if value is None else value != operand,
-    "given": lambda given, flag, value, operand: value is not None if operand else given.is_absent(flag),
+    "not": lambda given, flag, value, operand: (
+        given.is_absent(flag) if value is None else value != operand
+    ),
+    "given": lambda given, flag, value, operand: (
+        value is not None if operand else given.is_absent(flag)
+    ),
     "below": lambda _, flag, value, operand: isinstance(value, int | float) and value < operand,
     "above": lambda _, flag, value, operand: isinstance(value, int | float) and value > operand,
     "contains": lambda _, flag, value, operand: isinstance(value, str) and operand in value,
-    "lacks": lambda _, flag, value, operand: bool(_known_list(value)) and set(operand).isdisjoint(value),
+    "lacks": lambda _, flag, value, operand: (
+        bool(_known_list(value)) and set(operand).isdisjoint(value)
+    ),
     "length": lambda _, flag, value, operand: len(_known_list(value)) % 2 == 1,
-    "named": lambda given, flag, value, _: value is not None and value not in (given.names.get(flag) or (value,)),
+    "named": lambda given, flag, value, _: (
+        value is not None and value not in (given.names.get(flag) or (value,))
+    ),
 }

@@ -56,14 +56,16 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
     line = variables.line_of(word.start)
     for piece in word.pieces:
         if piece.kind == "text":
-            # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of `X=`.
+            # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of
+            # `X=`.
             if piece.text or piece.quoted:
                 raw = piece.text or piece.source.strip("\"'")
                 groups[-1].append(Argument(piece.text, line, prefix=piece.text, raw=raw))
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
-            # A substitution's content was parsed where it stands; it must not count as this word's own text.
+            # A substitution's content was parsed where it stands; it must not count as this word's
+            # own text.
             raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
             parts = [Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)]
@@ -75,8 +77,12 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
     return [_join(parts, line) for parts in groups if parts]
 
 
-def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is unknown."""
+def _expand_piece(
+    piece: Piece, offset: int, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is
+    unknown.
+    """
     if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
     if piece.kind == "unknown":
@@ -94,11 +100,15 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
             parts = _expand_elements(value, piece.quoted, variables, depth)
             if is_joined and parts is not None:
                 blank = literal_argument(" ", variables.line_of(offset))
-                joined = [part for element in parts if element is not None for part in (blank, element)]
+                joined = [
+                    part for element in parts if element is not None for part in (blank, element)
+                ]
                 parts = [_join(joined[1:], blank.line)]
         elif piece.kind == "variable" and not is_array:
             parts = _expand_value(value, piece.quoted, variables, depth)
-        variables.expanded[piece] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
+        variables.expanded[piece] = (
+            None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
+        )
     expanded = variables.expanded[piece]
     variables.characters += _count_characters(expanded or ())
     return expanded if variables.characters <= MAX_TOTAL else None
@@ -108,7 +118,9 @@ def _count_characters(parts: Iterable[Argument | None]) -> int:
     return sum(len(part.text) + 1 for part in parts if part is not None)
 
 
-def _expand_arithmetic(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
+def _expand_arithmetic(
+    piece: Piece, offset: int, variables: Variables, depth: int
+) -> list[Argument | None] | None:
     def lookup(name: str) -> str | None:
         inner = Piece("variable", name, True, "$" + name)
         parts = _expand_piece(inner, offset, variables, depth + 1)
@@ -118,8 +130,12 @@ def _expand_arithmetic(piece: Piece, offset: int, variables: Variables, depth: i
     return None if number is None else [literal_argument(str(number), variables.line_of(offset))]
 
 
-def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand an array. Unquoted elements would be split again, so they must be known and contain no blank."""
+def _expand_elements(
+    value: ShellWord, quoted: bool, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand an array. Unquoted elements would be split again, so they must be known and contain no
+    blank.
+    """
     arguments: list[Argument | None] = []
     for element in value.elements or ():
         if element.text.startswith("["):
@@ -127,15 +143,23 @@ def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth
         for argument in _expand_word(element, variables, depth + 1):
             if not quoted and not argument.text:
                 continue
-            if not quoted and not (argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None):
+            if not quoted and not (
+                argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None
+            ):
                 return None
             arguments.append(argument)
     return arguments or [None]
 
 
-def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself splits no words."""
-    quoted_value = value._replace(pieces=tuple(piece._replace(quoted=True) for piece in value.pieces))
+def _expand_value(
+    value: ShellWord, quoted: bool, variables: Variables, depth: int
+) -> list[Argument | None] | None:
+    """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself
+    splits no words.
+    """
+    quoted_value = value._replace(
+        pieces=tuple(piece._replace(quoted=True) for piece in value.pieces)
+    )
     arguments = _expand_word(quoted_value, variables, depth + 1)
     if len(arguments) != 1:
         return None  # the elements of an array
@@ -143,12 +167,18 @@ def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: i
     if quoted:
         return [argument]
     if not argument.is_resolved:
-        return None if not argument.prefix or _FIELD.search(argument.raw) else [argument._replace(is_single=False)]
+        return (
+            None
+            if not argument.prefix or _FIELD.search(argument.raw)
+            else [argument._replace(is_single=False)]
+        )
     return list(_split(argument))
 
 
 def _split(argument: Argument) -> Iterator[Argument | None]:
-    """Yield the words of a value with their lines; None at either end is a blank that ends a word."""
+    """Yield the words of a value with their lines; None at either end is a blank that ends a
+    word.
+    """
     fields = _FIELD.split(argument.text)
     raw = argument.raw.replace("\\\n", " \n")
     lines = [argument.line + raw.count("\n", 0, match.start()) for match in _WORD.finditer(raw)]
@@ -158,7 +188,9 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
         if not text:
             yield None
             continue
-        word = argument._replace(text=text, line=next(field_lines, argument.line), prefix=text, raw=text)
+        word = argument._replace(
+            text=text, line=next(field_lines, argument.line), prefix=text, raw=text
+        )
         pattern = _PATTERN.search(text)
         if pattern is not None:  # the names of files replace it
             word = word._replace(is_resolved=False, is_single=False, prefix=text[: pattern.start()])
@@ -166,7 +198,9 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
 
 
 def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
-    """Return the value of `$((...))`; None if an operand is unknown or an operator is not one of + - * / %."""
+    """Return the value of `$((...))`; None if an operand is unknown or an operator is not one of +
+    - * / %.
+    """
     arithmetic = _EXPANSION.fullmatch(source)
     if arithmetic is None:
         return None
@@ -179,7 +213,11 @@ def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
 
     try:
         expression = _OPERAND.sub(substitute, arithmetic.group(1)).strip()
-        return _compute(ast.parse(expression, mode="eval").body) if _ARITHMETIC.fullmatch(expression) else None
+        return (
+            _compute(ast.parse(expression, mode="eval").body)
+            if _ARITHMETIC.fullmatch(expression)
+            else None
+        )
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 

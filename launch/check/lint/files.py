@@ -11,7 +11,12 @@ from pathlib import Path
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
 from launch.check.lint.job_yaml import find_commands_in_yaml
-from launch.check.lint.makefile import dockerfile_as_shell, find_in_justfile, find_in_makefile, template_as_shell
+from launch.check.lint.makefile import (
+    dockerfile_as_shell,
+    find_in_justfile,
+    find_in_makefile,
+    template_as_shell,
+)
 from launch.check.lint.shell import find_commands, find_in_arguments, line_lookup
 from launch.check.lint.shell_syntax import literal_argument
 from launch.check.lint.trainer_commands import (
@@ -27,7 +32,9 @@ from launch.check.lint.trainer_commands import (
 )
 from launch.config.yaml_nodes import NotYamlError, read_yaml
 
-_PROMPT = re.compile(r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE)
+_PROMPT = re.compile(
+    r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE
+)
 MAX_ADMONITIONS = 4  # levels of one inside another
 
 
@@ -42,7 +49,8 @@ class CodeBlock:
 
 
 def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeBlock]:
-    """Yield the code blocks of a Markdown text that starts on `line`. A fence that is never closed extends to the end.
+    """Yield the code blocks of a Markdown text that starts on `line`. A fence that is never closed
+    extends to the end.
 
     `depth`: of the indented blocks around the text; an admonition is one, and may contain fences.
     """
@@ -55,7 +63,9 @@ def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeB
             language = re.split(r"[\s,{:]", token.info.strip().lower() + " ")[0]
             yield CodeBlock(language, _PROMPT.sub("", token.content), start + 1, True)
         elif token.type == "code_block":
-            inner = find_code_blocks(token.content, start, depth + 1) if depth < MAX_ADMONITIONS else ()
+            inner = (
+                find_code_blocks(token.content, start, depth + 1) if depth < MAX_ADMONITIONS else ()
+            )
             fences = [block for block in inner if block.fenced]
             yield from fences or [CodeBlock("", _PROMPT.sub("", token.content), start, False)]
 
@@ -65,9 +75,10 @@ MAX_BYTES = 64 * 1024 * 1024
 
 _SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+|\w+=\S*\s+)*)?(?:\S*/)?([^\s/]+)")
 _SHELLS = re.compile(r"\w*sh|g?make|just")
+# for a reader to fill in
 _PLACEHOLDER = re.compile(
     r"(?<=[\s=])(?:<[A-Za-z][\w ./-]*>|\.\.\.|\N{HORIZONTAL ELLIPSIS})(?=\s|$)"
-)  # for a reader to fill in
+)
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CODE_SUFFIX = re.compile(
     r"\.(?:py|ipynb|c|cc|cpp|cu|h|js|ts|rs|go|java|toml|ini|cfg|lock|csv|jsonl|html|css|xml|conf)"
@@ -75,7 +86,9 @@ _CODE_SUFFIX = re.compile(
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """Yield the file itself, or the files of a folder that lint reads, sorted; skip hidden and linked folders."""
+    """Yield the file itself, or the files of a folder that lint reads, sorted; skip hidden and
+    linked folders.
+    """
     if not path.is_dir():
         yield path
         return
@@ -83,12 +96,14 @@ def list_files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             inner = Path(folder, name)
-            if inner.suffix != ".json" and _reader_of(inner) is not None and inner.is_file():  # JSON is mostly data
+            # JSON is mostly data
+            if inner.suffix != ".json" and _reader_of(inner) is not None and inner.is_file():
                 yield inner
 
 
 def scan_file(path: Path, explicit: bool) -> ScanResult:
-    """Read the commands and YAML documents of one file, with notes about it; never raises because of its content.
+    """Read the commands and YAML documents of one file, with notes about it; never raises because
+    of its content.
 
     `explicit` means that the user named this file: then a kind that lint does not read is reported.
     """
@@ -100,25 +115,35 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
         if not explicit:
             return NO_COMMANDS
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
-            message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
+            message = (
+                f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML "
+                "and make files"
+            )
             return ScanResult(notes=(*notes, warning("not_read", message, 1)))
         read = _read_shell
     interpreter = _SHEBANG.match(text)
     name = "" if interpreter is None else interpreter.group(1)
     if name and _SHELLS.fullmatch(name) is None and read is _read_shell:
-        scan = not_followed(f"lint does not read {name}", 1) if starts_trainer(text) else NO_COMMANDS
+        scan = (
+            not_followed(f"lint does not read {name}", 1) if starts_trainer(text) else NO_COMMANDS
+        )
     else:
         scan = read(text.replace("\r\n", "\n"), 1)
     if "zsh" in (name, path.suffix[1:]) and "$" in text:
         scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
     if "\r\n" in text and read in (_read_shell, find_in_makefile):
-        message = "the lines end with CRLF, and bash passes the carriage return on with the last word of a line"
+        message = (
+            "the lines end with CRLF, and bash passes the carriage return on with the last "
+            "word of a line"
+        )
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
     return replace(scan, notes=(*notes, *scan.notes))
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
-    """Return the text, or None, and notes about the file; one that is missing or cannot be opened is an error."""
+    """Return the text, or None, and notes about the file; one that is missing or cannot be opened
+    is an error.
+    """
     try:
         if path.exists() and not path.is_file():
             return None, [error("not_a_file", "not a regular file", 1)]
@@ -144,7 +169,10 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
         return raw.decode("utf-8-sig"), []
     except UnicodeDecodeError as fault:
         line = raw.count(b"\n", 0, fault.start) + 1
-        message = f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
+        message = (
+            f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as "
+            f"'\N{REPLACEMENT CHARACTER}'"
+        )
         return raw.decode("utf-8-sig", errors="replace"), [warning("not_utf8", message, line)]
 
 
@@ -156,7 +184,10 @@ def _read_shell(text: str, first: int) -> ScanResult:
 def _read_markdown(text: str, first: int) -> ScanResult:
     scans: list[ScanResult] = []
     for block in find_code_blocks(text):
-        read = next((read for read, _, languages in _READERS if re.fullmatch(languages, block.language)), None)
+        read = next(
+            (read for read, _, languages in _READERS if re.fullmatch(languages, block.language)),
+            None,
+        )
         if read is None:
             if starts_trainer(block.text):
                 scans.append(not_followed(f"lint does not read {block.language}", block.line))
@@ -171,7 +202,9 @@ def _read_yaml(text: str, first: int) -> ScanResult:
     try:  # blank lines replace what is before it
         documents = tuple(read_yaml("\n" * (first - 1) + text))
     except NotYamlError as fault:
-        return ScanResult(notes=(warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),))
+        return ScanResult(
+            notes=(warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),)
+        )
     return replace(find_commands_in_yaml(documents), documents=(documents,))
 
 
@@ -203,11 +236,22 @@ _READERS: tuple[tuple[_Reader, str, str], ...] = (
 
 def _reader_of(path: Path) -> _Reader | None:
     """Return the reader of a file by its name; None if lint does not read such files."""
-    return next((read for read, names, _ in _READERS if re.fullmatch(names, path.name.lower(), re.DOTALL)), None)
+    return next(
+        (read for read, names, _ in _READERS if re.fullmatch(names, path.name.lower(), re.DOTALL)),
+        None,
+    )
 
 
 # In the order of preference when a file of flags suits several.
-_NAMES = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo")
+_NAMES = (
+    "finetune",
+    "dpo_tune_cache",
+    "dpo",
+    "olmo_core_finetune",
+    "reward_modeling",
+    "trl_sft",
+    "trl_dpo",
+)
 TRAINERS = tuple(map(TrainerScript, _NAMES))
 
 
@@ -223,7 +267,9 @@ class FileReport:
 def check_files(
     paths: Iterable[str], checker: CommandChecker, trainer: TrainerScript | None = None
 ) -> Iterator[FileReport]:
-    """Check each file, and each file of each folder. Unreadable content in one file does not affect the others."""
+    """Check each file, and each file of each folder. Unreadable content in one file does not affect
+    the others.
+    """
     for name in paths:
         path = Path(name)
         for file in list_files(path):
@@ -235,14 +281,16 @@ def check_file(
 ) -> FileReport:
     """Check one file's commands and maps of flags.
 
-    `trainer` is the one that YAML files of flags are checked against, None to detect it. `explicit` means that the
-    user named this file, rather than a folder that contains it.
+    `trainer` is the one that YAML files of flags are checked against, None to detect it. `explicit`
+    means that the user named this file, rather than a folder that contains it.
     """
     return _check(str(path), scan_file(path, explicit), checker, trainer)
 
 
 def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
-    """Check one command as the shell has expanded it; one that starts no trainer that lint knows is undecided."""
+    """Check one command as the shell has expanded it; one that starts no trainer that lint knows is
+    undecided.
+    """
     arguments = [literal_argument(text, 1) for text in argv]
     scan = find_in_arguments(arguments)
     if not scan.commands and not scan.unfollowed:
@@ -250,7 +298,9 @@ def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
     return _check("command line", scan, checker)
 
 
-def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: TrainerScript | None = None) -> FileReport:
+def _check(
+    file: str, scan: ScanResult, checker: CommandChecker, trainer: TrainerScript | None = None
+) -> FileReport:
     verdicts = [checker.check_command(file, command) for command in scan.commands]
     verdicts += [LintVerdict(file, entry.line, "", None, (entry,)) for entry in scan.unfollowed]
     trainer = None if verdicts else trainer
@@ -265,16 +315,23 @@ def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: Traine
 
 
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
-    """Check a map whose file names no trainer: against the first that accepts it, else the closest one."""
+    """Check a map whose file names no trainer: against the first that accepts it, else the closest
+    one.
+    """
     names = [key.text.replace("-", "_") for key, _ in flags.entries]
     unknown = {it: sum(name not in checker.schemas.fields(it) for name in names) for it in TRAINERS}
-    candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [min(TRAINERS, key=unknown.__getitem__)]
+    candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [
+        min(TRAINERS, key=unknown.__getitem__)
+    ]
     verdicts = (checker.check_flag_map(file, trainer, flags) for trainer in candidates)
-    closest = min(verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems)))
+    closest = min(
+        verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems))
+    )
     if closest.ok is not False:
         return closest
     message = (
-        f"no trainer accepts this file; the problems listed are those of the closest one, {closest.script} "
+        "no trainer accepts this file; the problems listed are those of the closest one, "
+        f"{closest.script} "
         "(use --trainer to choose another)"
     )
     note = warning("no_trainer_accepts", message, flags.line)

@@ -1,4 +1,6 @@
-"""Find the maps of flags in YAML files, the trainer they are for, and the arguments they represent."""
+"""Find the maps of flags in YAML files, the trainer they are for, and the arguments they
+represent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, 
 FlagNames = Callable[[TrainerScript], Container[str]]
 
 _SCRIPT_KEYS = ("script", "trainer", "program", "entry_point", "entrypoint", "module", "entry")
-# Usual keys for the flags beside a script's name; a map under another key is accepted if its keys are flags.
+# Usual keys for the flags beside a script's name; a map under another key is accepted if its keys
+# are flags.
 _FLAGS_KEYS = (
     "args",
     "flags",
@@ -26,7 +29,9 @@ _FLAGS_KEYS = (
     "training_args",
     "options",
 )
-_SWEEP_KEYS = frozenset({"value", "values", "min", "max", "distribution", "mu", "sigma", "q", "probabilities"})
+_SWEEP_KEYS = frozenset(
+    {"value", "values", "min", "max", "distribution", "mu", "sigma", "q", "probabilities"}
+)
 MAX_JSON = 20_000  # characters of a map that is passed as one value
 
 
@@ -50,9 +55,9 @@ def find_flag_maps(
 ) -> list[FlagMap]:
     """Find the maps of flags in a YAML file, outermost first, none inside another.
 
-    With a `trainer` given by the user, return the map that fits it best, even if few keys are flags. Otherwise accept
-    a map if a script's name is beside it, or if at least three of its keys, and half of all, are flags of one of
-    `candidates`.
+    With a `trainer` given by the user, return the map that fits it best, even if few keys are
+    flags. Otherwise accept a map if a script's name is beside it, or if at least three of its keys,
+    and half of all, are flags of one of `candidates`.
     """
     if trainer is not None:
         best = _best_map(_walk_mappings(documents), flags_of(trainer))
@@ -75,10 +80,11 @@ def find_flag_maps(
 
 
 def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
-    """Return the command line that the entries represent: `--key value`, lists as several words, maps as JSON.
+    """Return the command line that the entries represent: `--key value`, lists as several words,
+    maps as JSON.
 
-    A null means that the flag is not given. A value that begins with a dash is written `--key=value`; argparse would
-    otherwise take it for a flag.
+    A null means that the flag is not given. A value that begins with a dash is written
+    `--key=value`; argparse would otherwise take it for a flag.
     """
     arguments: list[Argument] = []
     for key, node in entries:
@@ -100,7 +106,9 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
 def _value_argument(node: Node) -> Argument:
     node = resolve_alias(node)
     if isinstance(node, Scalar):
-        return yaml_argument(str(node.value).lower() if node.type == "bool" else node.text, node.line)
+        return yaml_argument(
+            str(node.value).lower() if node.type == "bool" else node.text, node.line
+        )
     if _is_sweep(node):
         return Argument("<swept>", node.line, is_resolved=False)
     return literal_argument(json.dumps(_to_python(node), default=str)[:MAX_JSON], node.line)
@@ -115,10 +123,16 @@ def _to_python(node: Node) -> object:
 
 
 def _is_sweep(node: Node) -> bool:
-    return isinstance(node, Mapping) and bool(node.pairs) and {key.text for key, _ in node.entries()} <= _SWEEP_KEYS
+    return (
+        isinstance(node, Mapping)
+        and bool(node.pairs)
+        and {key.text for key, _ in node.entries()} <= _SWEEP_KEYS
+    )
 
 
-def _flag_map(node: Mapping, trainer: TrainerScript | None, excluded: tuple[str, ...] = ()) -> FlagMap:
+def _flag_map(
+    node: Mapping, trainer: TrainerScript | None, excluded: tuple[str, ...] = ()
+) -> FlagMap:
     entries = tuple(entry for entry in node.entries() if entry[0].text not in excluded)
     return FlagMap(entries[0][0].line if entries else node.line, entries, trainer)
 
@@ -142,13 +156,19 @@ def _best_map(nodes: Iterable[Mapping], flags: Container[str]) -> Mapping | None
 
 def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
     """Return the flags beside (or inside) a map that names a script."""
-    named = ((key.text, _named_trainer(value)) for key, value in node.entries() if key.text in _SCRIPT_KEYS)
+    named = (
+        (key.text, _named_trainer(value))
+        for key, value in node.entries()
+        if key.text in _SCRIPT_KEYS
+    )
     key, trainer = next((entry for entry in named if entry[1] is not None), ("", None))
     if trainer is None:
         return None
     flags = flags_of(trainer)
     values = {name.text: resolve_alias(value) for name, value in node.entries()}
-    best = _best_map((value for value in _walk_mappings(values.values()) if not _is_sweep(value)), flags)
+    best = _best_map(
+        (value for value in _walk_mappings(values.values()) if not _is_sweep(value)), flags
+    )
     beside = _count_flags(node, flags)
     if best is not None and 0 < _count_flags(best, flags) >= beside:
         return _flag_map(best, trainer)
@@ -160,6 +180,10 @@ def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
 
 def _named_trainer(value: Node) -> TrainerScript | None:
     node = resolve_alias(value)
-    if not isinstance(node, Scalar) or len(node.text) > 300 or any(char.isspace() for char in node.text.strip()):
+    if (
+        not isinstance(node, Scalar)
+        or len(node.text) > 300
+        or any(char.isspace() for char in node.text.strip())
+    ):
         return None
     return parse_trainer(node.text)

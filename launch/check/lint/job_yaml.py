@@ -1,4 +1,6 @@
-"""Find the commands in job files: a shell text in a value, or a list of words (`command:` with its `args:`)."""
+"""Find the commands in job files: a shell text in a value, or a list of words (`command:` with its
+`args:`).
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,28 @@ _BLANK = re.compile(r"\s")
 
 
 def find_commands_in_yaml(documents: Iterable[Node]) -> ScanResult:
-    """Find every trainer command in the strings and lists of a YAML file, in the order of their lines."""
-    return merge(_find_in_words(words) for document in documents for words in _candidate_commands(document))
+    """Find every trainer command in the strings and lists of a YAML file, in the order of their
+    lines.
+    """
+    return merge(
+        _find_in_words(words) for document in documents for words in _candidate_commands(document)
+    )
 
 
 def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
-    """Yield the scalars that may form one command: a string, a list, or a command's list with its arguments."""
+    """Yield the scalars that may form one command: a string, a list, or a command's list with its
+    arguments.
+    """
     inner = children(node)
     if scalars := _as_scalars(node):
         yield scalars
         return
     if isinstance(node, Mapping):
         values = {key.text: value for key, value in node.entries()}
-        keys = (next((key for key in names if key in values), "") for names in (_COMMAND_KEYS, _ARGUMENT_KEYS))
+        keys = (
+            next((key for key in names if key in values), "")
+            for names in (_COMMAND_KEYS, _ARGUMENT_KEYS)
+        )
         parts = [values[key] for key in keys if key]
         words = [_as_scalars(resolve_alias(part)) for part in parts]
         if len(parts) == 2 and None not in words:
@@ -42,7 +53,9 @@ def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
 
 
 def _as_scalars(node: Node) -> list[Scalar] | None:
-    """Return the items of a list of scalars, or a scalar as a list of one; None for any other node."""
+    """Return the items of a list of scalars, or a scalar as a list of one; None for any other
+    node.
+    """
     if isinstance(node, Scalar):
         return [node]
     if not isinstance(node, Sequence):
@@ -62,11 +75,14 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
     for start, end in pairwise((*texts, len(words))):
         word, *more = words[start:end]
         inner = find_commands(word.text, word.line_lookup())
-        # Words that follow a command's text in the same list, and start with a dash, are further arguments.
+        # Words that follow a command's text in the same list, and start with a dash, are further
+        # arguments.
         if inner.commands and more and more[0].text.startswith("--"):
             *others, last = inner.commands
             extra = (yaml_argument(argument.text, argument.line) for argument in more)
-            inner = replace(inner, commands=(*others, replace(last, arguments=(*last.arguments, *extra))))
+            inner = replace(
+                inner, commands=(*others, replace(last, arguments=(*last.arguments, *extra)))
+            )
         scans.append(inner)
     return merge(scans)
 
@@ -76,7 +92,9 @@ def _is_shell_text(word: Scalar) -> bool:
 
 
 def yaml_argument(text: str, line: int) -> Argument:
-    """Convert a word. No shell expands it, but Kubernetes and others substitute `$(X)`, `${X}` and `{{X}}`."""
+    """Convert a word. No shell expands it, but Kubernetes and others substitute `$(X)`, `${X}` and
+    `{{X}}`.
+    """
     reference = _REFERENCE.search(text)
     if reference is None:
         return literal_argument(text, line)

@@ -18,7 +18,12 @@ from launch.check.lint.trainer_commands import (
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?(?:\.exe)?|(?:py|ipython)")
 _LAUNCHER_MODULES = frozenset(
-    {"accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.runner"}
+    {
+        "accelerate.commands.launch",
+        "torch.distributed.run",
+        "torch.distributed.launch",
+        "deepspeed.launcher.runner",
+    }
 )
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate-launch"})
 _UV_VALUES = re.compile(
@@ -32,7 +37,9 @@ NON_RUNNERS = re.compile(
     r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
     r"|wc|touch|mkdir|ln|chmod|find|export|declare|ruff|black|mypy|flake8|isort|cd|pushd|scp|rsync|tar|pylint|pytest|tee"
 )
-_TOOLS = re.compile(r"ruff|black|mypy|flake8|isort|pylint|pytest|py_compile|compileall|pydoc|pyright|ty")
+_TOOLS = re.compile(
+    r"ruff|black|mypy|flake8|isort|pylint|pytest|py_compile|compileall|pydoc|pyright|ty"
+)
 _RUNNING = ("-exec", "-ok")  # actions of find
 _ENV_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=.*", re.DOTALL)
 
@@ -64,13 +71,16 @@ def find_trainer_starts(arguments: Sequence[Argument]) -> list[TrainerCommand]:
             launcher=tuple(segment[: start.end]),
         )
         for segment in segments
-        if (start := next((start for start in _starts(segment) if start.trainer), None)) and start.trainer
+        if (start := next((start for start in _starts(segment) if start.trainer), None))
+        and start.trainer
     ]
 
 
 def command_name(arguments: Sequence[Argument]) -> Argument | None:
     """Return the argument that names the command, behind the assignments before it."""
-    return next((argument for argument in arguments if not _ENV_ASSIGNMENT.fullmatch(argument.text)), None)
+    return next(
+        (argument for argument in arguments if not _ENV_ASSIGNMENT.fullmatch(argument.text)), None
+    )
 
 
 def is_python_name(base: str) -> bool:
@@ -89,7 +99,9 @@ def script_is_unknown(arguments: Sequence[Argument]) -> bool:
 
 
 def names_trainer_script(arguments: Sequence[Argument]) -> bool:
-    """Return True if a trainer's script or module is an argument, and not the value of an option or of a tool."""
+    """Return True if a trainer's script or module is an argument, and not the value of an option or
+    of a tool.
+    """
     for before, argument in pairwise(arguments):
         if _TOOLS.fullmatch(before.base) is not None:
             return False
@@ -100,15 +112,25 @@ def names_trainer_script(arguments: Sequence[Argument]) -> bool:
 
 
 def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Argument]:
-    """Return the arguments with those that xargs, parallel or find puts in, which the text does not determine."""
+    """Return the arguments with those that xargs, parallel or find puts in, which the text does not
+    determine.
+    """
     if name.base not in ("xargs", "parallel", "find"):
         return arguments
     texts = [argument.text for argument in arguments]
-    end = next((index for index, text in enumerate(texts) if text in (";", "+", ":::", "::::")), len(texts))
-    options = [index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))]
+    end = next(
+        (index for index, text in enumerate(texts) if text in (";", "+", ":::", "::::")), len(texts)
+    )
+    options = [
+        index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))
+    ]
     mark = "{}"
     if options and name.base == "xargs":
-        mark = re.sub(r"-[Ii]|--replace=?", "", texts[options[0]]) or "".join(texts[options[0] + 1 :][:1]) or mark
+        mark = (
+            re.sub(r"-[Ii]|--replace=?", "", texts[options[0]])
+            or "".join(texts[options[0] + 1 :][:1])
+            or mark
+        )
     supplied = [
         argument._replace(
             text=argument.text.replace(mark, "$_"),
@@ -126,7 +148,9 @@ def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Arg
 
 
 def is_mason(arguments: Sequence[Argument]) -> bool:
-    """Return True for upstream's job submitter, which joins what follows each `--` for another shell to parse."""
+    """Return True for upstream's job submitter, which joins what follows each `--` for another
+    shell to parse.
+    """
     return any(argument.is_resolved and argument.base == "mason.py" for argument in arguments[:8])
 
 
@@ -161,7 +185,9 @@ def _starts(arguments: Sequence[Argument]) -> Iterator[_Start]:
             start = _match_program(arguments, index + 1, _PYTHON_VALUES)
         elif argument.base == "uv":
             start = _match_program(arguments, index + 1 + (following.text == "run"), _UV_VALUES)
-        elif argument.base in _LAUNCHERS or (argument.base == "accelerate" and following.text == "launch"):
+        elif argument.base in _LAUNCHERS or (
+            argument.base == "accelerate" and following.text == "launch"
+        ):
             start = _match_launcher(arguments, index + 1)
         elif argument.base == "trl":
             start = _match_trl(arguments, index + 1)
@@ -169,18 +195,26 @@ def _starts(arguments: Sequence[Argument]) -> Iterator[_Start]:
         index = start.end
 
 
-def _match_program(arguments: Sequence[Argument], index: int, takes_value: re.Pattern[str]) -> _Start:
-    """Parse what follows `python` or `uv run`: its own options, then a script, `-m MODULE` or another command."""
+def _match_program(
+    arguments: Sequence[Argument], index: int, takes_value: re.Pattern[str]
+) -> _Start:
+    """Parse what follows `python` or `uv run`: its own options, then a script, `-m MODULE` or
+    another command.
+    """
     is_unknown = False
     while index < len(arguments):
         text = arguments[index].text
         is_unknown |= not arguments[index].is_resolved
         if not text.startswith("-"):
             trainer = trainer_from_path(text)
-            return _Start(trainer, index + bool(trainer or takes_value is _PYTHON_VALUES), is_unknown)
+            return _Start(
+                trainer, index + bool(trainer or takes_value is _PYTHON_VALUES), is_unknown
+            )
         if text.startswith("-m") or text == "--module":
             index += text in ("-m", "--module")
-            return _match_module(arguments, index) if index < len(arguments) else _Start(None, index)
+            return (
+                _match_module(arguments, index) if index < len(arguments) else _Start(None, index)
+            )
         if text == "-c":
             return _Start(None, index + 2)
         index += 2 if takes_value.fullmatch(text) else 1
@@ -204,7 +238,9 @@ def _match_trl(arguments: Sequence[Argument], index: int) -> _Start:
 
 
 def _match_launcher(arguments: Sequence[Argument], index: int) -> _Start:
-    """Parse what follows `accelerate launch` or torchrun: options, then the first script or module."""
+    """Parse what follows `accelerate launch` or torchrun: options, then the first script or
+    module.
+    """
     is_module = is_unknown = False
     for end, argument in enumerate(arguments[index:], index + 1):
         text = argument.text

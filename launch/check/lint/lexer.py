@@ -1,13 +1,14 @@
 """A small lexer for the POSIX shell language and bash's extensions: from text to simple commands.
 
-tree-sitter 0.26.1 with tree-sitter-bash 0.25.1 was compared and does not replace it. Both give the same
-commands of the 127 scripts of upstream that start a trainer, but its tree has errors in 3 that bash accepts. Of 400
-random command lines it splits 11 unlike bash, without an error in the tree (a backslash before a blank), this one none.
-It loses `!(*)` and the second here-document of a line, and continues a line behind a backslash and a carriage return.
+tree-sitter 0.26.1 with tree-sitter-bash 0.25.1 was compared and does not replace it. Both give the
+same commands of the 127 scripts of upstream that start a trainer, but its tree has errors in 3 that
+bash accepts. Of 400 random command lines it splits 11 unlike bash, without an error in the tree (a
+backslash before a blank), this one none. It loses `!(*)` and the second here-document of a line,
+and continues a line behind a backslash and a carriage return.
 
-It follows bash where that determines which words a program gets (quotes, continuations, comments, expansions,
-here-documents, substitutions, arrays) and skims the rest (tests, arithmetic, case patterns). It reads each character
-once, so it takes linear time.
+It follows bash where that determines which words a program gets (quotes, continuations, comments,
+expansions, here-documents, substitutions, arrays) and skims the rest (tests, arithmetic, case
+patterns). It reads each character once, so it takes linear time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from launch.check.lint.shell_syntax import (
 from launch.check.lint.trainer_commands import MARKER
 
 MAX_NESTING = 30  # levels of substitutions inside substitutions
-MAX_WORDS = 100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
+MAX_WORDS = (
+    100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
+)
 MAX_UNENDED = 20  # here-documents without an end before the search for ends stops
 
 _TOKEN = re.compile(
@@ -53,7 +56,15 @@ _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")  # right before a redirection
 _SUBSTITUTION = re.compile(r"\\.|\$\((?!\()|`", re.DOTALL)
 _ANSI_QUOTE = re.compile(r"\$'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
-_OPENERS = {"if": "if", "for": "do", "while": "do", "until": "do", "select": "do", "case": "case", "{": "{"}
+_OPENERS = {
+    "if": "if",
+    "for": "do",
+    "while": "do",
+    "until": "do",
+    "select": "do",
+    "case": "case",
+    "{": "{",
+}
 _CLOSERS = {"fi": "if", "done": "do", "esac": "case", "}": "{"}
 _JOINING = ("&&", "||", "|", "|&")
 LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
@@ -62,7 +73,8 @@ LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", 
 def lex(text: str, tolerant: bool = False, nesting: int = 0) -> ShellDocument:
     """Return the commands of a shell text.
 
-    A quote or substitution that is never closed raises UnbalancedError, or drops the rest of the text if `tolerant`.
+    A quote or substitution that is never closed raises UnbalancedError, or drops the rest of the
+    text if `tolerant`.
     """
     lexer = _Lexer(text, tolerant, nesting)
     try:
@@ -86,7 +98,9 @@ class _Lexer:
         self.unended: set[str] = set()  # delimiters that do not occur any more
 
     def read_list(self, pos: int, stop: bool) -> int:
-        """Read commands to the end, or to the `)` that closes this list (`stop`); return the offset behind it."""
+        """Read commands to the end, or to the `)` that closes this list (`stop`); return the offset
+        behind it.
+        """
         if self.nesting > MAX_NESTING:
             raise TooDeepError(pos, f"a substitution inside more than {MAX_NESTING} others")
         commands = _CommandBuilder(self)
@@ -115,7 +129,9 @@ class _Lexer:
                 pos = self._read_heredoc_bodies(pos)
             elif kind == "heredoc":
                 commands.input = "<<"
-                pos = self._open_heredoc(pos, match.group(), commands.words[0].text if commands.words else "")
+                pos = self._open_heredoc(
+                    pos, match.group(), commands.words[0].text if commands.words else ""
+                )
             elif kind == "redirect":
                 commands.redirect(start, match.group())
             elif kind == "operator":
@@ -126,7 +142,12 @@ class _Lexer:
                     if text.startswith("(", pos):
                         pos = self._read_arithmetic(start, start)
                         commands.close("(")
-                elif operator == ")" and not commands.close("(") and not commands.inside("case") and stop:
+                elif (
+                    operator == ")"
+                    and not commands.close("(")
+                    and not commands.inside("case")
+                    and stop
+                ):
                     return pos
         if stop:
             raise UnbalancedError(opened - 2, "$(")
@@ -136,7 +157,9 @@ class _Lexer:
         return pos
 
     def _read_word(self, pos: int) -> tuple[ShellWord, int]:
-        """Read the word with quotes or expansions that starts at `pos`; return it and the offset behind it."""
+        """Read the word with quotes or expansions that starts at `pos`; return it and the offset
+        behind it.
+        """
         text, size, start = self.text, len(self.text), pos
         pieces: list[Piece] = []
         while pos < size:
@@ -144,7 +167,11 @@ class _Lexer:
             bare = _BARE.match(text, pos)
             if bare is not None:
                 pos = bare.end()
-                if text.startswith("(", pos) and not pieces and _ARRAY_ASSIGNMENT.fullmatch(bare.group()):
+                if (
+                    text.startswith("(", pos)
+                    and not pieces
+                    and _ARRAY_ASSIGNMENT.fullmatch(bare.group())
+                ):
                     elements, pos = self._read_array(pos + 1)
                     return literal_word(start, bare.group())._replace(elements=elements), pos
                 if self.has_extglob and text.startswith("(", pos) and bare.group()[-1] in "?*+@!":
@@ -159,9 +186,12 @@ class _Lexer:
             elif char == '"':
                 pos = self._read_double_quotes(pos, pieces)
             elif char == "\\":
-                # A backslash before a blank makes it part of the word; it is not a line continuation.
+                # A backslash before a blank makes it part of the word; it is not a line
+                # continuation.
                 if not text.startswith("\n", pos + 1):
-                    pieces.append(Piece("text", text[pos + 1 : pos + 2] or "\\", True, text[pos : pos + 2]))
+                    pieces.append(
+                        Piece("text", text[pos + 1 : pos + 2] or "\\", True, text[pos : pos + 2])
+                    )
                 pos += 2
             elif char in "$`":
                 pos = self._read_expansion(pos, pieces, quoted=False)
@@ -174,7 +204,9 @@ class _Lexer:
         return ShellWord(start, tuple(pieces)), min(pos, size)
 
     def _read_double_quotes(self, pos: int, pieces: list[Piece]) -> int:
-        """Append the pieces of the double-quoted string that opens at `pos`; return the offset behind it."""
+        """Append the pieces of the double-quoted string that opens at `pos`; return the offset
+        behind it.
+        """
         text, size, opened = self.text, len(self.text), pos
         pos += 1
         before = len(pieces)
@@ -189,7 +221,13 @@ class _Lexer:
                 return pos + 1
             elif text[pos] == "\\":
                 escaped = text[pos + 1 : pos + 2]
-                plain = "" if escaped == "\n" else escaped if escaped in ('"', "\\", "$", "`") else "\\" + escaped
+                plain = (
+                    ""
+                    if escaped == "\n"
+                    else escaped
+                    if escaped in ('"', "\\", "$", "`")
+                    else "\\" + escaped
+                )
                 pieces.append(Piece("text", plain, True, "\\" + escaped))
                 pos += 2
             else:
@@ -197,7 +235,9 @@ class _Lexer:
         raise UnbalancedError(opened, '"')
 
     def _read_expansion(self, pos: int, pieces: list[Piece], quoted: bool) -> int:
-        """Append the expansion that starts with the `$` or backtick at `pos`; return the offset behind it."""
+        """Append the expansion that starts with the `$` or backtick at `pos`; return the offset
+        behind it.
+        """
         text = self.text
         if text[pos] == "`":
             match = _BACKTICKS.match(text, pos, pos + MAX_SUBSTITUTION)
@@ -235,7 +275,9 @@ class _Lexer:
         return end
 
     def _read_arithmetic(self, pos: int, start: int) -> int:
-        """Record the arithmetic that starts at `start` and whose `((` is at `pos`; return the offset behind it."""
+        """Record the arithmetic that starts at `start` and whose `((` is at `pos`; return the
+        offset behind it.
+        """
         end = find_closing(self.text, pos, start, "((")
         self.document.arithmetic.append((start, self.text[start:end]))
         self._read_substitutions_in(pos, end)
@@ -254,11 +296,15 @@ class _Lexer:
     def _read_backticks(self, source: str, offset: int) -> None:
         for command in lex(source, tolerant=True, nesting=self.nesting + 1).commands:
             words = tuple(word._replace(start=word.start + offset) for word in command.words)
-            inner = replace(command, words=words, start=command.start + offset, after=command.after or ")")
+            inner = replace(
+                command, words=words, start=command.start + offset, after=command.after or ")"
+            )
             self.document.commands.append(inner)
 
     def _read_array(self, pos: int) -> tuple[tuple[ShellWord, ...], int]:
-        """Read the words of the array literal whose `(` is before `pos`; return them and the offset behind it."""
+        """Read the words of the array literal whose `(` is before `pos`; return them and the offset
+        behind it.
+        """
         words: list[ShellWord] = []
         opened = pos - 1
         while pos < len(self.text):
@@ -289,13 +335,17 @@ class _Lexer:
             tabs = r"\t*" if strips_tabs else ""
             if delimiter in self.unended or len(self.unended) > MAX_UNENDED:
                 continue
-            end = re.compile(rf"^{tabs}{re.escape(delimiter)}$", re.MULTILINE).search(self.text, pos)
+            end = re.compile(rf"^{tabs}{re.escape(delimiter)}$", re.MULTILINE).search(
+                self.text, pos
+            )
             if end is None:
                 self.unended.add(delimiter)
                 if self.tolerant:
                     continue
                 raise UnbalancedError(max(0, pos - 1), f"<<{delimiter}")
-            self.document.heredocs.append(Heredoc(pos, self.text[pos : end.start()], expands, command))
+            self.document.heredocs.append(
+                Heredoc(pos, self.text[pos : end.start()], expands, command)
+            )
             pos = end.end()
         self.pending = []
         return pos
@@ -322,9 +372,15 @@ class _CommandBuilder:
             self.words.append(word)
 
     def redirect(self, start: int, operator: str) -> None:
-        """Skip the next word, which is a file; drop the file descriptor right before the operator."""
+        """Skip the next word, which is a file; drop the file descriptor right before the
+        operator.
+        """
         last = self.words[-1] if self.words and not operator.startswith("&") else None
-        if last is not None and _FILE_DESCRIPTOR.fullmatch(last.text) and last.start + len(last.text) == start:
+        if (
+            last is not None
+            and _FILE_DESCRIPTOR.fullmatch(last.text)
+            and last.start + len(last.text) == start
+        ):
             self.words.pop()
             if last.text.startswith("{"):  # it assigns the variable, as arithmetic may
                 self.lexer.document.arithmetic.append((last.start, f"{last.text[1:-1]}=0"))
@@ -345,7 +401,14 @@ class _CommandBuilder:
                 is_cut = is_truncated or len(self.words) >= MAX_WORDS
                 self.lexer.document.commands.append(
                     SimpleCommand(
-                        words, words[0].start, before, operator, depth, is_cut, self.input, tuple(self.outputs)
+                        words,
+                        words[0].start,
+                        before,
+                        operator,
+                        depth,
+                        is_cut,
+                        self.input,
+                        tuple(self.outputs),
                     )
                 )
             self.words = []
@@ -355,7 +418,9 @@ class _CommandBuilder:
         self.skip_next, self.input, self.outputs = "", "", []
 
     def _track_reserved_words(self) -> int:
-        """Process the reserved words at the start of the command; return how many there are to drop."""
+        """Process the reserved words at the start of the command; return how many there are to
+        drop.
+        """
         count = 0
         for word in self.words:
             text = word.text

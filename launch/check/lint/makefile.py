@@ -1,4 +1,6 @@
-"""Convert Makefiles, justfiles, Dockerfiles and templates to shell text that keeps the line numbers of the file."""
+"""Convert Makefiles, justfiles, Dockerfiles and templates to shell text that keeps the line numbers
+of the file.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import logical_lines
 from launch.check.lint.trainer_commands import MARKER, ScanResult, merge, not_followed
 
-_ASSIGNMENT = re.compile(r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$")
+_ASSIGNMENT = re.compile(
+    r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$"
+)
 _OF_TARGET = re.compile(r"^[^\t#=:][^#=:]*:[ \t]*([A-Za-z_][\w.-]*)[ \t]*[?+:]*=")
 _INLINE = re.compile(r"^[^\t#=:][^#=:]*::?[^=#;:]*;[ \t]*")  # `target: prerequisites; command`
 _REFERENCE = re.compile(
     r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\$\{([A-Za-z_][\w.-]*)\}|\$[@<^*?+%|]|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 _CONDITION = re.compile(r"\s*(?:(ifn?def|ifn?eq)|(endif))\b")
-_OPEN = re.compile(r"^[ \t]*(?:-?s?include\b|\$\(eval\b)", re.MULTILINE)  # what it reads may assign any variable
+# what it reads may assign any variable
+_OPEN = re.compile(r"^[ \t]*(?:-?s?include\b|\$\(eval\b)", re.MULTILINE)
 _JINJA = re.compile(r"\{\{.*?\}\}")
 _TAG_IN_COMMAND = re.compile(r"(?<=\\\n)[ \t]*\{%.*?%\}[ \t]*(?=\n[ \t]*(-|\{%)?)")
 _TAG = re.compile(r"\{%.*?%\}")
@@ -28,10 +33,11 @@ MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
 def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanResult:
-    """Find the commands in the recipes of a Makefile that starts on line `first`. Each line has a shell of its own.
+    """Find the commands in the recipes of a Makefile that starts on line `first`. Each line has a
+    shell of its own.
 
-    A variable that is assigned once, under no condition, is substituted; others stay unknown. What names a trainer
-    outside of the recipes is not followed.
+    A variable that is assigned once, under no condition, is substituted; others stay unknown. What
+    names a trainer outside of the recipes is not followed.
     """
     lines = list(logical_lines(text))
     variables = _read_variables(lines) if is_makefile and _OPEN.search(text) is None else {}
@@ -43,7 +49,9 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
         is_recipe = parts[0].startswith("\t" if is_makefile else ("\t", " "))
         if is_recipe or inline is not None:
             line = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
-            shell = "\n".join(_substitute(line, variables) if is_makefile else line for line in (line, *parts[1:]))
+            shell = "\n".join(
+                _substitute(line, variables) if is_makefile else line for line in (line, *parts[1:])
+            )
             start = number
             if recipes and (is_one_shell or recipes[-1][1].startswith("#!")):
                 start, before = recipes.pop()
@@ -51,11 +59,17 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
             recipes.append((start, shell))
         elif MARKER.search(" ".join(parts)) is not None and not parts[0].startswith("#"):
             name = _ASSIGNMENT.match(parts[0])
-            is_substituted = name is not None and name.group(1) in variables and f"call {name.group(1)}" not in text
+            is_substituted = (
+                name is not None
+                and name.group(1) in variables
+                and f"call {name.group(1)}" not in text
+            )
             if not is_substituted or parts[0].startswith("export") or "$(shell" in parts[0]:
                 outside.append(not_followed("a trainer is named outside of the recipes", number))
         number += len(parts)
-    return merge([*(find_commands(shell, line_lookup(shell, start)) for start, shell in recipes), *outside])
+    return merge(
+        [*(find_commands(shell, line_lookup(shell, start)) for start, shell in recipes), *outside]
+    )
 
 
 def find_in_justfile(text: str, first: int) -> ScanResult:
@@ -64,13 +78,19 @@ def find_in_justfile(text: str, first: int) -> ScanResult:
 
 
 def template_as_shell(text: str) -> str:
-    """Return a Jinja template with an unknown variable for each `{{...}}`, and each `{%...%}` inside of a command."""
-    text = _TAG_IN_COMMAND.sub(lambda match: "${_} \\" if match.group(1) else "${_}", _JINJA.sub("${_}", text))
+    """Return a Jinja template with an unknown variable for each `{{...}}`, and each `{%...%}`
+    inside of a command.
+    """
+    text = _TAG_IN_COMMAND.sub(
+        lambda match: "${_} \\" if match.group(1) else "${_}", _JINJA.sub("${_}", text)
+    )
     return _TAG.sub("", text)
 
 
 def dockerfile_as_shell(text: str) -> str:
-    """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands; ENTRYPOINT gets more arguments."""
+    """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands; ENTRYPOINT gets
+    more arguments.
+    """
     shell: list[str] = []
     for parts in logical_lines(text):
         match = _EXEC_FORM.fullmatch(" ".join(part.removesuffix("\\") for part in parts))
@@ -103,12 +123,17 @@ def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
             values[name] = " ".join(part.rstrip("\\").strip() for part in parts)
     variables = {name: value for name, value in values.items() if name not in unknown}
     for _ in range(5):  # values that refer to other variables
-        variables = {name: _substitute(value, variables, for_shell=False) for name, value in variables.items()}
+        variables = {
+            name: _substitute(value, variables, for_shell=False)
+            for name, value in variables.items()
+        }
     return variables
 
 
 def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True) -> str:
-    """Replace the references to variables; `for_shell` also converts `$$` and unknown references to the shell's."""
+    """Replace the references to variables; `for_shell` also converts `$$` and unknown references to
+    the shell's.
+    """
 
     def value_of(match: re.Match[str]) -> str:
         source = match.group()
@@ -118,7 +143,8 @@ def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True)
         value = variables.get(name) if name else None
         if value is not None and len(value) <= MAX_EXPANDED:
             return value
-        is_kept = not for_shell or (name is None and MARKER.search(source) is not None)  # $(shell ...) of a trainer
+        # $(shell ...) of a trainer
+        is_kept = not for_shell or (name is None and MARKER.search(source) is not None)
         return source if is_kept else "${_" + re.sub(r"\W+", "_", source[1:].strip("(){}")) + "}"
 
     substituted = _REFERENCE.sub(value_of, line)

@@ -20,19 +20,26 @@ _SUBFOLDERS = ("open-instruct", "external/open-instruct")
 class TrainerSchemas:
     """Schemas by trainer, cached.
 
-    `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages folders of this
-    interpreter. may_capture: scripts that the lock lacks, or that differ from it, may be started up to their parser.
+    `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages
+    folders of this interpreter. may_capture: scripts that the lock lacks, or that differ from it,
+    may be started up to their parser.
     """
 
-    def __init__(self, checkout: Checkout | None, packages: Sequence[Path], may_capture: bool = False) -> None:
+    def __init__(
+        self, checkout: Checkout | None, packages: Sequence[Path], may_capture: bool = False
+    ) -> None:
         self.checkout = checkout
         self._may_capture = may_capture
-        self.differences: dict[str, None] = {}  # how what is here differs from the lock that is used all the same
+        self.differences: dict[
+            str, None
+        ] = {}  # how what is here differs from the lock that is used all the same
         self.packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
 
     def load(self, trainer: TrainerScript) -> Schema:
-        """Return what the trainer accepts. Raises UserError if it cannot be read: it is then unknown, not empty."""
+        """Return what the trainer accepts. Raises UserError if it cannot be read: it is then
+        unknown, not empty.
+        """
         if trainer.name not in self._cache:
             try:
                 self._cache[trainer.name] = self._read_schema(trainer)
@@ -53,10 +60,16 @@ class TrainerSchemas:
     def _read_schema(self, trainer: TrainerScript) -> Schema:
         if trainer.name in ENTRIES:
             resolved = resolve_schema(
-                trainer.name, self.checkout, self.packages, sys.executable, may_capture=self._may_capture
+                trainer.name,
+                self.checkout,
+                self.packages,
+                sys.executable,
+                may_capture=self._may_capture,
             )
             if resolved.difference:
-                advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
+                advice = resolved.advice(
+                    "--upstream DIR, without --from-lock, asks the parser of DIR"
+                )
                 self.differences[f"{resolved.difference}; {advice}"] = None
             return resolved.schema
         root = None if trainer.is_trl or self.checkout is None else self.checkout.root
@@ -66,7 +79,10 @@ class TrainerSchemas:
 
             return capture_schema(trainer.script, root, sys.executable)
         if self.checkout is None or trainer.is_trl:
-            message = f"the flags of {trainer.script} are not in the lock, and no open-instruct checkout was found"
+            message = (
+                f"the flags of {trainer.script} are not in the lock, and no open-instruct "
+                "checkout was found"
+            )
             cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
         else:
             message = f"the flags of {trainer.script} are not in the lock"
@@ -75,11 +91,15 @@ class TrainerSchemas:
 
 
 def locate_checkout(folder: Path) -> Path:
-    """Return the root of the checkout that `--upstream` refers to: the folder, a parent, or a usual place below it.
+    """Return the root of the checkout that `--upstream` refers to: the folder, a parent, or a usual
+    place below it.
 
     The folder itself if there is none.
     """
     absolute = folder.expanduser().absolute()
-    parents, below = absolute.parents[:MAX_PARENTS], [absolute / subfolder for subfolder in _SUBFOLDERS]
+    parents, below = (
+        absolute.parents[:MAX_PARENTS],
+        [absolute / subfolder for subfolder in _SUBFOLDERS],
+    )
     places = [absolute, *parents, *below] if absolute.is_dir() else []
     return next(filter(is_checkout, places), absolute)

@@ -1,4 +1,6 @@
-"""Find trainer commands in shell text, through mason, `bash -c`, `sbatch --wrap`, here-documents, substitutions."""
+"""Find trainer commands in shell text, through mason, `bash -c`, `sbatch --wrap`, here-documents,
+substitutions.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host 
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd|run|script)")
 _WRAP = re.compile(r"--(?:wrap|command|cmd)=")
 _HEREDOC_ESCAPE = re.compile(r"\\([$`\\])")
-_JOINING = re.compile(r"(?:.*/)?(?:ssh|rsh|mosh|pdsh|clush|watch|parallel)")  # another shell splits the arguments again
+# another shell splits the arguments again
+_JOINING = re.compile(r"(?:.*/)?(?:ssh|rsh|mosh|pdsh|clush|watch|parallel)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")
 _BLANK = re.compile(r"[ \t\n]")
 # of arguments that come from no shell text
@@ -68,7 +71,8 @@ def find_commands(
 ) -> ScanResult:
     """Find every trainer command in a shell text. `functions`: see Variables.functions.
 
-    A text with a quote that is never closed is parsed line by line instead, with every variable unknown.
+    A text with a quote that is never closed is parsed line by line instead, with every variable
+    unknown.
     """
     if (MARKER if reparses else HINT).search(text) is None:
         return NO_COMMANDS
@@ -87,7 +91,8 @@ def find_in_arguments(
     command: SimpleCommand = _ALONE,
     variables: Variables = _NO_VARIABLES,
 ) -> ScanResult:
-    """Find the trainer commands that one simple command starts, and whether it may start one that is not followed.
+    """Find the trainer commands that one simple command starts, and whether it may start one that
+    is not followed.
 
     `command` and `variables`: the arguments' own, if they come from a shell text.
     """
@@ -96,17 +101,26 @@ def find_in_arguments(
         return NO_COMMANDS
     if is_mason(arguments):
         return merge(
-            _find_in_mason_group(group, reparses + 1) for _, *group in split_at_separators(arguments)[1:] if group
+            _find_in_mason_group(group, reparses + 1)
+            for _, *group in split_at_separators(arguments)[1:]
+            if group
         )
     arguments = with_supplied(name, arguments)
     commands = [] if name.text == "eval" else find_trainer_starts(arguments)
     if commands:
         scan = ScanResult(tuple(commands))
-        words = [word.text for command in commands for word in command.arguments if word.is_resolved]
+        words = [
+            word.text for command in commands for word in command.arguments if word.is_resolved
+        ]
         if _JOINING.fullmatch(name.text) and any(map(_SPECIAL.search, words)):
-            return scan.doubted("not_followed", f"not followed: {name.text} joins the arguments for another shell")
+            return scan.doubted(
+                "not_followed", f"not followed: {name.text} joins the arguments for another shell"
+            )
         return scan
-    scan = merge(_find_in_text(argument, reparses, variables.functions) for argument in _shell_texts(name, arguments))
+    scan = merge(
+        _find_in_text(argument, reparses, variables.functions)
+        for argument in _shell_texts(name, arguments)
+    )
     if scan != NO_COMMANDS:
         return scan
     reason = explain_unfollowed(name, arguments, command, variables)
@@ -114,18 +128,25 @@ def find_in_arguments(
 
 
 def _find_in_text(argument: Argument, reparses: int, functions: frozenset[str]) -> ScanResult:
-    """Find the commands in an argument that is shell text, where the outer shell's unknown values are unknown too."""
+    """Find the commands in an argument that is shell text, where the outer shell's unknown values
+    are unknown too.
+    """
     text = _shell_text(argument)
     scan = find_commands(text, line_lookup(text, argument.line), reparses + 1, functions)
     if argument.is_resolved:
         return scan
     return replace(
-        scan, commands=tuple(replace(found, arguments=_unresolve(found.arguments)) for found in scan.commands)
+        scan,
+        commands=tuple(
+            replace(found, arguments=_unresolve(found.arguments)) for found in scan.commands
+        ),
     )
 
 
 def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
-    """Mark what quotes of the inner shell make literal and the outer shell has replaced: `bash -c "... '$X'"`."""
+    """Mark what quotes of the inner shell make literal and the outer shell has replaced: `bash -c
+    "... '$X'"`.
+    """
     return tuple(
         argument._replace(is_resolved=False, prefix=argument.text.partition("$")[0])
         if argument.is_resolved and "$" in argument.text
@@ -142,23 +163,39 @@ def _find_in_document(document: ShellDocument, variables: Variables, reparses: i
         if scan.commands:
             lost = _note_lost_arguments(document.commands, index, variables.line_of)
             commands = [
-                replace(started, is_truncated=started.is_truncated or command.is_truncated, notes=started.notes + lost)
+                replace(
+                    started,
+                    is_truncated=started.is_truncated or command.is_truncated,
+                    notes=started.notes + lost,
+                )
                 for started in scan.commands
             ]
             scan = replace(scan, commands=tuple(commands))
             name = command_name(arguments)
-            if name is not None and variables.functions and (name.text in variables.functions or not name.is_resolved):
-                message = f"not followed: {name.text} may be a function of this text, which passes other arguments on"
+            if (
+                name is not None
+                and variables.functions
+                and (name.text in variables.functions or not name.is_resolved)
+            ):
+                message = (
+                    f"not followed: {name.text} may be a function of this text, which "
+                    "passes "
+                    "other arguments on"
+                )
                 scan = scan.doubted("not_followed", message)
         scans.append(scan)
-    bodies = [_find_in_heredoc(heredoc, variables.line_of, reparses) for heredoc in document.heredocs]
+    bodies = [
+        _find_in_heredoc(heredoc, variables.line_of, reparses) for heredoc in document.heredocs
+    ]
     scan = merge([*scans, *find_unfollowed_declarations(document, expanded, variables), *bodies])
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 
 
 def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
-    """Expand the command's words; the first argument gets the command's line, even if it is a variable's value."""
+    """Expand the command's words; the first argument gets the command's line, even if it is a
+    variable's value.
+    """
     arguments = expand_words(command.words, variables)
     if arguments:
         arguments[0] = arguments[0]._replace(line=variables.line_of(command.start))
@@ -180,26 +217,39 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     return _find_in_document(document, Variables(line_lookup(body, first)), reparses + 1)
 
 
-def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[LintFinding, ...]:
-    """Note a next line that starts with a flag: the author meant it for this command, but the shell cuts it off."""
+def _note_lost_arguments(
+    commands: list[SimpleCommand], index: int, line_of: LineLookup
+) -> tuple[LintFinding, ...]:
+    """Note a next line that starts with a flag: the author meant it for this command, but the shell
+    cuts it off.
+    """
     command = commands[index]
     for following in commands[index + 1 :]:
         if following.depth > command.depth:
             continue
         first = following.words[0].text
-        if following.before != "\n" or command.after != "\n" or not first.startswith("--") or len(first) == 2:
+        if (
+            following.before != "\n"
+            or command.after != "\n"
+            or not first.startswith("--")
+            or len(first) == 2
+        ):
             break
         line = line_of(following.start)
         flag = first.lstrip("-").partition("=")[0]
         message = (
-            f"the shell ends the command before this line, so {first} and what follows never reach the trainer; end "
-            "each line but the last with a backslash, without trailing blanks, comments or blank lines between"
+            f"the shell ends the command before this line, so {first} and what follows never reach "
+            "the trainer; end "
+            "each line but the last with a backslash, without trailing blanks, comments or blank "
+            "lines between"
         )
         return (warning("lost_arguments", message, line, flag),)
     return ()
 
 
-def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, reparses: int) -> ScanResult:
+def _find_line_by_line(
+    text: str, line_of: LineLookup, error: UnbalancedError, reparses: int
+) -> ScanResult:
     line = line_of(error.offset)
     if isinstance(error, TooDeepError):
         scans = [not_followed(f"{error}; each other line is checked separately", line)]
@@ -224,13 +274,16 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
                 replace(command, notes=command.notes + notes) if command.is_truncated else command
                 for command in inner.commands
             )
-            scans.append(replace(inner, commands=tuple(commands), notes=()))  # the text has one of its own
+            # the text has one of its own
+            scans.append(replace(inner, commands=tuple(commands), notes=()))
         offset += len(logical) + 1
     return merge(scans)
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
-    """Return True if an argument is a whole command line: `bash -c "..."`, `--wrap="..."`, `eval "..."`."""
+    """Return True if an argument is a whole command line: `bash -c "..."`, `--wrap="..."`, `eval
+    "..."`.
+    """
     argument = arguments[index]
     text = _shell_text(argument)
     if _BLANK.search(text) is None or MARKER.search(text) is None:
@@ -250,9 +303,14 @@ def _shell_texts(name: Argument, arguments: Sequence[Argument]) -> list[Argument
     if name.text == "alias":
         return []
     if name.text != "eval":
-        return [argument for index, argument in enumerate(arguments) if _is_shell_text(arguments, index)]
+        return [
+            argument for index, argument in enumerate(arguments) if _is_shell_text(arguments, index)
+        ]
     rest = arguments[arguments.index(name) + 1 :]
-    text, raw = " ".join(argument.text for argument in rest), " ".join(argument.raw for argument in rest)
+    text, raw = (
+        " ".join(argument.text for argument in rest),
+        " ".join(argument.raw for argument in rest),
+    )
     return [Argument(text, name.line, all(argument.is_resolved for argument in rest), raw=raw)]
 
 
@@ -262,9 +320,13 @@ def _shell_text(argument: Argument) -> str:
 
 
 def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> ScanResult:
-    """Find the commands in arguments that mason joins with blanks for another shell (mason.py:389-392, 529-532)."""
+    """Find the commands in arguments that mason joins with blanks for another shell
+    (mason.py:389-392, 529-532).
+    """
     texts = [argument.text for argument in arguments]
-    texts = [f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts]
+    texts = [
+        f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts
+    ]
     offsets = list(accumulate((len(text) + 1 for text in texts), initial=0))[:-1]
 
     def line(offset: int) -> int:

@@ -18,7 +18,8 @@ _BRACKETS = {"{": re.compile(r"\\.|[{}]", re.DOTALL), "(": re.compile(r"[()]")}
 # What may become any number of words: brace expansion, and patterns of file names.
 _MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
 _INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
-_HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")  # before a `~`: `~/x`, `X=~/x`, `X=a:~/x`
+# before a `~`: `~/x`, `X=~/x`, `X=a:~/x`
+_HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 
 
@@ -28,8 +29,9 @@ PieceKind = Literal["text", "variable", "array", "unknown"]
 class Piece(NamedTuple):
     """One piece of a word.
 
-    A variable is $X or ${X}, with its name as `text`; an array is ${X[@]} or $@: any number of words even in double
-    quotes, with its name as `text`; unknown are $(...), ${X:-1} and $1, with their source as `text`.
+    A variable is $X or ${X}, with its name as `text`; an array is ${X[@]} or $@: any number of
+    words even in double quotes, with its name as `text`; unknown are $(...), ${X:-1} and $1, with
+    their source as `text`.
     """
 
     kind: PieceKind
@@ -50,7 +52,9 @@ class ShellWord(NamedTuple):
         """The word, with its unknown pieces as written."""
         if len(self.pieces) == 1 and self.pieces[0].kind == "text":
             return self.pieces[0].text
-        return "".join(piece.text if piece.kind == "text" else piece.source for piece in self.pieces)
+        return "".join(
+            piece.text if piece.kind == "text" else piece.source for piece in self.pieces
+        )
 
 
 def literal_word(start: int, text: str) -> ShellWord:
@@ -66,9 +70,14 @@ class SimpleCommand:
     start: int  # character offset
     before: str  # the operator before it, "" at the start of the text
     after: str  # the operator behind it, "" at the end
-    depth: int  # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
-    is_truncated: bool = False  # a quote or substitution in it is never closed, so its tail cannot be read
-    input: str = ""  # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
+    # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
+    depth: int
+    is_truncated: bool = (
+        False  # a quote or substitution in it is never closed, so its tail cannot be read
+    )
+    input: str = (
+        ""  # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
+    )
     outputs: tuple[str, ...] = ()  # the files that its output is redirected to
 
 
@@ -88,7 +97,8 @@ class ShellDocument:
 
     commands: list[SimpleCommand] = field(default_factory=list)  # in source order
     heredocs: list[Heredoc] = field(default_factory=list)
-    arithmetic: list[tuple[int, str]] = field(default_factory=list)  # offset and source of `((...))` and `$((...))`
+    # offset and source of `((...))` and `$((...))`
+    arithmetic: list[tuple[int, str]] = field(default_factory=list)
     unbalanced: UnbalancedError | None = None
 
 
@@ -113,7 +123,9 @@ class Argument(NamedTuple):
 
     text: str  # unknown parts as written
     line: int  # 1-based
-    is_resolved: bool = True  # False if part of it depends on a value that the text does not determine
+    is_resolved: bool = (
+        True  # False if part of it depends on a value that the text does not determine
+    )
     is_single: bool = True  # False if it may become any number of words, including none
     prefix: str = ""  # the literal text before the first unknown part
     raw: str = ""  # the text with the line continuations of its double quotes, for counting lines
@@ -130,7 +142,8 @@ def literal_argument(text: str, line: int) -> Argument:
 
 
 def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
-    """Return the expansion that starts with the `$` at `pos`, and the offset behind it; any other `$` is literal.
+    """Return the expansion that starts with the `$` at `pos`, and the offset behind it; any other
+    `$` is literal.
 
     Raises UnbalancedError for a `${` that is never closed.
     """
@@ -139,7 +152,9 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
         source = match.group()
         inner = source[1:].strip("{}")
         name = inner.rstrip("[@*]")
-        kind: PieceKind = "array" if name != inner else "variable" if name.isidentifier() else "unknown"
+        kind: PieceKind = (
+            "array" if name != inner else "variable" if name.isidentifier() else "unknown"
+        )
         return Piece(kind, source if kind == "unknown" else name, quoted, source), match.end()
     if text.startswith("${", pos):
         end = find_closing(text, pos + 1, pos, "${")
@@ -164,7 +179,9 @@ def find_closing(text: str, pos: int, opened: int, opener: str) -> int:
 
 
 def logical_lines(text: str) -> Iterator[list[str]]:
-    """Yield each line together with those that continue it, after a backslash that is not escaped itself."""
+    """Yield each line together with those that continue it, after a backslash that is not escaped
+    itself.
+    """
     parts: list[str] = []
     for line in text.split("\n"):
         parts.append(line)
@@ -176,7 +193,9 @@ def logical_lines(text: str) -> Iterator[list[str]]:
 
 
 def unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
-    """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
+    """Return unquoted text as pieces: a home folder and what braces or file names replace are
+    unknown.
+    """
     home = _HOME.match(text) if is_start else None
     index = _INDEX.match(text) if is_start else None
     many = _MANY_WORDS.search(text, index.end() if index else 0)

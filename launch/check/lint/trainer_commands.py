@@ -26,7 +26,8 @@ _NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
 _SAME_FOLDER = re.compile(r"/(?:\.?/)+")
 _SCRIPT = re.compile(rf"(?:.*/)?open_instruct/({_NAME})\.py")
 _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
-# File names that no other project is known to use; a bare `finetune.py` could belong to any project.
+# File names that no other project is known to use; a bare `finetune.py` could belong to any
+# project.
 _BARE = re.compile(r"(?:\./)?(dpo_tune_cache|olmo_core_finetune|grpo_fast)\.py")
 _TRL_SCRIPT = re.compile(r"(?:.*/)?trl/scripts/(\w+)\.py")
 _TRL_MODULE = re.compile(r"trl\.scripts\.(\w+)")
@@ -46,7 +47,11 @@ class TrainerScript:
     @property
     def script(self) -> str:
         """The script as the output shows it: open_instruct/finetune.py, trl.scripts.sft."""
-        return f"trl.scripts.{self.name.removeprefix('trl_')}" if self.is_trl else f"open_instruct/{self.name}.py"
+        return (
+            f"trl.scripts.{self.name.removeprefix('trl_')}"
+            if self.is_trl
+            else f"open_instruct/{self.name}.py"
+        )
 
 
 def starts_trainer(text: str) -> bool:
@@ -77,11 +82,17 @@ def trainer_from_trl_command(text: str) -> TrainerScript | None:
 
 
 def parse_trainer(text: str) -> TrainerScript | None:
-    """Return the trainer for a name, path or module: `finetune`, `trl_sft`, `open_instruct/dpo.py`."""
+    """Return the trainer for a name, path or module: `finetune`, `trl_sft`,
+    `open_instruct/dpo.py`.
+    """
     text = text.strip()
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")
     own = trainer_from_path(text) or trainer_from_path(f"open_instruct/{stem}.py")
-    return own or trainer_from_module(text) or trainer_from_module(stem.replace("trl_", "trl.scripts."))
+    return (
+        own
+        or trainer_from_module(text)
+        or trainer_from_module(stem.replace("trl_", "trl.scripts."))
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,13 @@ class LintFinding(Finding):
 
 
 def _find(
-    level: Level, id: str, message: str, line: int, flag: str | None = None, *, cure: str | None = None
+    level: Level,
+    id: str,
+    message: str,
+    line: int,
+    flag: str | None = None,
+    *,
+    cure: str | None = None,
 ) -> LintFinding:
     return LintFinding(id, level, message, cure, flag, line=line)
 
@@ -113,13 +130,17 @@ class TrainerCommand:
     arguments: tuple[Argument, ...]  # the trainer's own
     notes: tuple[LintFinding, ...] = ()
     is_truncated: bool = False  # it may get other arguments than those, so it is never accepted
-    takes_accelerate_options: bool = False  # `trl sft` and the like, which pass options on to accelerate
+    takes_accelerate_options: bool = (
+        False  # `trl sft` and the like, which pass options on to accelerate
+    )
     launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
 
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The trainer commands of a text, in order, notes on what could not be read, and what is not followed."""
+    """The trainer commands of a text, in order, notes on what could not be read, and what is not
+    followed.
+    """
 
     commands: tuple[TrainerCommand, ...] = ()
     notes: tuple[LintFinding, ...] = ()
@@ -127,9 +148,13 @@ class ScanResult:
     documents: tuple[tuple[Node, ...], ...] = ()  # of YAML, which may contain maps of flags
 
     def doubted(self, id: str, message: str, cure: str | None = None) -> ScanResult:
-        """Return the same with a warning on each command, which cannot be accepted because of it."""
+        """Return the same with a warning on each command, which cannot be accepted because of
+        it.
+        """
         commands = (
-            replace(it, notes=(*it.notes, warning(id, message, it.line, cure=cure)), is_truncated=True)
+            replace(
+                it, notes=(*it.notes, warning(id, message, it.line, cure=cure)), is_truncated=True
+            )
             for it in self.commands
         )
         return replace(self, commands=tuple(commands))
@@ -147,7 +172,12 @@ def merge(scans: Iterable[ScanResult]) -> ScanResult:
     """Return the commands of all, in the order of their lines, and everything else."""
     scans = list(scans)
     return ScanResult(
-        tuple(sorted((command for scan in scans for command in scan.commands), key=lambda command: command.line)),
+        tuple(
+            sorted(
+                (command for scan in scans for command in scan.commands),
+                key=lambda command: command.line,
+            )
+        ),
         tuple(note for scan in scans for note in scan.notes),
         tuple(entry for scan in scans for entry in scan.unfollowed),
         tuple(document for scan in scans for document in scan.documents),

@@ -1,7 +1,8 @@
-"""What a shell text runs that lint sees and does not follow: each is undecided, and listed by its line.
+"""What a shell text runs that lint sees and does not follow: each is undecided, and listed by its
+line.
 
-`eval "$X"`, a stream into a shell, a script whose name is a variable, a nameref: a verdict on the other commands of the
-text does not cover them.
+`eval "$X"`, a stream into a shell, a script whose name is a variable, a nameref: a verdict on the
+other commands of the text does not cover them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from launch.check.lint.launchers import (
     script_is_unknown,
 )
 from launch.check.lint.shell_syntax import Argument, ShellDocument, ShellWord, SimpleCommand
-from launch.check.lint.trainer_commands import MARKER, ScanResult, not_followed, starts_trainer, trainer_from_path
+from launch.check.lint.trainer_commands import (
+    MARKER,
+    ScanResult,
+    not_followed,
+    starts_trainer,
+    trainer_from_path,
+)
 from launch.check.lint.variables import (
     VARIABLE,
     Variables,
@@ -30,39 +37,57 @@ _SHELL = re.compile(r"(?:ba|z|da|k|a)?sh")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd)")
 _CODE_IN_TEXT = re.compile(r"\$\(|`")
 # They pass what they read on to the terminal, a file or other such commands.
-_PASSIVE = re.compile(r"tee|cat|e?grep|less|more|head|tail|wc|sort|uniq|column|logger|nl|fold|tr|cut|tac|ts")
+_PASSIVE = re.compile(
+    r"tee|cat|e?grep|less|more|head|tail|wc|sort|uniq|column|logger|nl|fold|tr|cut|tac|ts"
+)
 _PRINTING = ("echo", "printf")
 _RUN_A_FILE = re.compile(r"source|\.|sbatch|qsub|bsub|parallel")
 _EDITING = re.compile(r"sed|perl|awk|envsubst|mv|cp|ln|install|patch")
 _WRAPPING = re.compile(r"env|command|exec|nohup|nice|time|timeout|sudo|setsid|stdbuf|ionice")
-_STARTING = re.compile(r"\b(?:system|popen|exec\w*|subprocess|spawn\w*)\b", re.IGNORECASE)  # in a program's text
+# in a program's text
+_STARTING = re.compile(r"\b(?:system|popen|exec\w*|subprocess|spawn\w*)\b", re.IGNORECASE)
 _TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 
 
 def explain_unfollowed(
     name: Argument, arguments: Sequence[Argument], command: SimpleCommand, variables: Variables
 ) -> str | None:
-    """Return why a command of this name, which starts no known trainer, may start one; None if it does not look so."""
+    """Return why a command of this name, which starts no known trainer, may start one; None if it
+    does not look so.
+    """
     if not name.is_resolved:
         in_function = command.depth and name.text in ("$@", "$*")  # its calls are looked at
         is_pattern = re.search(r"[$`]", name.text) is None  # of `case`
-        return None if in_function or is_pattern else f"{name.text} is the command, and its value is not known here"
+        return (
+            None
+            if in_function or is_pattern
+            else f"{name.text} is the command, and its value is not known here"
+        )
     base = name.base
     rest = arguments[arguments.index(name) + 1 :]
     reasons = {
-        "eval runs a text that is not known here": base == "eval" and not all(word.is_resolved for word in rest),
-        "what another command prints is run": base in ("source", ".") and rest[:1] and _is_stream(rest[0]),
-        "an alias is a trainer's command": base == "alias" and any(MARKER.search(word.text) for word in rest),
+        "eval runs a text that is not known here": base == "eval"
+        and not all(word.is_resolved for word in rest),
+        "what another command prints is run": base in ("source", ".")
+        and rest[:1]
+        and _is_stream(rest[0]),
+        "an alias is a trainer's command": base == "alias"
+        and any(MARKER.search(word.text) for word in rest),
         "the commands come from a stream": _reads_program(arguments, command),
-        "the text that a shell runs is not known here": _has_script(rest, lambda word: not word.is_resolved),
-        "a Python text mentions a trainer": any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer),
-        "the script that it starts is not known here": script_is_unknown(arguments) or _xargs_runs_input(arguments),
+        "the text that a shell runs is not known here": _has_script(
+            rest, lambda word: not word.is_resolved
+        ),
+        "a Python text mentions a trainer": any(map(is_python, arguments))
+        and _has_script(rest, _mentions_trainer),
+        "the script that it starts is not known here": script_is_unknown(arguments)
+        or _xargs_runs_input(arguments),
         "a value that mentions a trainer is not known here": any(
             not variables.trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
         ),
         f"whether {base} starts the trainer is not known": names_trainer_script(arguments),
         f"what {base} does with a text that starts a trainer is not known": any(
-            starts_trainer(word.raw) and not option.text.startswith("--") for option, word in pairwise(arguments)
+            starts_trainer(word.raw) and not option.text.startswith("--")
+            for option, word in pairwise(arguments)
         ),
         f"what the program of {base} starts is not known": command.before in ("|", "|&")
         and any(_STARTING.search(word.text) for word in rest),
@@ -78,7 +103,8 @@ def is_python(argument: Argument) -> bool:
 def find_unfollowed_declarations(
     document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
 ) -> Iterator[ScanResult]:
-    """Yield what changes what other commands of the text mean: launchers that are redefined, variables' own doubts.
+    """Yield what changes what other commands of the text mean: launchers that are redefined,
+    variables' own doubts.
 
     `expanded`: the arguments of each command.
     """
@@ -88,7 +114,9 @@ def find_unfollowed_declarations(
         if not is_assignment(command.words[0])
         for argument in arguments
     )
-    yield from (not_followed(doubt, variables.line_of(offset)) for offset, doubt in variables.doubts.items())
+    yield from (
+        not_followed(doubt, variables.line_of(offset)) for offset, doubt in variables.doubts.items()
+    )
     written = _files_written(document.commands)
     for index, command in enumerate(document.commands):
         words = without_prefix(command.words)
@@ -103,25 +131,35 @@ def find_unfollowed_declarations(
             ),
             "'set -k' takes assignments out of the arguments": first == "set"
             and any(text.startswith("-") and "k" in text for text in rest),
-            "a value contains a substitution that may run later": any(map(_holds_code, filter(is_assignment, words))),
+            "a value contains a substitution that may run later": any(
+                map(_holds_code, filter(is_assignment, words))
+            ),
             "the text is printed to a command that may run it": first in _PRINTING
             and starts_trainer(" ".join(rest))
             and _is_read_by_program(document.commands, index),
             "it runs a file that this text writes": _runs_file(texts, written),
-            "whether its script is a trainer depends on the folder": in_folder and any(map(_is_trainer_here, rest)),
+            "whether its script is a trainer depends on the folder": in_folder
+            and any(map(_is_trainer_here, rest)),
         }
         yield from (
-            not_followed(reason, variables.line_of(command.start)) for reason, holds in reasons.items() if holds
+            not_followed(reason, variables.line_of(command.start))
+            for reason, holds in reasons.items()
+            if holds
         )
 
 
 def _is_trainer_here(text: str) -> bool:
     """Return True for the name of a trainer's script, without its folder."""
-    return text.endswith(".py") and trainer_from_path(f"open_instruct/{text.removeprefix('./')}") is not None
+    return (
+        text.endswith(".py")
+        and trainer_from_path(f"open_instruct/{text.removeprefix('./')}") is not None
+    )
 
 
 def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
-    """Return the files that the commands write, but those of a here-document, which is read where it stands."""
+    """Return the files that the commands write, but those of a here-document, which is read where
+    it stands.
+    """
     names: set[str] = set()
     for command in commands:
         texts = [word.text.removeprefix("./") for word in command.words]
@@ -134,7 +172,9 @@ def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
 
 
 def _runs_file(texts: list[str], written: Set[str]) -> bool:
-    """Return True if the command runs one of the files, itself or with a shell, Python or a job submitter."""
+    """Return True if the command runs one of the files, itself or with a shell, Python or a job
+    submitter.
+    """
     names = texts[:1]
     for index, text in enumerate(texts):
         base = text.rsplit("/", 1)[-1]
@@ -176,12 +216,15 @@ def _mentions_trainer(argument: Argument) -> bool:
 def _has_script(arguments: Sequence[Argument], is_such: Callable[[Argument], bool]) -> bool:
     """Return True if such an argument follows `-c`, `--wrap` or the like."""
     return any(
-        _SCRIPT_OPTION.fullmatch(option.text) is not None and is_such(script) for option, script in pairwise(arguments)
+        _SCRIPT_OPTION.fullmatch(option.text) is not None and is_such(script)
+        for option, script in pairwise(arguments)
     )
 
 
 def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> bool:
-    """Return True for a shell or Python that reads its program from a pipe, a redirected input or `<(...)`."""
+    """Return True for a shell or Python that reads its program from a pipe, a redirected input or
+    `<(...)`.
+    """
     programs = [
         index
         for index, argument in enumerate(arguments)
@@ -194,7 +237,8 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> boo
         return True
     options = [word.text for word in rest if word.text.startswith(("-", "+"))]
     has_program = any(option == "-m" or _SCRIPT_OPTION.fullmatch(option) for option in options)
-    # Without any argument it reads what the whole text, a group, a function or a coprocess has as input.
+    # Without any argument it reads what the whole text, a group, a function or a coprocess has as
+    # input.
     is_piped = command.input != "<<" and (
         command.before in ("|", "|&")
         or command.input != ""

@@ -1,9 +1,10 @@
 """The shell variables whose value a text determines.
 
-A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch, function,
-substitution, pipeline), before the use, and nothing in between could assign it invisibly (`source`, `eval`). Any other
-variable is unknown, which is always safe. So are all of a text with a nameref, or with a function that assigns a name
-which it computes, and words that IFS splits where the text assigns it.
+A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch,
+function, substitution, pipeline), before the use, and nothing in between could assign it invisibly
+(`source`, `eval`). Any other variable is unknown, which is always safe. So are all of a text with a
+nameref, or with a function that assigns a name which it computes, and words that IFS splits where
+the text assigns it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED_NAME = re.compile(r"[A-Za-z_]\w*(?=\[|\+?=|$)")
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "wait", "for", "select"})
+_READING = frozenset(
+    {"read", "mapfile", "readarray", "unset", "getopts", "printf", "wait", "for", "select"}
+)
 # Options whose value is no variable's name.
 _TAKES_VALUE = {
     "read": re.compile(r"-[a-z]*[pdntuNi]"),
@@ -53,30 +56,46 @@ class Variables:
     """The variables of a text; with no assignments recorded, every variable is unknown."""
 
     line_of: Callable[[int], int]  # from a character offset of the text to its 1-based line
-    values: dict[str, ShellWord] = field(default_factory=dict)  # the last of each name, at its place in the text
-    unknown: set[str] = field(default_factory=set)  # the names that are assigned twice, or not at the top level
-    barriers: list[int] = field(default_factory=list)  # offsets where any variable may be assigned invisibly
+    # the last of each name, at its place in the text
+    values: dict[str, ShellWord] = field(default_factory=dict)
+    # the names that are assigned twice, or not at the top level
+    unknown: set[str] = field(default_factory=set)
+    # offsets where any variable may be assigned invisibly
+    barriers: list[int] = field(default_factory=list)
     expanded: dict[Piece, list[Argument | None] | None] = field(default_factory=dict)
     characters: int = 0  # of all expansions so far, a repeated one each time
     is_opaque: bool = False  # any variable may be assigned anywhere
-    doubts: dict[int, str] = field(default_factory=dict)  # {offset: what changes the meaning of other commands there}
-    trainer_commands: set[str] = field(default_factory=set)  # the names of those whose value mentions a trainer
+    # {offset: what changes the meaning of other commands there}
+    doubts: dict[int, str] = field(default_factory=dict)
+    # the names of those whose value mentions a trainer
+    trainer_commands: set[str] = field(default_factory=set)
     has_own_ifs: bool = False  # words may be split elsewhere than at blanks
-    functions: frozenset[str] = (
-        frozenset()
-    )  # the functions of a text in which one changes the arguments that it passes on
+    # the functions of a text in which one changes the arguments that it passes on
+    functions: frozenset[str] = frozenset()
 
     def find_value(self, name: str, offset: int) -> ShellWord | None:
-        """Return the value that `name` has where it is used at `offset`; None if the text does not determine it."""
+        """Return the value that `name` has where it is used at `offset`; None if the text does not
+        determine it.
+        """
         value = self.values.get(name)
-        if self.is_opaque or name in self.unknown or _SPECIAL.fullmatch(name) or value is None or value.start >= offset:
+        if (
+            self.is_opaque
+            or name in self.unknown
+            or _SPECIAL.fullmatch(name)
+            or value is None
+            or value.start >= offset
+        ):
             return None
-        barriers_between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, value.start)
+        barriers_between = bisect_right(self.barriers, offset) - bisect_right(
+            self.barriers, value.start
+        )
         return None if barriers_between else value
 
 
 def collect_variables(
-    document: ShellDocument, line_of: Callable[[int], int], outer_functions: frozenset[str] = frozenset()
+    document: ShellDocument,
+    line_of: Callable[[int], int],
+    outer_functions: frozenset[str] = frozenset(),
 ) -> Variables:
     """Collect every assignment of the text, and every place where an invisible one may happen.
 
@@ -91,7 +110,9 @@ def collect_variables(
         _record_assignments(command, variables)
         if len(variables.barriers) > barriers and command.depth and functions:
             variables.is_opaque = True  # a function is called later than it is written
-        if functions and not functions.isdisjoint(word.text for word in without_prefix(command.words)[:1]):
+        if functions and not functions.isdisjoint(
+            word.text for word in without_prefix(command.words)[:1]
+        ):
             _mark_names(filter(is_assignment, command.words), variables)  # `X=2 function`
     for offset, source in document.arithmetic:
         _mark_arithmetic(variables, source, offset)
@@ -108,14 +129,17 @@ def defined_function(command: SimpleCommand) -> str | None:
 
 
 def _changes_arguments(command: SimpleCommand) -> bool:
-    """Return True if a command of a function adds to the function's own arguments, or takes some: `"$@" --more`.
+    """Return True if a command of a function adds to the function's own arguments, or takes some:
+    `"$@" --more`.
 
     As the last word of a command, `"$@"` passes them on as they are.
     """
     if not command.depth or NON_RUNNERS.fullmatch(command.words[0].text):
         return False
     lists = [
-        word for assigned in filter(is_assignment, command.words) for word in (assigned, *(assigned.elements or ()))
+        word
+        for assigned in filter(is_assignment, command.words)
+        for word in (assigned, *(assigned.elements or ()))
     ]
     if any(_LIST.match(piece.source) for word in lists for piece in word.pieces):
         return True
@@ -133,7 +157,11 @@ def _changes_arguments(command: SimpleCommand) -> bool:
 
 def is_assignment(word: ShellWord) -> bool:
     """Return True for `X=1`, `X+=1`, `X=(a b)` and `X[0]=1`."""
-    return bool(word.pieces) and not word.pieces[0].quoted and _ASSIGNMENT.match(word.pieces[0].text) is not None
+    return (
+        bool(word.pieces)
+        and not word.pieces[0].quoted
+        and _ASSIGNMENT.match(word.pieces[0].text) is not None
+    )
 
 
 def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
@@ -148,14 +176,20 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
     words = without_prefix(command.words)
     _record_expansions(command.words, variables)
     first = words[0].text
-    is_top_level = command.depth == 0 and command.before in ("", "\n", ";") and command.after in ("", "\n", ";", "&&")
+    is_top_level = (
+        command.depth == 0
+        and command.before in ("", "\n", ";")
+        and command.after in ("", "\n", ";", "&&")
+    )
     if first in ("source", ".", "eval"):
         if not (len(words) > 1 and words[1].text.endswith("/activate")):
             variables.barriers.append(words[-1].start + 1)  # it expands its own words before
     elif first == "trap":
         if any(word.text in _TRAPS for word in words):
             variables.is_opaque = True
-            variables.doubts[words[0].start] = "a trap runs between the commands, so every variable is unknown"
+            variables.doubts[words[0].start] = (
+                "a trap runs between the commands, so every variable is unknown"
+            )
     elif first in ("let", "[["):
         for word in words[1:]:
             _mark_arithmetic(variables, word.text, word.start)
@@ -188,7 +222,9 @@ def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bo
         reason = f"'{words[0].text} -n' names another variable, so every variable is unknown"
         variables.doubts[words[0].start] = reason
     is_changed = not flags <= set("aFfgprtx")  # the shell computes what is assigned
-    _mark_names([word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables)
+    _mark_names(
+        [word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables
+    )
     _assign(tuple(filter(is_assignment, names)), variables, is_reliable)
 
 
@@ -199,17 +235,24 @@ def _names_read(first: str, words: tuple[ShellWord, ...]) -> list[ShellWord]:
     if first in ("printf", "wait"):
         option = "-v" if first == "printf" else "-p"
         named = [word for before, word in pairwise(words) if before.text == option]
-        return named + [literal_word(word.start, word.text[2:]) for word in words if word.text.startswith(option)]
+        return named + [
+            literal_word(word.start, word.text[2:])
+            for word in words
+            if word.text.startswith(option)
+        ]
     takes_value = _TAKES_VALUE.get(first)
     return [
         word
         for option, word in pairwise(words)
-        if not word.text.startswith("-") and (takes_value is None or takes_value.fullmatch(option.text) is None)
+        if not word.text.startswith("-")
+        and (takes_value is None or takes_value.fullmatch(option.text) is None)
     ]
 
 
 def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
-    """Mark the variables that the words name as unknown; a name that is not written may be that of any variable."""
+    """Mark the variables that the words name as unknown; a name that is not written may be that of
+    any variable.
+    """
     for word in words:
         name = _ASSIGNED_NAME.match(word.text)
         if name is not None:
@@ -236,10 +279,14 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         rest = head._replace(text=head.text[match.end() :], source=head.text[match.end() :])
         value = ShellWord(word.start + match.end(), (rest, *word.pieces[1:]), word.elements)
         source = " ".join(map(_own_text, (value, *(value.elements or ()))))
-        if MARKER.search(source) or not variables.trainer_commands.isdisjoint(VARIABLE.findall(source)):
+        if MARKER.search(source) or not variables.trainer_commands.isdisjoint(
+            VARIABLE.findall(source)
+        ):
             variables.trainer_commands.add(match.group(1))
         if match.group(1) == "IFS":
-            variables.doubts[word.start] = "IFS is set, so what unquoted variables become is unknown"
+            variables.doubts[word.start] = (
+                "IFS is set, so what unquoted variables become is unknown"
+            )
         if named := _EXPRESSION.match(value.text):  # arithmetic may evaluate the value
             variables.unknown.add(named.group(1))
         if match.group(1) in variables.values or not (is_reliable and is_plain):
@@ -249,4 +296,6 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
 
 def _own_text(word: ShellWord) -> str:
     """Return the word without its substitutions, whose commands run where they stand."""
-    return "".join(piece.source for piece in word.pieces if not piece.source.startswith(("$(", "`")))
+    return "".join(
+        piece.source for piece in word.pieces if not piece.source.startswith(("$(", "`"))
+    )

@@ -1,4 +1,6 @@
-"""Accounts: a token of the Hugging Face hub and its rights, a key of Weights & Biases, where the run needs them."""
+"""Accounts: a token of the Hugging Face hub and its rights, a key of Weights & Biases, where the
+run needs them.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,22 @@ from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
 # owners whose models require a licence to be accepted; there may be others
-_GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/", "CohereForAI/", "bigcode/starcoder")
+_GATED = (
+    "meta-llama/",
+    "google/gemma",
+    "mistralai/",
+    "CohereLabs/",
+    "CohereForAI/",
+    "bigcode/starcoder",
+)
 _TIMEOUT = 3.0  # seconds
 _HOST = "api.wandb.ai"
 
 
 def find_hub_token(environ: Mapping[str, str]) -> str | None:
-    """Return the token that huggingface_hub would use: a variable, or the file that `hf auth login` wrote."""
+    """Return the token that huggingface_hub would use: a variable, or the file that `hf auth login`
+    wrote.
+    """
     variable = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()
@@ -43,7 +54,11 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
     cure = "run `hf auth login`, or export HF_TOKEN"
     if plan.config.hub.push:
         if token is None:
-            return failed(f"hub.push={plan.config.hub.push} needs a token, and none was found", cure, "hub.push")
+            return failed(
+                f"hub.push={plan.config.hub.push} needs a token, and none was found",
+                cure,
+                "hub.push",
+            )
         return passed("a token is set")
     model = plan.inputs.model
     if model.local or not model.reference.startswith(_GATED):
@@ -52,12 +67,16 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
         return passed(f"a token is set, for {model.reference}")
     if hub_snapshot(model.reference, host.environ):
         return passed(f"{model.reference} is gated, and cached here")
-    return warned(f"{model.reference} is gated, and no token was found", cure, model.provenance.where)
+    return warned(
+        f"{model.reference} is gated, and no token was found", cure, model.provenance.where
+    )
 
 
 @rule("push_refused", "push", on_login_node=True)
 def push_is_allowed(plan: Plan, host: Host) -> Finding:
-    """The hub rejects a push to somebody else's name, or with a read-only token, only when the training is done."""
+    """The hub rejects a push to somebody else's name, or with a read-only token, only when the
+    training is done.
+    """
     name, token = plan.config.hub.push, find_hub_token(host.environ)
     if name is None or token is None:
         return skipped("hub.push is not set" if name is None else "no token was found")
@@ -65,8 +84,14 @@ def push_is_allowed(plan: Plan, host: Host) -> Finding:
         account = _whoami(host.environ.get("HF_ENDPOINT", "https://huggingface.co"), token)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            return failed(f"the hub rejects this token ({error.code})", "run `hf auth login` again", "hub.push")
-        return warned(f"the hub answers {error.code}: the token's rights are not checked", "try again later")
+            return failed(
+                f"the hub rejects this token ({error.code})",
+                "run `hf auth login` again",
+                "hub.push",
+            )
+        return warned(
+            f"the hub answers {error.code}: the token's rights are not checked", "try again later"
+        )
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         return warned(
@@ -86,7 +111,9 @@ def _check_rights(account: Mapping[str, Any], owner: str) -> Finding:
     role = ((account.get("auth") or {}).get("accessToken") or {}).get("role")
     if role == "read":
         return failed(
-            "this token is read-only", "create one with write access: huggingface.co/settings/tokens", "hub.push"
+            "this token is read-only",
+            "create one with write access: huggingface.co/settings/tokens",
+            "hub.push",
         )
     return passed(f"{user} may write to {owner}")
 
@@ -108,8 +135,15 @@ def wandb_key_exists(plan: Plan, host: Host) -> Finding:
         return skipped(f"tracking={plan.config.tracking}")
     source = find_wandb_key(host.environ)
     if source != "WANDB_API_KEY" and plan.config.trainer.launcher == Launcher.torchrun:
-        facts = f"{plan.trainer} reads the key from WANDB_API_KEY only (olmo_core/train/callbacks/wandb.py:127)"
-        return failed(f"{facts}, which is not set", "export WANDB_API_KEY, or set tracking=tensorboard", "tracking")
+        facts = (
+            f"{plan.trainer} reads the key from WANDB_API_KEY only "
+            "(olmo_core/train/callbacks/wandb.py:127)"
+        )
+        return failed(
+            f"{facts}, which is not set",
+            "export WANDB_API_KEY, or set tracking=tensorboard",
+            "tracking",
+        )
     if source:
         return passed(f"a key in {source}")
     cure = Cure("run `wandb login`, export WANDB_API_KEY, or set {0}", "tracking=wandb_offline")
@@ -117,12 +151,18 @@ def wandb_key_exists(plan: Plan, host: Host) -> Finding:
 
 
 def find_wandb_key(environ: Mapping[str, str]) -> str | None:
-    """Return where wandb finds its key: the variable, or the netrc file that lists its host; None without one."""
+    """Return where wandb finds its key: the variable, or the netrc file that lists its host; None
+    without one.
+    """
     if environ.get("WANDB_API_KEY"):
         return "WANDB_API_KEY"
     host = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname or _HOST
     home = Path(environ.get("HOME", "~")).expanduser()
-    files = [Path(environ["NETRC"]).expanduser()] if environ.get("NETRC") else [home / ".netrc", home / "_netrc"]
+    files = (
+        [Path(environ["NETRC"]).expanduser()]
+        if environ.get("NETRC")
+        else [home / ".netrc", home / "_netrc"]
+    )
     for file in files:
         try:
             if netrc.netrc(file).authenticators(host):

@@ -1,7 +1,8 @@
 """A second of all-reduces over the ranks of one node.
 
-torch.distributed.run starts it by path, with the trainer's interpreter: all_reduce.py nccl|gloo FILE. Rank 0 writes the
-measurement into FILE, as JSON. The sums are checked too: a link that corrupts data is worse than one that is down.
+torch.distributed.run starts it by path, with the trainer's interpreter: all_reduce.py nccl|gloo
+FILE. Rank 0 writes the measurement into FILE, as JSON. The sums are checked too: a link that
+corrupts data is worse than one that is down.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def main(backend: str, file: Path) -> None:
     if rank == 0:
         each = (time.monotonic() - began - first) / max(1, count - 1)
         version = ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else None
-        measurement = {"ranks": world_size, "done": count, "first": first, "each": each, "bytes": BYTES[backend]}
+        measurement = {
+            "ranks": world_size,
+            "done": count,
+            "first": first,
+            "each": each,
+            "bytes": BYTES[backend],
+        }
         measurement["nccl"] = version
         file.write_text(json.dumps(measurement), encoding="utf-8")
     dist.destroy_process_group()

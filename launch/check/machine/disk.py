@@ -17,7 +17,9 @@ from launch.planning.plan import Plan
 from launch.table import format_bytes
 from launch.worker.finding import Finding
 
-_KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by launch
+# open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by
+# launch
+_KEPT = 3
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -26,17 +28,22 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def checkpoint_interval(plan: Plan) -> int | None:
-    """Return the optimizer steps between two checkpoints; None if the run writes none before its end."""
+    """Return the optimizer steps between two checkpoints; None if the run writes none before its
+    end.
+    """
     return plan.config.recipe.checkpoint_steps or plan.config.trainer.checkpoint_steps
 
 
 def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     """Return how many checkpoints are on disk at once, at most where that is known.
 
-    The trainers delete the oldest after they have written the newest. `ends_after`: steps after which the run is ended.
+    The trainers delete the oldest after they have written the newest. `ends_after`: steps after
+    which the run is ended.
     """
     interval = checkpoint_interval(plan)
-    steps = min((number for number in (count_steps(plan), ends_after) if number is not None), default=None)
+    steps = min(
+        (number for number in (count_steps(plan), ends_after) if number is not None), default=None
+    )
     if not interval or (steps is not None and steps < interval):
         return 0
     written = steps // interval if steps is not None else None
@@ -57,7 +64,9 @@ class ModelSize:
 
 
 def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
-    """Return the number of parameters of a plan's model; None when it is unknown on this machine."""
+    """Return the number of parameters of a plan's model; None when it is unknown on this
+    machine.
+    """
     model = plan.inputs.model
     folder = model.local or hub_snapshot(model.reference, environ)
     counted = count_parameters(folder) if folder else None
@@ -67,21 +76,27 @@ def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
     if packed:
         return ModelSize(packed / 2, "the size of its pytorch_model files, at 2 bytes a parameter")
     configured = plan.config.model
-    if configured.shape.parameters and not configured.path:  # model.path is another model than the YAML's shape
+    # model.path is another model than the YAML's shape
+    if configured.shape.parameters and not configured.path:
         return ModelSize(configured.shape.parameters, "its shape")
     if configured.trained_by and plan.shape:
         return ModelSize(plan.shape.parameters, "the shape of the model that it is trained from")
     return None
 
 
-def written_bytes(plan: Plan, environ: Mapping[str, str], *, merged: bool = False) -> tuple[float, float] | None:
-    """Return the bytes of the model at the end, and of one checkpoint; None where the model's size is unknown.
+def written_bytes(
+    plan: Plan, environ: Mapping[str, str], *, merged: bool = False
+) -> tuple[float, float] | None:
+    """Return the bytes of the model at the end, and of one checkpoint; None where the model's size
+    is unknown.
 
-    accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its own weights.
-    open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones (trl/trainer/model_config.py:93).
+    accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its
+    own weights. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones
+    (trl/trainer/model_config.py:93).
 
-    An adapter's run ends with the adapter, in fp32; `merged`: with the model that it is merged into. TRL's checkpoints
-    hold the adapter alone, open-instruct's the frozen weights too (accelerate's save_state, finetune.py:970).
+    An adapter's run ends with the adapter, in fp32; `merged`: with the model that it is merged
+    into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen weights too
+    (accelerate's save_state, finetune.py:970).
     """
     size = find_model_size(plan, environ)
     has_zero = bool(plan.parallel.zero_stage)
@@ -108,14 +123,19 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
     folder = nearest_existing(plan.folder)
     free = shutil.disk_usage(folder).free
     if written is None:
-        return skipped(f"{format_bytes(free)} free; the size of {plan.inputs.model.reference} is unknown")
+        return skipped(
+            f"{format_bytes(free)} free; the size of {plan.inputs.model.reference} is unknown"
+        )
     model, checkpoint = written
     if host.ends_after is not None:
         model = 0.0
     count = checkpoint_count(plan, host.ends_after)
     needed = model + count * checkpoint
     if not needed:
-        return passed(f"{format_bytes(free)} free; a run that is ended after {host.ends_after} steps saves nothing")
+        return passed(
+            f"{format_bytes(free)} free; a run that is ended after {host.ends_after} steps saves "
+            "nothing"
+        )
     parts = f"the {'adapter' if plan.lora else 'model'} {format_bytes(model)}"
     parts += f", {count} checkpoints of {format_bytes(checkpoint)}" if count else ""
     facts = f"{format_bytes(free)} free for {format_bytes(needed)} ({parts}) in {folder}"
@@ -127,7 +147,11 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
 
 
 def _cure(plan: Plan, count: int) -> str:
-    limit = "keep_last_n_checkpoints" if plan.config.trainer.family == Family.open_instruct else "save_total_limit"
+    limit = (
+        "keep_last_n_checkpoints"
+        if plan.config.trainer.family == Family.open_instruct
+        else "save_total_limit"
+    )
     fewer = f"flags.{limit}=1 keeps fewer checkpoints; " if count > 2 else ""
     return f"{fewer}free disk space, or set runs=FOLDER on a larger disk"
 
@@ -145,8 +169,13 @@ def folders_are_writable(plan: Plan, host: Host) -> Finding:
         else:
             writable.append(f"{key} {parent}")
     if problems:
-        cures = (f"set {'HF_HOME to' if key == 'HF_HOME' else f'{key}= to'} another folder" for key, _ in problems)
-        return failed("; ".join(message for _, message in problems), "; ".join(cures), problems[0][0])
+        cures = (
+            f"set {'HF_HOME to' if key == 'HF_HOME' else f'{key}= to'} another folder"
+            for key, _ in problems
+        )
+        return failed(
+            "; ".join(message for _, message in problems), "; ".join(cures), problems[0][0]
+        )
     return passed(", ".join(writable))
 
 

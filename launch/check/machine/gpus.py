@@ -26,7 +26,9 @@ _TIMEOUT = 120.0  # seconds, importing torch in every rank included
 
 @rule("too_few_gpus", "GPUs")
 def enough_gpus(plan: Plan, host: Host) -> Finding:
-    """Each rank takes a GPU of its own; one GPU too few shows only when the last rank dies at its start."""
+    """Each rank takes a GPU of its own; one GPU too few shows only when the last rank dies at its
+    start.
+    """
     width = plan.parallel.width
     if width.device != Device.cuda:
         return skipped("device=cpu")
@@ -36,10 +38,16 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
         names = sorted({gpu.name for gpu in gpus.seen[: width.local]})
         return passed(f"{width.local} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
     available = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
-    hidden = f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})" if len(gpus.present) > seen else ""
+    hidden = (
+        f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})"
+        if len(gpus.present) > seen
+        else ""
+    )
     needed = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
     reason = f": {gpus.why}" if gpus.why else hidden
-    otherwise = Cure("set {0} for one CPU process (the demo stages), or use a machine with GPUs", "gpus=0")
+    otherwise = Cure(
+        "set {0} for one CPU process (the demo stages), or use a machine with GPUs", "gpus=0"
+    )
     cure = Cure("set {0}", f"gpus={seen}") if seen else otherwise
     return failed(f"the plan has {needed} and this machine has {available}{reason}", cure)
 
@@ -51,20 +59,27 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     gpus = host.gpus or Gpus()
     selected = gpus.seen[: width.local]
     if width.device != Device.cuda or not selected:
-        return skipped("device=cpu" if width.device != Device.cuda else gpus.why or "no GPU is visible")
+        return skipped(
+            "device=cpu" if width.device != Device.cuda else gpus.why or "no GPU is visible"
+        )
     in_use = [gpu for gpu in selected if _is_in_use(gpu)]
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
         cure = Cure("stop what runs there, or set {0}", "allow=[gpus_busy]")
         if len(free) >= width.local:
             frees = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
-            cure = Cure("{0} to use free ones; or stop what runs there, or set {1}", frees, "allow=[gpus_busy]")
+            cure = Cure(
+                "{0} to use free ones; or stop what runs there, or set {1}",
+                frees,
+                "allow=[gpus_busy]",
+            )
         return failed("; ".join(_describe_use(gpu) for gpu in in_use), cure)
     busy = [gpu for gpu in selected if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if busy:
         facts = ", ".join(f"GPU {gpu.index} is {gpu.utilisation:.0f}% busy" for gpu in busy)
         return warned(
-            f"{facts} and none of its processes is visible", "run nvidia-smi on the host, not in the container"
+            f"{facts} and none of its processes is visible",
+            "run nvidia-smi on the host, not in the container",
         )
     used = max((gpu.used or 0.0) for gpu in selected)
     return passed(f"{len(selected)} idle, at most {used:.0f} MiB in use")
@@ -76,13 +91,18 @@ def _is_in_use(gpu: Gpu) -> bool:
 
 def _describe_use(gpu: Gpu) -> str:
     used = f"{gpu.used or 0:.0f} of {gpu.total or 0:.0f} MiB in use"
-    users = ", ".join(f"process {process.pid} ({process.name.rsplit('/', 1)[-1]})" for process in gpu.processes[:3])
+    users = ", ".join(
+        f"process {process.pid} ({process.name.rsplit('/', 1)[-1]})"
+        for process in gpu.processes[:3]
+    )
     return f"GPU {gpu.index}: {used} by {users or 'a process that is not visible from here'}"
 
 
 @rule("no_collective", "collectives", slow=True)
 def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
-    """An incompatible driver, a dead link or a container without shared memory shows at the first collective."""
+    """An incompatible driver, a dead link or a container without shared memory shows at the first
+    collective.
+    """
     width = plan.parallel.width
     cuda = width.device == Device.cuda
     if not cuda and width.local == 1:
@@ -98,9 +118,15 @@ def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
         status, output = _run(argv, run_environment(plan, host))
         if status == 0 and file.is_file():
             return passed(_describe(load_json(file)))
-    cure = f"for details run NCCL_DEBUG=INFO {' '.join(argv[:-1])} /tmp/all_reduce.json" if cuda else None
+    cure = (
+        f"for details run NCCL_DEBUG=INFO {' '.join(argv[:-1])} /tmp/all_reduce.json"
+        if cuda
+        else None
+    )
     if status is None:
-        return failed(f"an all-reduce over {width.local} ranks did not finish within {_TIMEOUT:.0f} s", cure)
+        return failed(
+            f"an all-reduce over {width.local} ranks did not finish within {_TIMEOUT:.0f} s", cure
+        )
     return failed(f"an all-reduce over {width.local} ranks failed: {_first_error(output)}", cure)
 
 
@@ -108,14 +134,24 @@ def _describe(measurement: Mapping[str, float]) -> str:
     library = f"NCCL {measurement['nccl']}" if measurement["nccl"] else "gloo"
     rate = measurement["bytes"] / measurement["each"] / 1e9 if measurement["each"] else 0.0
     size = f"{int(measurement['bytes']) >> 20} MiB"
-    return f"{measurement['ranks']} ranks, {library}: {measurement['done']} all-reduces of {size}, {rate:.1f} GB/s each"
+    return (
+        f"{measurement['ranks']} ranks, {library}: {measurement['done']} all-reduces of "
+        f"{size}, "
+        f"{rate:.1f} GB/s each"
+    )
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the exit status and the output. The status is None after a timeout; no process is left behind."""
+    """Return the exit status and the output. The status is None after a timeout; no process is left
+    behind.
+    """
     with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            argv, env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            argv,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         status: int | None = None
         try:
@@ -140,11 +176,17 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Return the first error that a rank raised: a line `SomethingError: ...` outside of elastic's own summary."""
+    """Return the first error that a rank raised: a line `SomethingError: ...` outside of elastic's
+    own summary.
+    """
     lines = [line.strip() for line in output.splitlines()]
     for line in lines:
         name = line.removeprefix("[rank0]: ").split(":")[0]
-        if name.endswith(("Error", "Exception")) and "ChildFailedError" not in name and " " not in name:
+        if (
+            name.endswith(("Error", "Exception"))
+            and "ChildFailedError" not in name
+            and " " not in name
+        ):
             return line[:300]
     lines = [line for line in lines if line]
     return lines[-1][:300] if lines else "there is no output"

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from threading import Thread
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.planning.batches import describe_packing, forecast_packing, padding_problem, samples_per_rank
+from launch.planning.batches import (
+    describe_packing,
+    forecast_packing,
+    padding_problem,
+    samples_per_rank,
+)
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
@@ -23,8 +28,9 @@ _TIMEOUT = 1.5  # seconds
 
 @rule("tokens_wasted", "padding")
 def padding_is_low(plan: Plan, _: Host) -> Finding:
-    """dpo.py fills the unused rest of a row with padding: with 2 pairs in rows of 16,384 tokens that was 89% of the
-    computation (upstream's pull request 1466)."""
+    """dpo.py fills the unused rest of a row with padding: with 2 pairs in rows of 16,384 tokens
+    that was 89% of the computation (upstream's pull request 1466).
+    """
     if plan.trainer != OLMO_CORE_DPO:
         return skipped(f"{plan.trainer} does not pack rows")
     lengths = load_lengths(plan.lengths_file)
@@ -36,7 +42,9 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
         return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
         return passed(f"{lengths.padding_share(samples_per_rank(plan.batch)):.0%} padding")
-    return passed(describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch))
+    return passed(
+        describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch)
+    )
 
 
 @rule("no_such_input", "inputs", on_login_node=True)
@@ -44,35 +52,49 @@ def inputs_exist(plan: Plan, host: Host) -> Finding:
     """Local models and files exist; what is built on the machine is built after preflight."""
     model = () if plan.is_pending else (plan.inputs.model,)
     sources = [*model, *(entry.source for entry in plan.inputs.mixture)]
-    staged = [entry.source for entry in plan.inputs.mixture if entry.data]  # its files were found when it was planned
+    # its files were found when it was planned
+    staged = [entry.source for entry in plan.inputs.mixture if entry.data]
     for source in sources:
         if source.local and not source.build and source not in staged and not source.local.exists():
-            return failed(f"{source.local} does not exist", "check the path", source.provenance.where)
+            return failed(
+                f"{source.local} does not exist", "check the path", source.provenance.where
+            )
     local = sum(1 for source in sources if source.local)
     return passed(f"{local} local, {len(sources) - local} from the hub")
 
 
 @rule("no_template_text", "chat template")
 def template_text_is_here(plan: Plan, _: Host) -> Finding:
-    """A plan needs only the digest of a template of TRL's; the trainer needs its text, which is read from an installed
-    TRL and kept."""
+    """A plan needs only the digest of a template of TRL's; the trainer needs its text, which is
+    read from an installed TRL and kept.
+    """
     template = plan.trl_template
     if template is None:
         return skipped("no template of TRL's is set")
     where = plan.origins.of("recipe.chat_template").where
     problem = missing_text_problem(template, plan.command[0], where)
-    return failed(problem.message, problem.cure, where) if problem else passed(f"{template.name} {template.source}")
+    return (
+        failed(problem.message, problem.cure, where)
+        if problem
+        else passed(f"{template.name} {template.source}")
+    )
 
 
 @rule("hub_unreachable", "hub inputs", is_first=True)
 def hub_is_reachable(plan: Plan, host: Host) -> Finding:
-    """A model or data set that is not cached is downloaded; offline, the trainer tries for half a minute first."""
-    cache, sources = hub_cache(host.environ), [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
+    """A model or data set that is not cached is downloaded; offline, the trainer tries for half a
+    minute first.
+    """
+    cache, sources = (
+        hub_cache(host.environ),
+        [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)],
+    )
     kinds = ("models", *["datasets"] * len(plan.inputs.mixture))
     missing = [
         source
         for kind, source in zip(kinds, sources, strict=True)
-        if not source.local and not any((cache / f"{kind}--{source.reference.replace('/', '--')}").glob("snapshots/*"))
+        if not source.local
+        and not any((cache / f"{kind}--{source.reference.replace('/', '--')}").glob("snapshots/*"))
     ]
     if not missing:
         return skipped("every input is here")
@@ -80,17 +102,27 @@ def hub_is_reachable(plan: Plan, host: Host) -> Finding:
     if reason is None:
         return passed(f"{host.environ.get('HF_ENDPOINT', HUB)} answers")
     names = " and ".join(source.reference for source in missing)
-    cure = "check the names: a folder here is found by its path; or download them into the cache on another machine"
-    return failed(f"{names} would come from the hub, which {reason}", cure, missing[0].provenance.where)
+    cure = (
+        "check the names: a folder here is found by its path; or download them into the cache "
+        "on another machine"
+    )
+    return failed(
+        f"{names} would come from the hub, which {reason}", cure, missing[0].provenance.where
+    )
 
 
 def _why_unreachable(environ: Mapping[str, str]) -> str | None:
-    variable = next((name for name in _OFFLINE if environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
+    variable = next(
+        (name for name in _OFFLINE if environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")),
+        None,
+    )
     if variable:
         return f"{variable}={environ[variable]} forbids"
     answers: list[str | None] = []
     # looking a name up has no time limit of its own, and the exit would wait for a pool's thread
-    asking = Thread(target=lambda: answers.append(_ask(environ.get("HF_ENDPOINT", HUB))), daemon=True)
+    asking = Thread(
+        target=lambda: answers.append(_ask(environ.get("HF_ENDPOINT", HUB))), daemon=True
+    )
     asking.start()
     asking.join(_TIMEOUT)
     return answers[0] if answers else f"cannot be reached (no answer in {_TIMEOUT:g} s)"

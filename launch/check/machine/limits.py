@@ -1,4 +1,6 @@
-"""Limits of this machine: open files, locked memory, shared memory, the port; and whether its clock is right."""
+"""Limits of this machine: open files, locked memory, shared memory, the port; and whether its clock
+is right.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ from launch.config.schema import Device
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-_BASE_FILES = 512  # descriptors that a launcher and one rank take: libraries, shards, sockets, workers
+_BASE_FILES = (
+    512  # descriptors that a launcher and one rank take: libraries, shards, sockets, workers
+)
 _FILES_PER_RANK = 128
 _MOST_FILES = 65_536  # to which a run raises its soft limit (execution/supervise/reaper.py)
-_SHM_PER_RANK = 128 << 20  # bytes; NCCL takes some tens of MiB per pair of ranks, data loaders the rest
+# bytes; NCCL takes some tens of MiB per pair of ranks, data loaders the rest
+_SHM_PER_RANK = 128 << 20
 _CLOCK_TOLERANCE = 5.0  # seconds
 _EARLIEST_TIME = 1_767_225_600  # 2026-01-01: a clock before it is not set
 _INFINIBAND = Path("/sys/class/infiniband")
@@ -30,7 +35,10 @@ _SHM = Path("/dev/shm")
 def port_is_free(plan: Plan, host: Host) -> Finding:
     """Two launchers on one port join each other's ranks, or one of them dies."""
     command = plan.command
-    at = next((i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")), None)
+    at = next(
+        (i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")),
+        None,
+    )
     port = int(command[at + 1]) if at is not None and command[at + 1].isdigit() else 0
     try:
         with socket.socket() as listener:
@@ -41,7 +49,10 @@ def port_is_free(plan: Plan, host: Host) -> Finding:
                 pass
     except OSError as error:
         if port == 0:
-            return failed(f"ranks cannot connect on 127.0.0.1: {error.strerror or error}", "check the firewall")
+            return failed(
+                f"ranks cannot connect on 127.0.0.1: {error.strerror or error}",
+                "check the firewall",
+            )
         return failed(f"port {port} is in use", "set another one, or 0 for any free port")
     return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
 
@@ -55,64 +66,95 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     soft, hard = limits
     width = plan.parallel.width
     needed = _BASE_FILES + _FILES_PER_RANK * width.local
-    if width.nodes > 1:  # the store on the first node has a connection to every rank and every node's launcher
+    # the store on the first node has a connection to every rank and every node's launcher
+    if width.nodes > 1:
         needed += width.world_size + width.nodes
     if soft is None or soft >= _MOST_FILES:
         return passed(f"ulimit -n is {'unlimited' if soft is None else soft}")
     reachable = _MOST_FILES if hard is None else max(soft, min(hard, _MOST_FILES))
     if reachable < needed:
-        facts = f"ulimit -Hn is {hard}, and {width.world_size} rank{'s' * (width.world_size > 1)} may need {needed}"
+        facts = (
+            f"ulimit -Hn is {hard}, and {width.world_size} rank{'s' * (width.world_size > 1)} "
+            f"may need {needed}"
+        )
         return warned(facts, "raise nofile in /etc/security/limits.conf, or LimitNOFILE of slurmd")
     return passed(
-        f"ulimit -n is {soft}; the run raises it to {reachable}" if reachable > soft else f"ulimit -n is {soft}"
+        f"ulimit -n is {soft}; the run raises it to {reachable}"
+        if reachable > soft
+        else f"ulimit -n is {soft}"
     )
 
 
 @rule("memlock_limit", "locked memory")
 def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
-    """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first collective."""
-    if plan.parallel.width.device != Device.cuda or not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
-        return skipped("no InfiniBand here" if plan.parallel.width.device == Device.cuda else "device=cpu")
+    """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first
+    collective.
+    """
+    if plan.parallel.width.device != Device.cuda or not (
+        _INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())
+    ):
+        return skipped(
+            "no InfiniBand here" if plan.parallel.width.device == Device.cuda else "device=cpu"
+        )
     soft = (_resource_limits("RLIMIT_MEMLOCK") or (None, None))[0]
     facts = f"ulimit -l is {'unlimited' if soft is None else f'{soft >> 10} KiB'}"
-    return passed(facts) if soft is None else warned(facts, "set memlock to unlimited in /etc/security/limits.conf")
+    return (
+        passed(facts)
+        if soft is None
+        else warned(facts, "set memlock to unlimited in /etc/security/limits.conf")
+    )
 
 
 @rule("small_shm", "shared memory")
 def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
-    """Containers start with 64 MiB of /dev/shm: NCCL and data loaders die there with a bus error."""
+    """Containers start with 64 MiB of /dev/shm: NCCL and data loaders die there with a bus
+    error.
+    """
     ranks = plan.parallel.width.local
     if ranks == 1 or not _SHM.is_dir():
         return skipped("one rank" if ranks == 1 else "there is no /dev/shm")
     free, needed = shutil.disk_usage(_SHM).free, _SHM_PER_RANK * ranks
     facts = f"{free >> 20} MiB free in /dev/shm"
     if plan.parallel.width.device == Device.cuda and free < needed:
-        return warned(f"{facts}, and {ranks} ranks may need {needed >> 20}", "start the container with --shm-size=16g")
+        return warned(
+            f"{facts}, and {ranks} ranks may need {needed >> 20}",
+            "start the container with --shm-size=16g",
+        )
     return passed(facts)
 
 
 @rule("clock_skew", "clock")
 def clock_is_right(plan: Plan, host: Host) -> Finding:
-    """Certificates, heartbeats and caches depend on the time: a wrong clock breaks each in its own way."""
+    """Certificates, heartbeats and caches depend on the time: a wrong clock breaks each in its own
+    way.
+    """
     now = time.time()
     if now < _EARLIEST_TIME:
         date = time.strftime("%Y-%m-%d", time.gmtime(now))
         return failed(f"this machine's clock is set to {date}", "set it with ntp or chrony")
     try:
-        with tempfile.NamedTemporaryFile(dir=nearest_existing(plan.folder), prefix=".clock.") as file:
+        with tempfile.NamedTemporaryFile(
+            dir=nearest_existing(plan.folder), prefix=".clock."
+        ) as file:
             offset = Path(file.name).stat().st_mtime - time.time()
     except OSError as error:
-        return skipped(f"the run folder's file system gives no time to compare with: {error.strerror}")
+        return skipped(
+            f"the run folder's file system gives no time to compare with: {error.strerror}"
+        )
     facts = f"{abs(offset):.1f} s from the clock of the run folder's file system"
     if abs(offset) > _CLOCK_TOLERANCE:
         return warned(
-            facts, "set both with ntp or chrony; heartbeats of other machines appear older or younger than they are"
+            facts,
+            "set both with ntp or chrony; heartbeats of other machines appear older or younger "
+            "than they are",
         )
     return passed(facts)
 
 
 def _resource_limits(name: str) -> tuple[int | None, int | None] | None:
-    """Return the soft and the hard limit, each None for unlimited; None where the system has no such limit."""
+    """Return the soft and the hard limit, each None for unlimited; None where the system has no
+    such limit.
+    """
     if sys.platform == "win32" or os.name != "posix":
         return None
     import resource

@@ -19,7 +19,9 @@ from launch.worker.patches import olmo_core
 
 @rule("parser_refuses", "parser", slow=True, is_first=True)
 def parser_accepts(plan: Plan, host: Host) -> Finding:
-    """The trainer's own parser decides, in its interpreter and with the very command line, `__post_init__` included."""
+    """The trainer's own parser decides, in its interpreter and with the very command line,
+    `__post_init__` included.
+    """
     trainer, root = plan.config.trainer, plan.upstream.checkout
     if trainer.family == Family.open_instruct and root is None:
         return skipped("there is no checkout")
@@ -43,11 +45,18 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
     )
     if verdict.accepted is None:
         is_late = "did not end" in verdict.message
-        cure = "check whether the file system of its packages is slow" if is_late else install_hint(plan)
+        cure = (
+            "check whether the file system of its packages is slow"
+            if is_late
+            else install_hint(plan)
+        )
         message = f"{trainer.entry} can't be brought to its parser: {verdict.message}"
         return as_finding(Problem("import_fails", message, "python", cure), "fail")
     if not verdict.accepted:
-        return failed(f"{trainer.entry}'s own parser refuses the command: {verdict.message}", _explain_refusal(plan))
+        return failed(
+            f"{trainer.entry}'s own parser refuses the command: {verdict.message}",
+            _explain_refusal(plan),
+        )
     asked = f", asked in {verdict.seconds:.1f} s" if verdict.seconds else " (asked before)"
     return passed(f"{Path(trainer.entry).name} accepts the command{asked}")
 
@@ -56,7 +65,9 @@ def _explain_refusal(plan: Plan) -> str:
     """Say why the plan accepted what the parser refuses."""
     values = values_of(plan.flags)
     found = find_contradictions(plan.machine.schemas[plan.trainer], values)
-    about_machine = next((contradiction.where for contradiction in found if contradiction.certain is False), None)
+    about_machine = next(
+        (contradiction.where for contradiction in found if contradiction.certain is False), None
+    )
     if not plan.upstream.matches_pin:
         return f"the plan was made from the lock: {plan.upstream.description}"
     if difference := version_difference(plan.machine.packages):
@@ -64,6 +75,7 @@ def _explain_refusal(plan: Plan) -> str:
     if about_machine:
         return f"it may depend on this machine ({about_machine})"
     return (
-        "the plan accepts it at the pin with the locked packages: this is a defect of launch, please open an issue "
+        "the plan accepts it at the pin with the locked packages: this is a defect of launch, "
+        "please open an issue "
         "with this message and the output of `launch version`"
     )

@@ -1,4 +1,6 @@
-"""The reward proof: the verifiers of an RLVR stage, called on the data's own rows before anything is loaded."""
+"""The reward proof: the verifiers of an RLVR stage, called on the data's own rows before anything
+is loaded.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _SECONDS = 600.0  # of the whole proof
 
 @rule("reward_proof", "reward")
 def reward_is_proven(plan: Plan, host: Host) -> Finding:
-    """A verifier that scores every answer 0, or every answer 1, trains nothing, and it shows only hours later."""
+    """A verifier that scores every answer 0, or every answer 1, trains nothing, and it shows only
+    hours later.
+    """
     python, where = plan.command[0], plan.origins.of("recipe.verifier").where
     if plan.config.stage.kind != Kind.rlvr or shutil.which(python) is None:
         return skipped("only RLVR has verifiers, which run in the trainer's interpreter")
@@ -43,29 +47,38 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
             done = run_command(command, timeout=_SECONDS, env=environ, own_session=True)
         except subprocess.TimeoutExpired:
             return failed(
-                f"the reward proof did not end within {_SECONDS:.0f} s", "use fewer rows, or a faster verifier"
+                f"the reward proof did not end within {_SECONDS:.0f} s",
+                "use fewer rows, or a faster verifier",
             )
     if done.returncode != 0:
         return failed(
-            f"the reward proof can't run in {python}: {failure_reason(done)}", "put right what it names", where
+            f"the reward proof can't run in {python}: {failure_reason(done)}",
+            "put right what it names",
+            where,
         )
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     summary = "; ".join(report.facts)
     if report.problem:
         cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
-        return failed(report.problem, missing_checkout_problem().cure if "checkout" in report.problem else cure, where)
+        return failed(
+            report.problem,
+            missing_checkout_problem().cure if "checkout" in report.problem else cure,
+            where,
+        )
     proven = f"proven otherwise: {summary}"
     return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(summary)
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
     template, rows, hub = template_file(plan.template), folder / "rows.jsonl", []
-    if plan.trl_template is not None and plan.trl_template.text is not None:  # a run stages it later
+    # a run stages it later
+    if plan.trl_template is not None and plan.trl_template.text is not None:
         template = folder / "template.jinja"
         template.write_text(plan.trl_template.text, encoding="utf-8")
     with rows.open("w", encoding="utf-8") as stream:
         for entry in plan.inputs.mixture:
-            if entry.data is not None:  # as the trainer will get it: the converted copy may not be there yet
+            # as the trainer will get it: the converted copy may not be there yet
+            if entry.data is not None:
                 converted = Conversion(entry.data).rows(entry.data.files.paths)
                 stream.writelines(json.dumps(columns) + "\n" for _, columns in converted)
             elif entry.source.build:

@@ -18,7 +18,9 @@ class Host:
 
     environ: Mapping[str, str]  # this process's environment
     gpus: Gpus | None = None  # None: not queried
-    ends_after: int | None = None  # steps after which the run is ended, without saving; None: it trains to its end
+    ends_after: int | None = (
+        None  # steps after which the run is ended, without saving; None: it trains to its end
+    )
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,21 @@ class PreflightRule:
     subject: str  # what it looks at, in a word or two
     reason: str  # why the rule exists
     slow: bool  # imports the trainer's packages, so that only `check` runs it
-    inspect: Callable[[Plan, Host], Finding]  # its id is empty, or that of one of the problems that the rule can find
-    on_login_node: bool = False  # its result on a login node also holds on the nodes, so that `submit` runs it
+    # its id is empty, or that of one of the problems that the rule can find
+    inspect: Callable[[Plan, Host], Finding]
+    on_login_node: bool = (
+        False  # its result on a login node also holds on the nodes, so that `submit` runs it
+    )
     is_first: bool = False  # the others wait for it
 
 
 def rule(
-    id: str, subject: str, *, slow: bool = False, on_login_node: bool = False, is_first: bool = False
+    id: str,
+    subject: str,
+    *,
+    slow: bool = False,
+    on_login_node: bool = False,
+    is_first: bool = False,
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
     """Turn a function into a rule. Its docstring is the rule's reason."""
 
@@ -47,7 +57,8 @@ def rule(
 
 
 passed = partial(Finding, "", "pass")
-skipped = partial(Finding, "", "skipped")  # it does not apply here or cannot decide; the message gives the reason
+# it does not apply here or cannot decide; the message gives the reason
+skipped = partial(Finding, "", "skipped")
 warned = partial(Finding, "", "warn")  # with message, cure and where
 failed = partial(Finding, "", "fail")
 

@@ -1,4 +1,6 @@
-"""All the rules, which register themselves, and their runner: they run side by side, as most wait for something."""
+"""All the rules, which register themselves, and their runner: they run side by side, as most wait
+for something.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,17 @@ from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-_FIRST = (
-    "trainer",
-    "parser",
-    "reward",
-    "gpus",
-    "memory",
-    "inputs",
-    "disk",
-    "accounts",
-    "limits",
-)  # modules, in this order
+# modules, in this order
+_FIRST = ("trainer", "parser", "reward", "gpus", "memory", "inputs", "disk", "accounts", "limits")
 
 
 def _find_rules() -> tuple[PreflightRule, ...]:
     """Return the rules that the modules of this folder define, each file's in its own order."""
     names = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    modules = [importlib.import_module(f"{__package__}.{name}") for name in dict.fromkeys((*_FIRST, *names))]
+    modules = [
+        importlib.import_module(f"{__package__}.{name}")
+        for name in dict.fromkeys((*_FIRST, *names))
+    ]
     defined = (value for module in modules for value in vars(module).values())
     return tuple(dict.fromkeys(value for value in defined if isinstance(value, PreflightRule)))
 
@@ -50,8 +46,9 @@ def preflight(
 ) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
-    The warnings include the failures that `allow` overrides. The slow rules run in `check` only, but for the question
-    to the trainer's parser with `asks_parser`. `ends_after`: steps after which a trial is ended, which saves no model.
+    The warnings include the failures that `allow` overrides. The slow rules run in `check` only,
+    but for the question to the trainer's parser with `asks_parser`. `ends_after`: steps after which
+    a trial is ended, which saves no model.
     """
     rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
     findings = inspect(plan, rules, ends_after)
@@ -69,13 +66,18 @@ def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
     return [as_problem(finding) for finding in findings if finding.stops]
 
 
-def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES, ends_after: int | None = None) -> list[Finding]:
-    """Return what each rule finds on this machine now, in the order of `rules`; the others wait for the first ones."""
+def inspect(
+    plan: Plan, rules: Sequence[PreflightRule] = RULES, ends_after: int | None = None
+) -> list[Finding]:
+    """Return what each rule finds on this machine now, in the order of `rules`; the others wait for
+    the first ones.
+    """
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
     host = Host(dict(os.environ), gpus, ends_after)
     found: dict[str, Finding] = {}
     for rule in sorted((rule for rule in rules if rule.is_first), key=lambda rule: rule.slow):
-        is_late = rule.slow and any(finding.stops for finding in found.values())  # it would only delay the refusal
+        # it would only delay the refusal
+        is_late = rule.slow and any(finding.stops for finding in found.values())
         found[rule.id] = replace(_LATER, id=rule.id) if is_late else _apply(rule, plan, host)
     with ThreadPoolExecutor(max_workers=len(rules), thread_name_prefix="preflight") as pool:
         return list(pool.map(lambda rule: found.get(rule.id) or _apply(rule, plan, host), rules))
@@ -90,8 +92,9 @@ def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
 
 
 def wait_for_gpus(plan: Plan, say: Callable[[str], None], patience: float = 60.0) -> None:
-    """Wait at most `patience` seconds until the driver has freed the GPU memory of the run before; preflight refuses
-    the GPUs if it has not."""
+    """Wait at most `patience` seconds until the driver has freed the GPU memory of the run before;
+    preflight refuses the GPUs if it has not.
+    """
     deadline, is_announced = time.monotonic() + patience, False
     while (finding := inspect(plan, [gpus_are_free])[0]).stops and time.monotonic() < deadline:
         if not is_announced:

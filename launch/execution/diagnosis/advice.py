@@ -1,7 +1,9 @@
-"""What to do against each known cause of failure (known.yaml), computed from the plan where possible.
+"""What to do against each known cause of failure (known.yaml), computed from the plan where
+possible.
 
-The class and the message of an exception, and where it was raised, lead to what to change; for a process that died
-without one, the line that says so. A cure that other causes would need too says "possibly".
+The class and the message of an exception, and where it was raised, lead to what to change; for a
+process that died without one, the line that says so. A cure that other causes would need too says
+"possibly".
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from launch.planning.parallel import Batch, divisors
 from launch.resources import IN_CLONE, requirement
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
-_NAMED_PATH = re.compile(r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]")
+_NAMED_PATH = re.compile(
+    r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]"
+)
 _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 
 
@@ -30,8 +34,8 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 class Situation:
     """The plan's settings that a cure may change, and the cures that are computed from them.
 
-    A setting is None if it is unknown (the command was not planned here). `plans`: whether the run's line still plans
-    with other overrides, which are advised only then.
+    A setting is None if it is unknown (the command was not planned here). `plans`: whether the
+    run's line still plans with other overrides, which are advised only then.
     """
 
     trainer: str = ""
@@ -53,7 +57,9 @@ class Situation:
             return "set a smaller per-device batch size, and more gradient accumulation instead"
         if predicted := self._predict_remedy(match.string):
             return predicted
-        smaller = [size for size in divisors(batch.global_ // batch.width) if size < batch.per_device]
+        smaller = [
+            size for size in divisors(batch.global_ // batch.width) if size < batch.per_device
+        ]
         override = f"recipe.per_device_batch_size={smaller[-1]}" if smaller else ""
         if smaller and self.plans(override):
             accumulation = batch.global_ // (batch.width * smaller[-1])
@@ -74,9 +80,15 @@ class Situation:
         if self.device == Device.cuda and not wider:
             options.append("more GPUs")
         if self.max_seq_length:
-            options.append(f"recipe.max_seq_length={self.max_seq_length // 2} (shorter samples change the training)")
+            options.append(
+                f"recipe.max_seq_length={self.max_seq_length // 2} (shorter samples change the "
+                "training)"
+            )
         choice = ", or ".join(options)
-        return f"the per-device batch size can't be smaller; set {choice}; the global batch stays the same"
+        return (
+            f"the per-device batch size can't be smaller; set {choice}; the global batch stays "
+            "the same"
+        )
 
     def _predict_remedy(self, message: str) -> str | None:
         """Return the first setting predicted to fit the GPU whose size torch's message gives."""
@@ -86,13 +98,20 @@ class Situation:
         capacity = float(capacity_match["gib"])
         room = capacity / (1 + UNCERTAINTY)
         lengths = load_lengths(self.lengths)
-        remedies = (remedy_for(self.memory, room, liger=liger, lengths=lengths) for liger in (False, True))
+        remedies = (
+            remedy_for(self.memory, room, liger=liger, lengths=lengths) for liger in (False, True)
+        )
         remedy = next(filter(None, remedies), None)
-        if remedy is None or remedy.gib >= estimate_memory(self.memory).total or not self.plans(str(remedy)):
+        if (
+            remedy is None
+            or remedy.gib >= estimate_memory(self.memory).total
+            or not self.plans(str(remedy))
+        ):
             return None
         rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
         return (
-            f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with {rows}"
+            f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of "
+            f"{capacity:.0f} GiB with {rows}"
         )
 
     def gpu_shared(self, match: re.Match[str]) -> str:
@@ -103,21 +122,32 @@ class Situation:
     def host_memory(self, match: re.Match[str]) -> str:
         if self.device == Device.cpu:
             return "this process has used up its memory; " + self.out_of_memory(match)
-        return "the host's memory is used up (`ulimit -v`, the job's or container's limit): give the run more of it"
+        return (
+            "the host's memory is used up (`ulimit -v`, the job's or container's limit): give "
+            "the run more of it"
+        )
 
     def missing_package(self, match: re.Match[str]) -> str:
         name = match["name"].removeprefix("Ninja") or "ninja"
         python = self.python or "python"
         for extra, names in known().packages.items():
             if name in names:
-                return f'{name} is in the extra "{extra}": {python} -m pip install {requirement(extra)}'
-        return f"{POSSIBLY}install the package that provides {name} ({python} -m pip install ...); no extra has it"
+                return (
+                    f'{name} is in the extra "{extra}": {python} -m pip install '
+                    f"{requirement(extra)}"
+                )
+        return (
+            f"{POSSIBLY}install the package that provides {name} ({python} -m pip install "
+            "...); "
+            "no extra has it"
+        )
 
     def other_version(self, match: re.Match[str]) -> str:
         python = self.python or "python"
         name = match["name"].split(".")[0].replace("_", "-")
         known_to_work = (
-            f"compare versions.json with constraints.txt, and {python} -m pip install -c constraints.txt {name}"
+            f"compare versions.json with constraints.txt, and {python} -m pip install "
+            f"-c constraints.txt {name}"
         )
         if not IN_CLONE:
             known_to_work = f"{python} -m pip install {requirement('train')}"
@@ -128,39 +158,59 @@ class Situation:
         name = rest.rpartition("/")[2] or rest
         if rest.startswith(f"{owner}/"):
             return f"the namespace '{owner}' is given twice: use only the repository name, '{name}'"
-        return f"'{match['repo']}' is treated as a hub repository because no such folder exists: check the path"
+        return (
+            f"'{match['repo']}' is treated as a hub repository because no such folder exists: "
+            "check the path"
+        )
 
     def disk_full(self, match: re.Match[str]) -> str:
         named = _NAMED_PATH.search(match.string)
         folders = [folder for folder in (self.runs, self.cache) if folder is not None]
-        is_own = named is not None and any(named["path"].startswith(f"{folder}/") for folder in folders)
+        is_own = named is not None and any(
+            named["path"].startswith(f"{folder}/") for folder in folders
+        )
         if named is not None and not is_own:
             return f"free some space on the disk of {named['path']}"
         if self.runs is None:
             return "free some space, or write to another disk"
-        where = f"free some space where {self.runs} and {self.cache} are, or set runs= and cache= to another disk"
+        where = (
+            f"free some space where {self.runs} and {self.cache} are, or set runs= and cache= "
+            "to another disk"
+        )
         return where if is_own else f"{POSSIBLY}{where}"
 
     def stale_cache(self, match: re.Match[str]) -> str:
         path = match["path"]
         folder = path.rpartition("/")[0] if path.endswith(".json") else path
         if self.cache is not None and path.startswith(f"{self.cache}/"):
-            return f"a killed run left a half-written tokenised cache: remove {folder} and start again"
-        return f"{POSSIBLY}a killed run left {folder} half-written; if it is a cache, remove it and start again"
+            return (
+                f"a killed run left a half-written tokenised cache: remove {folder} and start again"
+            )
+        return (
+            f"{POSSIBLY}a killed run left {folder} half-written; if it is a cache, remove it "
+            "and start again"
+        )
 
     def truncated(self, match: re.Match[str]) -> str:
         where = f", below {self.cache} if it is a cache" if self.cache else ""
-        return f"the file that the traceback names is truncated, as a killed run leaves it: remove it{where}"
+        return (
+            "the file that the traceback names is truncated, as a killed run leaves it: remove "
+            f"it{where}"
+        )
 
     def unknown_flag(self, match: re.Match[str]) -> str:
         trainer = self.trainer or "TRAINER"
-        return f"the trainer has no such flag: `launch flags {trainer}` lists its flags, and what replaced removed ones"
+        return (
+            f"the trainer has no such flag: `launch flags {trainer}` lists its flags, and what "
+            "replaced removed ones"
+        )
 
     def no_gpu(self, match: re.Match[str]) -> str:
         if self.device == Device.cpu:
             return "a flag makes the trainer require a GPU: recipe.precision=fp32 needs none"
         return (
-            "torch sees no GPU that it can use: `launch check` shows what this machine has (driver, "
+            "torch sees no GPU that it can use: `launch check` shows what this machine has "
+            "(driver, "
             "CUDA_VISIBLE_DEVICES, a torch without CUDA); device=cpu needs none"
         )
 
@@ -176,11 +226,14 @@ class Cure:
     text: str  # one sentence; an uncertain one begins with "possibly: "
 
 
-def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple[RaisedError, Cure] | None:
-    """Return the cure of the first known cause in a chain of exceptions, root first, and its exception.
+def cure_for_errors(
+    chain: Sequence[RaisedError], situation: Situation
+) -> tuple[RaisedError, Cure] | None:
+    """Return the cure of the first known cause in a chain of exceptions, root first, and its
+    exception.
 
-    A certain cure goes before an uncertain one. That of a failed import which was handled is uncertain: libraries try
-    imports, and what fails in the handler is the cause.
+    A certain cure goes before an uncertain one. That of a failed import which was handled is
+    uncertain: libraries try imports, and what fails in the handler is the cause.
     """
     for is_certain in (True, False):
         for error in chain:
@@ -196,9 +249,15 @@ def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple
 
 def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
     for cause in known().causes:
-        if cause.errors is None or cause.certain != is_certain or not re.fullmatch(cause.errors, error.type):
+        if (
+            cause.errors is None
+            or cause.certain != is_certain
+            or not re.fullmatch(cause.errors, error.type)
+        ):
             continue
-        if cause.raised_in and not any(re.fullmatch(cause.raised_in, package) for package in error.packages):
+        if cause.raised_in and not any(
+            re.fullmatch(cause.raised_in, package) for package in error.packages
+        ):
             continue
         if match := re.search(cause.pattern, error.message):
             return _compute_cure(cause, match, situation)
@@ -206,7 +265,9 @@ def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) ->
 
 
 def cure_for_lines(lines: Sequence[str], situation: Situation) -> Cure | None:
-    """Return the cure of the first known cause in what a process without an exception printed last."""
+    """Return the cure of the first known cause in what a process without an exception printed
+    last.
+    """
     for line in lines:
         for cause in known().causes:
             if cause.errors is None and (match := re.search(cause.pattern, line)):

@@ -1,4 +1,5 @@
-"""Read known.yaml: what libraries print when a run fails, and what to do about it. It is read when a run has failed.
+"""Read known.yaml: what libraries print when a run fails, and what to do about it. It is read when
+a run has failed.
 
 tests/execution/diagnosis/test_known.py checks its entries.
 """
@@ -19,12 +20,18 @@ FILE = Path(__file__).with_name("known.yaml")
 
 @dataclass(frozen=True)
 class KnownCause:
-    """A cause of failure that is recognised by an exception or, without one, by a line printed last."""
+    """A cause of failure that is recognised by an exception or, without one, by a line printed
+    last.
+    """
 
     id: str
     pattern: str  # searched in the message, or in each line
-    errors: str | None = None  # matches the exception's whole class; None: of a process without an exception
-    raised_in: str | None = None  # matches a package whose code the exception passed through; None: any
+    errors: str | None = (
+        None  # matches the exception's whole class; None: of a process without an exception
+    )
+    raised_in: str | None = (
+        None  # matches a package whose code the exception passed through; None: any
+    )
     cure: str | None = None  # {name} is a group of the pattern
     computed: str | None = None  # instead of `cure`: the method of advice.Situation that returns it
     certain: bool = True
@@ -46,4 +53,6 @@ def known() -> Known:
     content: Any = load_yaml(FILE.read_text(encoding="utf-8"))
     causes = tuple(from_json(KnownCause, entry) for entry in content["causes"])
     phrases = {name: re.compile(pattern) for name, pattern in content["phrases"].items()}
-    return Known(causes, phrases, {extra: tuple(names) for extra, names in content["packages"].items()})
+    return Known(
+        causes, phrases, {extra: tuple(names) for extra, names in content["packages"].items()}
+    )

@@ -1,4 +1,5 @@
-"""What a dying process printed: the end of each stream, its chain of exceptions, and last words where there is none.
+"""What a dying process printed: the end of each stream, its chain of exceptions, and last words
+where there is none.
 
 A chain is one that a worker reports, or that Python prints.
 """
@@ -21,7 +22,8 @@ _ERROR = re.compile(r"(?P<type>[A-Za-z_]\w*(?:\.\w+)*)(?:: ?(?P<message>.*))?", 
 _FRAME = re.compile(r'\s+File "(?:.*/(?:(?:site|dist)-packages|python3\.\d+)/)?(?P<package>\w+)')
 _MOST_MESSAGE_LINES = 12  # of one exception in a log, where nothing marks its end
 _EMBEDDED = "Original Traceback (most recent call last)"  # torch/_utils.py, ExceptionWrapper
-_WORKER_ERRORS = ("Unmet", "PatchError", "EntryError", "SystemExit")  # errors whose message the worker wrote itself
+# errors whose message the worker wrote itself
+_WORKER_ERRORS = ("Unmet", "PatchError", "EntryError", "SystemExit")
 _MOST_OUTER = 160  # characters of the outer error in a description
 
 
@@ -31,7 +33,9 @@ class RaisedError:
 
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
-    was_handled: bool = False  # whether the next one of the chain was raised in its handler, not because of it
+    was_handled: bool = (
+        False  # whether the next one of the chain was raised in its handler, not because of it
+    )
     packages: tuple[str, ...] = ()  # of the frames that it passed through, by their top-level names
 
     def __str__(self) -> str:
@@ -73,7 +77,9 @@ def event_chain(data: Mapping[str, Any]) -> list[RaisedError]:
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
     ]
-    return _unfold(chain or [RaisedError(str(data.get("type") or ""), str(data.get("message", "")))])
+    return _unfold(
+        chain or [RaisedError(str(data.get("type") or ""), str(data.get("message", "")))]
+    )
 
 
 def printed_chain(lines: Sequence[str]) -> list[RaisedError]:
@@ -86,7 +92,9 @@ def printed_chain(lines: Sequence[str]) -> list[RaisedError]:
         if TRACEBACK in line or line.startswith(CHAIN_LINKS):
             if message:
                 error = parse_error("\n".join(message))
-                chain.append(replace(error, was_handled=line.startswith(_HANDLING), packages=tuple(packages)))
+                chain.append(
+                    replace(error, was_handled=line.startswith(_HANDLING), packages=tuple(packages))
+                )
             message, packages, is_in_frames = [], [], TRACEBACK in line
         elif is_in_frames and not line.startswith((" ", "\t")):
             message, is_in_frames = [line], False
@@ -103,13 +111,17 @@ def describe_chain(chain: Sequence[RaisedError], leading: RaisedError) -> str:
     if outer is leading or str(outer) == str(leading):
         return str(leading)
     what = (
-        f"{outer.type}: {outer.message.strip().splitlines()[0].rstrip(': ')}" if outer.message.strip() else outer.type
+        f"{outer.type}: {outer.message.strip().splitlines()[0].rstrip(': ')}"
+        if outer.message.strip()
+        else outer.type
     )
     return f"{leading} (then {what[:_MOST_OUTER]})"
 
 
 def _unfold(chain: Sequence[RaisedError]) -> list[RaisedError]:
-    """Replace an error that quotes the traceback of a data loader's worker by that traceback's own errors."""
+    """Replace an error that quotes the traceback of a data loader's worker by that traceback's own
+    errors.
+    """
     unfolded: list[RaisedError] = []
     for error in chain:
         _, found, quoted = error.message.partition(_EMBEDDED)
@@ -139,7 +151,11 @@ class LogTail:
         """Add one line, printed at `now` (unix seconds)."""
         line = _RANK_PREFIX.sub("", raw) if raw.startswith("[rank") else raw
         line = strip_escapes(line)[:_MAX_WIDTH]
-        is_survived = TRACEBACK in line and bool(self.lines) and known().phrases["survived"].search(self.lines[-1])
+        is_survived = (
+            TRACEBACK in line
+            and bool(self.lines)
+            and known().phrases["survived"].search(self.lines[-1])
+        )
         self.lines.append(line)
         if TRACEBACK in line and not is_survived:
             if not any(text.startswith(CHAIN_LINKS) for text in list(self.traceback)[-2:]):
@@ -152,7 +168,9 @@ class LogTail:
             self._keep(line)
         elif self.traceback:
             self._lines_since += 1
-            if self._lines_since <= _AFTER_TRACEBACK and not known().phrases["progress_bar"].search(line):
+            if self._lines_since <= _AFTER_TRACEBACK and not known().phrases["progress_bar"].search(
+                line
+            ):
                 self.traceback.append(line)  # perhaps the message's next line
 
     def _keep(self, line: str) -> None:
@@ -161,7 +179,9 @@ class LogTail:
 
     @property
     def ends_in_traceback(self) -> bool:
-        """Whether the process printed little after its last traceback, so that it can have died of it."""
+        """Whether the process printed little after its last traceback, so that it can have died of
+        it.
+        """
         return bool(self.traceback) and self._lines_since <= _AFTER_TRACEBACK
 
     def printed(self) -> list[str]:

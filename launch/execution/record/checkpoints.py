@@ -1,8 +1,9 @@
 """Find the checkpoints in a run's model folder and check that their files are complete.
 
-open-instruct marks a finished checkpoint with a file COMPLETED, which proves little: every rank writes it as soon as
-its own part is saved, before rank 0 has written the model, and into the highest-numbered folder, which need not be the
-one that was saved (utils.py:789-804, finetune.py:971). So the files themselves are checked.
+open-instruct marks a finished checkpoint with a file COMPLETED, which proves little: every rank
+writes it as soon as its own part is saved, before rank 0 has written the model, and into the
+highest-numbered folder, which need not be the one that was saved (utils.py:789-804,
+finetune.py:971). So the files themselves are checked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import Literal
 
 from launch.config.schema import Family
 from launch.files import read_file, read_json_object
-from launch.planning.model_folder import BrokenFileError, check_torch_file, find_weight_faults, read_safetensors_header
+from launch.planning.model_folder import (
+    BrokenFileError,
+    check_torch_file,
+    find_weight_faults,
+    read_safetensors_header,
+)
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
@@ -52,12 +58,20 @@ class Checkpoint:
 
 
 def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
-    """Return all folders below `output` that the trainer would take for a checkpoint, newest last."""
+    """Return all folders below `output` that the trainer would take for a checkpoint, newest
+    last.
+    """
     if not output.is_dir():
         return []
-    folders = [path for path in output.iterdir() if path.is_dir() and path.name.startswith(_PREFIXES[layout.family])]
+    folders = [
+        path
+        for path in output.iterdir()
+        if path.is_dir() and path.name.startswith(_PREFIXES[layout.family])
+    ]
     checkpoints = [_read_checkpoint(path, layout) for path in folders]
-    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.unit == "step", checkpoint.number))
+    return sorted(
+        checkpoints, key=lambda checkpoint: (checkpoint.unit == "step", checkpoint.number)
+    )
 
 
 def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
@@ -65,25 +79,35 @@ def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
     if match is None:
         return Checkpoint(path, "step", -1, ("its name has no number",), marked=False)
     number = int(match["number"])
-    faults = _trl_faults(path, number, layout) if layout.family == Family.trl else _accelerate_faults(path, layout)
+    faults = (
+        _trl_faults(path, number, layout)
+        if layout.family == Family.trl
+        else _accelerate_faults(path, layout)
+    )
     unit: Unit = "epoch" if match["unit"] == "epoch" else "step"
     return Checkpoint(path, unit, number, tuple(faults), (path / MARK).exists())
 
 
 def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:
-    """Check what accelerate's save_state writes (accelerate/accelerator.py:3625, checkpointing.py:63)."""
+    """Check what accelerate's save_state writes (accelerate/accelerator.py:3625,
+    checkpointing.py:63).
+    """
     yield from _count_faults("random_states_*.pkl", path, layout.world_size)
     yield from _file_faults(path, ["scheduler.bin"])
     if layout.zero_stage:
         yield from _deepspeed_faults(path, "pytorch_model", layout)
         return
     yield from _file_faults(path, ["optimizer.bin"])
-    weights = [name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).exists()]
+    weights = [
+        name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).exists()
+    ]
     yield from _file_faults(path, weights[:1] or ["model.safetensors"])
 
 
 def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
-    """Check what transformers' Trainer._save_checkpoint writes (trainer.py:3355), trainer_state.json last."""
+    """Check what transformers' Trainer._save_checkpoint writes (trainer.py:3355),
+    trainer_state.json last.
+    """
     saved = read_json_object(path / "trainer_state.json").get("global_step")
     if saved is None:
         yield "trainer_state.json is missing or unreadable"
@@ -98,7 +122,9 @@ def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
 
 
 def _deepspeed_faults(path: Path, tag: str, layout: Layout) -> Iterator[str]:
-    """Check DeepSpeedEngine.save_checkpoint's: each rank's part of the optimizer, and of the model under ZeRO-3."""
+    """Check DeepSpeedEngine.save_checkpoint's: each rank's part of the optimizer, and of the model
+    under ZeRO-3.
+    """
     try:
         latest = read_file(path / "latest").decode().strip()
     except (OSError, ValueError):

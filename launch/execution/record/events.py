@@ -1,12 +1,15 @@
-"""The events of a run (phases, steps, patches, evidence, warnings, errors), and the metrics of its steps.
+"""The events of a run (phases, steps, patches, evidence, warnings, errors), and the metrics of its
+steps.
 
-Workers write events as JSON lines; a trainer's reader makes them from its log lines. Step events of rank 0 become the
-objects of metrics.jsonl, one per logged step. Their keys, where the trainer logs them: `step`; `loss`; `lr`; `tokens`
-and `tokens_padded` (over all ranks since the previous logged step, without and with padding), `padding_share` (of
-tokens_padded); `seconds` (since the previous logged step); `tokens_per_second` (without padding, in those seconds) and
-`tokens_per_second_total` (since this process began to train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0:
-what tensors took, and what torch held for them); `grad_norm` (before clipping); and whatever else the trainer logs,
-under its own names. The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"loss_text": "nan"`.
+Workers write events as JSON lines; a trainer's reader makes them from its log lines. Step events of
+rank 0 become the objects of metrics.jsonl, one per logged step. Their keys, where the trainer logs
+them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (over all ranks since the previous logged
+step, without and with padding), `padding_share` (of tokens_padded); `seconds` (since the previous
+logged step); `tokens_per_second` (without padding, in those seconds) and `tokens_per_second_total`
+(since this process began to train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0: what
+tensors took, and what torch held for them); `grad_norm` (before clipping); and whatever else the
+trainer logs, under its own names. The file is strict JSON: a loss that is NaN is written as
+`"loss": null` and `"loss_text": "nan"`.
 """
 
 from __future__ import annotations
@@ -40,9 +43,11 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "error": {"message": str},
     "guard": {"id": str, "message": str},
     "total_steps": {"steps": int},
-    "evaluation": {"step": int},  # with eval_loss and what else the trainer measures on its validation data
+    # with eval_loss and what else the trainer measures on its validation data
+    "evaluation": {"step": int},
     "early_stop": {"step": int, "best_step": int, "evaluations": int},  # with best_loss
-    "completion": {"step": int},  # of one of the prompts that an RLVR run samples again, with its rewards
+    # of one of the prompts that an RLVR run samples again, with its rewards
+    "completion": {"step": int},
     "saved": {"step": int},  # the model, by a worker that has compared its files with memory
     "first_rows": {"rows": list},  # tokens of the first samples of a run that trains an adapter
 }
@@ -55,14 +60,17 @@ class Event:
     kind: str
     time: float  # unix seconds
     rank: int
-    data: Mapping[str, Any] = field(default_factory=dict)  # the keys of its kind: `step`, `loss`, `message`, ...
+    # the keys of its kind: `step`, `loss`, `message`, ...
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return versioned({"kind": self.kind, "time": self.time, "rank": self.rank, **self.data})
 
 
 def parse_event(line: str | bytes, rank: int) -> Event | None:
-    """Parse one line of rank `rank`'s channel; None for anything that is not a valid event of it."""
+    """Parse one line of rank `rank`'s channel; None for anything that is not a valid event of
+    it.
+    """
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):  # ValueError: a UnicodeDecodeError too
@@ -74,7 +82,9 @@ def parse_event(line: str | bytes, rank: int) -> Event | None:
 def read_event(value: Mapping[str, Any]) -> Event | None:
     """Return the event that a JSON object holds; None if it is not a valid one."""
     data = dict(value)
-    version, kind, time, rank = (data.pop(name, None) for name in ("schema_version", "kind", "time", "rank"))
+    version, kind, time, rank = (
+        data.pop(name, None) for name in ("schema_version", "kind", "time", "rank")
+    )
     if version != SCHEMA_VERSION or not isinstance(kind, str) or not isinstance(rank, int):
         return None
     if not is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
@@ -145,7 +155,9 @@ class Metrics:
         if "loss" in known:
             self.last_loss = float(known["loss"])
         first = {name: known[name] for name in ("step", *get_args(MetricName)) if name in known}
-        self.last = first | {name: value for name, value in known.items() if name not in _SUMS.values()}
+        self.last = first | {
+            name: value for name, value in known.items() if name not in _SUMS.values()
+        }
         return versioned(self.last)
 
     def _add_rates(self, values: dict[str, Any]) -> None:

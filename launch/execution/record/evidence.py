@@ -1,7 +1,7 @@
 """What a run proved about itself: evidence.json, and the table printed at its end.
 
-The worker judges at the first optimizer step (launch/worker/evidence). Its findings, the readers' (the caches) and the
-requested settings that nothing checked become one list here.
+The worker judges at the first optimizer step (launch/worker/evidence). Its findings, the readers'
+(the caches) and the requested settings that nothing checked become one list here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _WIDTH = 76  # characters of a value or note in the table
 def read_evidence(
     run: RunRecord, requested: Mapping[str, str], since: float, *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
-    """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or later.
+    """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or
+    later.
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
     """
@@ -53,16 +54,26 @@ def merge_events(
     """
     settings: dict[str, dict[int, Mapping[str, Any]]] = {}
     for event in events:
-        settings.setdefault(str(event["what"]), {})[int(event["rank"])] = event  # a later one replaces an earlier one
+        settings.setdefault(str(event["what"]), {})[int(event["rank"])] = (
+            event  # a later one replaces an earlier one
+        )
     reported = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
     how = _NOT_REACHED if inspects else _NO_INSPECTOR
-    missing = [Evidence(what, None, how, requested[what], UNPROVEN) for what in requested if what not in settings]
+    missing = [
+        Evidence(what, None, how, requested[what], UNPROVEN)
+        for what in requested
+        if what not in settings
+    ]
     return (*reported, *missing)
 
 
 def unchecked_settings(overridden: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """Return settings of the recipe that flags replace: they count among those requested, and stop no run."""
-    return tuple(Evidence(what, None, _OVERRIDDEN, value, UNPROVEN) for what, value in overridden.items())
+    """Return settings of the recipe that flags replace: they count among those requested, and stop
+    no run.
+    """
+    return tuple(
+        Evidence(what, None, _OVERRIDDEN, value, UNPROVEN) for what, value in overridden.items()
+    )
 
 
 def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidence:
@@ -72,15 +83,25 @@ def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidenc
     chosen = next(event for event in by_rank.values() if event.get("verdict") == verdict)
     values = {rank: event.get("value") for rank, event in sorted(by_rank.items())}
     agree = all(value == chosen.get("value") for value in values.values())
-    if what.endswith("_cache") and "built" in values.values():  # the other ranks waited for the one that built it
-        agree, chosen = True, next(event for event in by_rank.values() if event.get("value") == "built")
-    value = chosen.get("value") if agree else "; ".join(f"rank {rank}: {value}" for rank, value in values.items())
+    # the other ranks waited for the one that built it
+    if what.endswith("_cache") and "built" in values.values():
+        agree, chosen = (
+            True,
+            next(event for event in by_rank.values() if event.get("value") == "built"),
+        )
+    value = (
+        chosen.get("value")
+        if agree
+        else "; ".join(f"rank {rank}: {value}" for rank, value in values.items())
+    )
     how = chosen.get("how") or chosen.get("path")
     return Evidence(what, value, how, chosen.get("requested"), verdict, chosen.get("note"))
 
 
 def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Finding]:
-    """Return what stops a run: requested settings that are not proven, where a worker checks them in this trainer."""
+    """Return what stops a run: requested settings that are not proven, where a worker checks them
+    in this trainer.
+    """
     found = (item.finding(allow) for item in items if item.how not in (_NO_INSPECTOR, _OVERRIDDEN))
     return [finding for finding in found if finding and finding.stops]
 
@@ -91,12 +112,19 @@ def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def _item_as_json(item: Evidence) -> dict[str, Any]:
-    named = {"what": item.what, "requested": item.requested, "found": item.value, "verdict": item.verdict}
+    named = {
+        "what": item.what,
+        "requested": item.requested,
+        "found": item.value,
+        "verdict": item.verdict,
+    }
     return {**named, "how": item.how, "note": item.note}
 
 
 def evidence_table(items: Sequence[Evidence]) -> list[str]:
-    """Return the lines for the terminal, what is not proven first; [] when nothing was requested."""
+    """Return the lines for the terminal, what is not proven first; [] when nothing was
+    requested.
+    """
     judged = [item for item in items if item.verdict is not None]
     if not judged:
         return []

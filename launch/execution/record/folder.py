@@ -1,6 +1,7 @@
 """Write and read the folder of one run.
 
-Files are redacted and written atomically and durably. Disk space for DONE and FAILED is reserved from the start.
+Files are redacted and written atomically and durably. Disk space for DONE and FAILED is reserved
+from the start.
 """
 
 from __future__ import annotations
@@ -64,29 +65,44 @@ class RunFolder:
         """Write config.yaml, the resolved configuration."""
         write_yaml(self.path / "config.yaml", config, 0o644, durable=True)
 
-    def write_command(self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = ()) -> None:
-        """Write command.sh. Of the environment it has only what the plan sets (`env`) and unsets."""
-        write_file(self.path / "command.sh", render_command_script(argv, env, unset), 0o755, durable=True)
+    def write_command(
+        self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = ()
+    ) -> None:
+        """Write command.sh. Of the environment it has only what the plan sets (`env`) and
+        unsets.
+        """
+        write_file(
+            self.path / "command.sh", render_command_script(argv, env, unset), 0o755, durable=True
+        )
 
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
         self.write_json("versions.json", versioned(read_versions(python)))
 
     def write_git(self, launcher: Path, upstream: Path | None) -> None:
-        """Write git.json: the launcher's repository, and the open-instruct checkout where there is one."""
-        states: dict[str, Any] = {"launch": read_git_state(launcher, must_hold="launch/__init__.py")}
+        """Write git.json: the launcher's repository, and the open-instruct checkout where there is
+        one.
+        """
+        states: dict[str, Any] = {
+            "launch": read_git_state(launcher, must_hold="launch/__init__.py")
+        }
         if upstream is not None:
             states["open-instruct"] = read_git_state(upstream)
         self.write_json("git.json", versioned(states))
 
     def finish(self, outcome: Outcome) -> None:
-        """Write DONE or FAILED, in a new folder if this one was removed. An interrupted run is FAILED (130).
+        """Write DONE or FAILED, in a new folder if this one was removed. An interrupted run is
+        FAILED (130).
 
         Raises OSError when neither can be written.
         """
         finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         fields = to_json(replace(outcome, seconds=round(outcome.seconds, 3), finished=finished))
-        known = {name: value for name, value in fields.items() if value not in (None, []) or name == "last_loss"}
+        known = {
+            name: value
+            for name, value in fields.items()
+            if value not in (None, []) or name == "last_loss"
+        }
         self.path.mkdir(parents=True, exist_ok=True)
         name, other = ("FAILED", "DONE") if outcome.exit_code else ("DONE", "FAILED")
         (self.path / other).unlink(missing_ok=True)
@@ -101,7 +117,9 @@ _TIMEOUT = 30  # seconds
 
 
 def read_versions(python: str) -> dict[str, Any]:
-    """Return what is installed for the interpreter `python`, and the machine. `problems`: what could not be read."""
+    """Return what is installed for the interpreter `python`, and the machine. `problems`: what
+    could not be read.
+    """
     versions: dict[str, Any] = {"platform": platform.platform(), "machine": platform.machine()}
     problems: list[str] = []
     try:
@@ -123,10 +141,11 @@ def _memory(gpu: Gpu) -> str:
 
 
 def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
-    """Return the commit of the git work tree whose top is `folder`, and whether it has uncommitted changes.
+    """Return the commit of the git work tree whose top is `folder`, and whether it has uncommitted
+    changes.
 
-    `must_hold` is a path below the top, without which this is another repository. Without git, or outside of a
-    repository, `commit` is None and `why` gives the reason.
+    `must_hold` is a path below the top, without which this is another repository. Without git, or
+    outside of a repository, `commit` is None and `why` gives the reason.
     """
     unknown: dict[str, Any] = {"commit": None, "dirty": None}
     git = ["git", "--no-optional-locks", "-C", str(folder)]
@@ -137,7 +156,9 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     root = Path("\n".join(top))
     if root.resolve() != folder.resolve() or (must_hold and not (root / must_hold).exists()):
         return unknown | {"why": "not the top of a git work tree"}
-    changes, _ = _run([*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"])
+    changes, _ = _run(
+        [*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"]
+    )
     return {"commit": commit, "dirty": None if changes is None else bool(changes.strip())}
 
 
@@ -155,21 +176,27 @@ def _run(argv: Sequence[str]) -> tuple[str | None, str]:
 
 
 def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str]) -> str:
-    """Return the script's text, without secrets: a variable that holds one must be in the caller's environment.
+    """Return the script's text, without secrets: a variable that holds one must be in the caller's
+    environment.
 
     `unset` has names, or prefixes that end in `*`.
     """
-    from launch.planning.command import quote_argument  # its classes are slow to import, and readers need none
+    # its classes are slow to import, and readers need none
+    from launch.planning.command import quote_argument
 
     redactor = process_redactor()
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
-    lines += [f"unset ${{!{name[:-1]}@}}" if name.endswith("*") else f"unset {name}" for name in unset]
+    lines += [
+        f"unset ${{!{name[:-1]}@}}" if name.endswith("*") else f"unset {name}" for name in unset
+    ]
     for name, value in env.items():
         clean = redactor.redact_value(name, value)
         if clean == value:
             lines.append(f"export {name}={shlex.quote(value)}")
         else:
-            lines.append(f': "${{{name}:?export it first; its value is a secret and not stored here}}"')
+            lines.append(
+                f': "${{{name}:?export it first; its value is a secret and not stored here}}"'
+            )
     command = _split_lines([quote_argument(argument) for argument in redactor.redact_argv(argv)])
     return "\n".join([*lines, "", " \\\n    ".join(command), ""])
 
@@ -178,7 +205,9 @@ def _split_lines(arguments: Sequence[str]) -> list[str]:
     """Put each flag and its values on a line of their own."""
     lines: list[list[str]] = [[]]
     for index, argument in enumerate(arguments):
-        if index and (argument.startswith("--") or (argument.startswith("-") and not argument[1:2].isdigit())):
+        if index and (
+            argument.startswith("--") or (argument.startswith("-") and not argument[1:2].isdigit())
+        ):
             lines.append([])
         lines[-1].append(argument)
     return [" ".join(line) for line in lines]

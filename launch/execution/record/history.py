@@ -1,7 +1,9 @@
-"""A run over its attempts: attempts.jsonl, each step once in metrics.jsonl, and the events that its display showed.
+"""A run over its attempts: attempts.jsonl, each step once in metrics.jsonl, and the events that its
+display showed.
 
-events.jsonl has every event but steps, with its time; metrics.jsonl has the steps, with the seconds since the previous
-one. The times of steps are computed from both, attempt by attempt of a resumed run.
+events.jsonl has every event but steps, with its time; metrics.jsonl has the steps, with the seconds
+since the previous one. The times of steps are computed from both, attempt by attempt of a resumed
+run.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class RunHistory:
         self._events = JsonLinesReader(folder / "events.jsonl")
         self._steps = JsonLinesReader(folder / "metrics.jsonl")
         self._starts = JsonLinesReader(folder / "attempts.jsonl")
-        self._resumed_steps: list[int | None] = []  # the step of the checkpoint that each attempt resumed from
+        self._resumed_steps: list[
+            int | None
+        ] = []  # the step of the checkpoint that each attempt resumed from
         self._attempt_times: list[float] = []  # when each attempt began
         self._training_times: list[float] = []  # when each attempt began to train
         self._attempt = 0
@@ -64,8 +68,14 @@ class RunHistory:
         """Return the events that are new since the last call."""
         # steps first: an event that precedes one of them has been written by then
         steps = list(self._steps.read())
-        self._resumed_steps += [checkpoint_step(value.get("resumed_from")) for value in self._starts.read()]
-        events = [event for value in self._events.read() if (event := read_event(value)) and self._follow(event)]
+        self._resumed_steps += [
+            checkpoint_step(value.get("resumed_from")) for value in self._starts.read()
+        ]
+        events = [
+            event
+            for value in self._events.read()
+            if (event := read_event(value)) and self._follow(event)
+        ]
         events += [event for value in steps if (event := self._time_step(value))]
         return sorted(events, key=lambda event: event.time)
 
@@ -75,7 +85,9 @@ class RunHistory:
         if phase == "import" and event.rank == 0:
             self._attempt_times.append(event.time)
         elif phase == "training":
-            self._training_times += [event.time] * (len(self._attempt_times) - len(self._training_times))
+            self._training_times += [event.time] * (
+                len(self._attempt_times) - len(self._training_times)
+            )
         return event.kind in _SHOWN_KINDS
 
     def _time_step(self, value: dict[str, Any]) -> Event | None:
@@ -87,19 +99,35 @@ class RunHistory:
         previous = self._time or (self._training_times[0] if self._training_times else 0.0)
         next_attempt = self._attempt + 1
         if next_attempt < len(self._training_times):
-            resumed = self._resumed_steps[next_attempt] if next_attempt < len(self._resumed_steps) else None
-            is_next = step > resumed if resumed is not None else previous + elapsed > self._attempt_times[next_attempt]
+            resumed = (
+                self._resumed_steps[next_attempt]
+                if next_attempt < len(self._resumed_steps)
+                else None
+            )
+            is_next = (
+                step > resumed
+                if resumed is not None
+                else previous + elapsed > self._attempt_times[next_attempt]
+            )
             if is_next or step <= self._step:
                 self._attempt, previous = next_attempt, self._training_times[next_attempt]
         time = previous + elapsed
-        evaluated = value.get("eval_runtime")  # the seconds between this step and the next one do not count it
+        # the seconds between this step and the next one do not count it
+        evaluated = value.get("eval_runtime")
         self._time = time + (float(evaluated) if isinstance(evaluated, (int, float)) else 0.0)
         self._step = step
-        return Event("step", time, 0, {name: item for name, item in value.items() if name != "schema_version"})
+        return Event(
+            "step",
+            time,
+            0,
+            {name: item for name, item in value.items() if name != "schema_version"},
+        )
 
 
 def checkpoint_step(checkpoint: object) -> int | None:
-    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and without one."""
+    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and
+    without one.
+    """
     if not isinstance(checkpoint, str):
         return None
     match = re.fullmatch(r"(?:global_)?(?:step|checkpoint)[_-]?(\d+)", checkpoint)
@@ -113,8 +141,8 @@ SUPERSEDED = "metrics.superseded.jsonl"
 def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[Checkpoint]) -> int:
     """Record that an attempt begins and return its number, from 1.
 
-    Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged again: they move from
-    metrics.jsonl to metrics.superseded.jsonl.
+    Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged
+    again: they move from metrics.jsonl to metrics.superseded.jsonl.
     """
     number = len(read_json_lines(folder / ATTEMPTS)) + 1
     attempt = {
@@ -130,7 +158,9 @@ def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[
 
 
 def supersede_steps(metrics: Path, step: int) -> None:
-    """Keep the steps up to `step`, one object each, in order; move the others to metrics.superseded.jsonl."""
+    """Keep the steps up to `step`, one object each, in order; move the others to
+    metrics.superseded.jsonl.
+    """
     kept: dict[int, Mapping[str, Any]] = {}
     superseded = []
     for entry in read_json_lines(metrics):
@@ -145,17 +175,25 @@ def supersede_steps(metrics: Path, step: int) -> None:
 
 
 def earlier_losses(folder: Path) -> dict[int, float]:
-    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from its first step."""
+    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from
+    its first step.
+    """
     attempts = read_json_lines(folder / ATTEMPTS)
     if not attempts or attempts[-1].get("resumed_from") is None:
         return {}
     entries = [*read_json_lines(folder / SUPERSEDED), *read_json_lines(folder / "metrics.jsonl")]
     steps = ((entry.get("step"), entry.get("loss")) for entry in entries)
-    return {step: float(loss) for step, loss in steps if isinstance(step, int) and isinstance(loss, (int, float))}
+    return {
+        step: float(loss)
+        for step, loss in steps
+        if isinstance(step, int) and isinstance(loss, (int, float))
+    }
 
 
 def drop_repeated_steps(metrics: Path) -> None:
-    """Leave one object a step, in order, where a later attempt began at a step not known in advance (an epoch's)."""
+    """Leave one object a step, in order, where a later attempt began at a step not known in advance
+    (an epoch's).
+    """
     entries = read_json_lines(metrics)
     kept: list[Mapping[str, Any]] = []
     for entry in entries:
@@ -167,7 +205,9 @@ def drop_repeated_steps(metrics: Path) -> None:
 
 
 def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
-    """Return the outcome with the run's last step, for a resumed attempt that had no step left to log."""
+    """Return the outcome with the run's last step, for a resumed attempt that had no step left to
+    log.
+    """
     entries = read_json_lines(metrics)
     if not entries or outcome.steps >= entries[-1]["step"]:
         return outcome

@@ -1,8 +1,9 @@
 """Lock a run folder for one launcher, with a file that names its holder.
 
-The file lies beside the folder, `.<name>.lock`, so that the folder can be renamed while it is locked. Its holder
-refreshes it every INTERVAL seconds. A dead holder's lock is taken over: on the same boot of the same host, when the
-process is gone; elsewhere, when there is no heartbeat for STALE seconds.
+The file lies beside the folder, `.<name>.lock`, so that the folder can be renamed while it is
+locked. Its holder refreshes it every INTERVAL seconds. A dead holder's lock is taken over: on the
+same boot of the same host, when the process is gone; elsewhere, when there is no heartbeat for
+STALE seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Holder:
 def this_process() -> Holder:
     """Return this process as the holder of a new lock."""
     born = psutil.Process().create_time()
-    return Holder(socket.gethostname(), _user_name(), os.getpid(), born, _machine_id(), secrets.token_hex(8))
+    return Holder(
+        socket.gethostname(), _user_name(), os.getpid(), born, _machine_id(), secrets.token_hex(8)
+    )
 
 
 def lock_path(folder: Path) -> Path:
@@ -56,13 +59,16 @@ def lock_path(folder: Path) -> Path:
 
 
 def find_holder(path: Path) -> tuple[Holder, float] | None:
-    """Return the living holder of the lock file `path` and the seconds since its heartbeat; None without one."""
+    """Return the living holder of the lock file `path` and the seconds since its heartbeat; None
+    without one.
+    """
     found = _read(path)
     return found if found is not None and _is_alive(*found) else None
 
 
 def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
-    """Return the process that holds the lock file `path` open and is the `holder` that the file names; None otherwise.
+    """Return the process that holds the lock file `path` open and is the `holder` that the file
+    names; None otherwise.
 
     Anybody who can write into a folder of runs can name any process in a lock.
     """
@@ -80,19 +86,26 @@ def run_lock(folder: Path, say: Callable[[str], None]) -> contextlib.AbstractCon
 
     Raises UserError: run_is_locked, when another launcher holds it; not_writable.
     """
-    return file_lock(lock_path(folder), lambda holder, age: locked_problem(folder, holder, age), say)
+    return file_lock(
+        lock_path(folder), lambda holder, age: locked_problem(folder, holder, age), say
+    )
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, refuse: Callable[[Holder, float], Problem], say: Callable[[str], None]) -> Iterator[None]:
+def file_lock(
+    path: Path, refuse: Callable[[Holder, float], Problem], say: Callable[[str], None]
+) -> Iterator[None]:
     """Hold the lock file `path`; `refuse` returns the problem when a living process holds it.
 
-    Folders that were created for it and hold nothing at the end are removed: a refused run leaves nothing.
+    Folders that were created for it and hold nothing at the end are removed: a refused run leaves
+    nothing.
     Raises UserError with that problem: not_writable, not_a_lock.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
     own, stop = this_process(), threading.Event()
-    heartbeat = threading.Thread(target=_refresh, args=(path, stop), name="lock heartbeat", daemon=True)
+    heartbeat = threading.Thread(
+        target=_refresh, args=(path, stop), name="lock heartbeat", daemon=True
+    )
     try:  # a signal may end this process as soon as the file exists
         while not _acquire(path, own):
             found = _read(path)
@@ -121,7 +134,9 @@ def file_lock(path: Path, refuse: Callable[[Holder, float], Problem], say: Calla
 
 
 def _refuse_other_file(path: Path) -> None:
-    """Raise UserError (not_a_lock) if a link, a folder or a FIFO is in the lock's place: nobody would release it."""
+    """Raise UserError (not_a_lock) if a link, a folder or a FIFO is in the lock's place: nobody
+    would release it.
+    """
     if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
         return
     message = f"{path} is the name of a lock file, but it is a link, a folder or a FIFO"
@@ -152,7 +167,8 @@ def _find_process(holder: Holder) -> psutil.Process:
     Raises psutil.NoSuchProcess; ValueError or OverflowError for an id that no process can have.
     """
     process = psutil.Process(holder.pid)
-    if not abs(process.create_time() - holder.born) < _SAME_BIRTH:  # nor is it where a forged time is NaN
+    # nor is it where a forged time is NaN
+    if not abs(process.create_time() - holder.born) < _SAME_BIRTH:
         raise psutil.NoSuchProcess(holder.pid)
     return process
 
@@ -162,15 +178,20 @@ def _acquire(path: Path, holder: Holder) -> bool:
     try:
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another launcher has removed the folder that it left empty
+            # another launcher has removed the folder that it left empty
+            with contextlib.suppress(FileNotFoundError):
                 return _create(path, holder)
     except OSError as error:
         message = f"{path.parent} is not writable: {error.strerror}"
-        raise refusal("not_writable", message, None, "set runs= and cache= to writable folders") from error
+        raise refusal(
+            "not_writable", message, None, "set runs= and cache= to writable folders"
+        ) from error
 
 
 def _create(path: Path, holder: Holder) -> bool:
-    """Create the file with its content atomically, by a link; without links, empty at first. False: it exists."""
+    """Create the file with its content atomically, by a link; without links, empty at first. False:
+    it exists.
+    """
     text = encode({**to_json(holder), "started": time.time(), "interval": INTERVAL}) + "\n"
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     temporary = Path(name)
@@ -194,12 +215,15 @@ def _create(path: Path, holder: Holder) -> bool:
 
 
 def _discard(path: Path, holder: Holder) -> None:
-    """Remove a dead holder's file if it is still that holder's; of several launchers one succeeds."""
+    """Remove a dead holder's file if it is still that holder's; of several launchers one
+    succeeds.
+    """
     aside = path.with_name(f"{path.name}.{holder.token}")
     with contextlib.suppress(OSError):
         path.rename(aside)
     found = _read(aside)
-    if found is not None and found[0].token != holder.token:  # a new holder came first: restore its file
+    # a new holder came first: restore its file
+    if found is not None and found[0].token != holder.token:
         with contextlib.suppress(OSError):
             os.link(aside, path)
     aside.unlink(missing_ok=True)
@@ -212,7 +236,8 @@ def _refresh(path: Path, stop: threading.Event) -> None:
 
 
 def _read(path: Path) -> tuple[Holder, float] | None:
-    """Return the holder and the age of its heartbeat in seconds, by the file system's clock; None without a file.
+    """Return the holder and the age of its heartbeat in seconds, by the file system's clock; None
+    without a file.
 
     A file with other content has an unknown holder. A link, a folder or a FIFO is not a lock.
     """
@@ -231,7 +256,9 @@ def _read(path: Path) -> tuple[Holder, float] | None:
 
 
 def _file_system_time(folder: Path) -> float:
-    """Return the unix time of the folder's file system, whose clock need not agree with this host's."""
+    """Return the unix time of the folder's file system, whose clock need not agree with this
+    host's.
+    """
     try:
         handle, name = tempfile.mkstemp(dir=folder, prefix=".clock.")
         os.close(handle)

@@ -24,14 +24,17 @@ class Outcome:
     steps: int  # optimizer steps done: as the worker counted them, else the last logged one
     last_loss: float | None
     ended_processes: int = 0  # that the tear-down had to end
-    finished: str | None = field(default=None, compare=False)  # when it was recorded, as 2026-11-22T18:04:11Z
+    # when it was recorded, as 2026-11-22T18:04:11Z
+    finished: str | None = field(default=None, compare=False)
     planned_steps: int | None = None  # as the trainer reported them
     samples: int | None = None  # trained in this attempt by all ranks; None if nothing counts them
     cause: str | None = None  # one sentence
     detail: tuple[str, ...] = ()  # at most 15 lines
     cause_id: str | None = None  # of a known cause, as is `cure`
     cure: str | None = None
-    guard: Mapping[str, Any] | None = None  # the verdict that stopped the run: `id`, `message`, `numbers`
+    guard: Mapping[str, Any] | None = (
+        None  # the verdict that stopped the run: `id`, `message`, `numbers`
+    )
     checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # of a run that evaluated while it trained
@@ -106,7 +109,11 @@ class ValidationRecord(Evaluation):
         text, best = f"eval_loss {self.eval_loss:.4f}", self.best
         if best is None:
             return text
-        saved = f" ({best.checkpoint}{', which is the model' if best.is_model else ''})" if best.checkpoint else ""
+        saved = (
+            f" ({best.checkpoint}{', which is the model' if best.is_model else ''})"
+            if best.checkpoint
+            else ""
+        )
         return f"{text}, best {best.eval_loss:.4f} at step {best.step}{saved}"
 
 
@@ -128,10 +135,15 @@ def read_validation(
             evaluations.append(from_json(Evaluation, entry))
     if not evaluations:
         return None
-    last, finite = evaluations[-1], [found for found in evaluations if math.isfinite(found.eval_loss)]
+    last, finite = (
+        evaluations[-1],
+        [found for found in evaluations if math.isfinite(found.eval_loss)],
+    )
     lowest, best = min(finite, key=lambda found: found.eval_loss, default=None), None
     if lowest is not None:
         name = f"checkpoint-{lowest.step}"
         checkpoint = name if (folder / "model" / name).is_dir() else None
-        best = BestEvaluation(lowest.step, lowest.eval_loss, checkpoint, loads_best and checkpoint is not None)
+        best = BestEvaluation(
+            lowest.step, lowest.eval_loss, checkpoint, loads_best and checkpoint is not None
+        )
     return ValidationRecord(last.step, last.eval_loss, best, early_stop)

@@ -1,4 +1,5 @@
-"""Find runs and read their folders: the one reader for status, report, compare, eval, merge, trials and the Python API.
+"""Find runs and read their folders: the one reader for status, report, compare, eval, merge, trials
+and the Python API.
 
 Each part is read when it is first used. A part that is missing, half-written or broken is empty.
 """
@@ -47,7 +48,8 @@ class RunStatus:
 
     path: Path
     name: str
-    # running, done, failed, stopped (by the user), unfinished (it ended without recording an outcome) or absent
+    # running, done, failed, stopped (by the user), unfinished (it ended without recording an
+    # outcome) or absent
     state: str
     since: float  # unix seconds: when it began (running) or ended
     holder: Holder | None = None
@@ -62,8 +64,14 @@ class RunStatus:
     validation: ValidationRecord | None = None  # so far, while it runs
 
     def __repr__(self) -> str:
-        step = f", step {self.step}" + (f"/{self.total_steps}" if self.total_steps else "") if self.step else ""
-        return f"<{self.name}: {self.state}{step}" + (f", loss {self.loss:.4f}>" if self.loss is not None else ">")
+        step = (
+            f", step {self.step}" + (f"/{self.total_steps}" if self.total_steps else "")
+            if self.step
+            else ""
+        )
+        return f"<{self.name}: {self.state}{step}" + (
+            f", loss {self.loss:.4f}>" if self.loss is not None else ">"
+        )
 
     def as_json(self) -> dict[str, Any]:
         holder, outcome = self.holder, self.outcome
@@ -82,7 +90,10 @@ class RunStatus:
                 "tokens_per_second": self.tokens_per_second,
                 "validation": self.validation,
                 "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-                **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
+                **{
+                    name: getattr(outcome, name, None)
+                    for name in ("exit_code", "cause", "cause_id", "cure")
+                },
             }
         )
 
@@ -104,7 +115,9 @@ class RunRecord:
 
     @cached_property
     def holder(self) -> tuple[Holder, float | None] | None:
-        """The process that runs it, and the seconds since its last heartbeat; None when it is not running."""
+        """The process that runs it, and the seconds since its last heartbeat; None when it is not
+        running.
+        """
         return find_holder(lock_path(self.folder))
 
     @cached_property
@@ -127,7 +140,10 @@ class RunRecord:
     @cached_property
     def flags(self) -> dict[str, Any]:
         """The value of each flag of the trainer."""
-        return {name: mapping(flag).get("value") for name, flag in mapping(self.plan.get("flags")).items()}
+        return {
+            name: mapping(flag).get("value")
+            for name, flag in mapping(self.plan.get("flags")).items()
+        }
 
     @cached_property
     def versions(self) -> dict[str, Any]:
@@ -188,19 +204,29 @@ class RunRecord:
     def total_steps(self) -> int | None:
         """The steps of the whole training, as the trainer reported them last."""
         reported = [event.get("steps") for event in self.events("total_steps")]
-        return next((steps for steps in reversed(reported) if isinstance(steps, int) and steps > 0), None)
+        return next(
+            (steps for steps in reversed(reported) if isinstance(steps, int) and steps > 0), None
+        )
 
     def status(self) -> RunStatus:
-        """Return the status of the run. Of metrics.jsonl only the end is read where there is an outcome."""
+        """Return the status of the run. Of metrics.jsonl only the end is read where there is an
+        outcome.
+        """
         holder, heartbeat = self.holder or (None, None)
         outcome = None if holder else self.outcome
         state = "running" if holder else str(self.folder_status)
         if outcome is not None and outcome.exit_code == EXIT_INTERRUPTED:
             state = "stopped"
-        phases = [event.get("phase") for event in self.events("phase") if event.get("rank") == 0] if holder else []
+        phases = (
+            [event.get("phase") for event in self.events("phase") if event.get("rank") == 0]
+            if holder
+            else []
+        )
         steps = self._recent_steps()
         last = steps[-1] if steps else {}
-        durations = sorted(seconds for step in steps if (seconds := number(step.get("seconds"))) is not None)
+        durations = sorted(
+            seconds for step in steps if (seconds := number(step.get("seconds"))) is not None
+        )
         step = last.get("step")
         seconds_left = None
         if holder and self.total_steps and step is not None and durations:
@@ -230,12 +256,20 @@ class RunRecord:
                 lines = file.read().split(b"\n")[:-1][-_RECENT_STEPS:]
         except OSError:
             return []
-        return [value for value in parse_json_lines(lines) if value and isinstance(value.get("step"), int)]
+        return [
+            value
+            for value in parse_json_lines(lines)
+            if value and isinstance(value.get("step"), int)
+        ]
 
     def _find_since(self, state: str) -> float:
-        """Return when the run began (running) or ended: the time of the file that was written then."""
+        """Return when the run began (running) or ended: the time of the file that was written
+        then.
+        """
         names = {"running": ("command.sh", "plan.json"), "done": ("DONE",), "failed": ("FAILED",)}
-        written = first_written(self.folder, names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json")))
+        written = first_written(
+            self.folder, names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json"))
+        )
         return time.time() if written is None else written
 
 

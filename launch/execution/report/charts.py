@@ -1,4 +1,6 @@
-"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart shows."""
+"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart
+shows.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ _MAX_STEP = 1 << 53
 
 
 class Curve:
-    """One metric over the steps, which are added from the last one to the first, as the file is read from its end.
+    """One metric over the steps, which are added from the last one to the first, as the file is
+    read from its end.
 
-    Of each `width` steps the lowest and the highest value remain, and the first one that is not finite: memory is
-    bounded, and no spike is lost.
+    Of each `width` steps the lowest and the highest value remain, and the first one that is not
+    finite: memory is bounded, and no spike is lost.
     """
 
     def __init__(self, width: int = 1) -> None:
@@ -99,7 +102,9 @@ class Metrics:
     unreadable: int = 0  # lines that are not a logged step
 
     def total(self, name: str) -> float | None:
-        """Return the sum of a metric over the logged steps; None where it was not logged, or no float holds it."""
+        """Return the sum of a metric over the logged steps; None where it was not logged, or no
+        float holds it.
+        """
         total = self.curves[name].total if name in self.curves else math.inf
         return total if math.isfinite(total) else None
 
@@ -110,11 +115,18 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once, as logged last."""
+    """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once,
+    as logged last.
+    """
     metrics, curves, next_step, width = Metrics(), dict[str, Curve](), _MAX_STEP, 1
     for entry in iterate_json_lines(path, backwards=True):
         step = entry.get("step") if entry is not None else None
-        if entry is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _MAX_STEP:
+        if (
+            entry is None
+            or isinstance(step, bool)
+            or not isinstance(step, int)
+            or not 0 <= step < _MAX_STEP
+        ):
             metrics.unreadable += 1
             continue
         if step >= next_step:
@@ -133,7 +145,8 @@ def read_metrics(path: Path) -> Metrics:
                 curve = curves[name] = Curve(width)
             curve.add(step, value)
     metrics.steps = max((curve.count for curve in curves.values()), default=0)
-    metrics.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))  # in the order of the log
+    # in the order of the log
+    metrics.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))
     return metrics
 
 
@@ -163,7 +176,9 @@ class Line:
         return [(step, value * self.scale) for step, value in self.curve.points()]
 
     def describe_at(self, step: int) -> str:
-        """Return the value at `step`, or the one before it with its own step; "" outside of the curve."""
+        """Return the value at `step`, or the one before it with its own step; "" outside of the
+        curve.
+        """
         index = bisect_right(self.points, step, key=lambda point: point[0]) - 1
         if index < 0 or step > self.points[-1][0]:
             return ""
@@ -173,7 +188,9 @@ class Line:
     def describe_extremes(self) -> list[str]:
         """Return the lowest and the highest value with their steps."""
         ends = (self.curve.low, self.curve.high)
-        return [f"{format_value(end[1] * self.scale)} (step {end[0]:,})" if end else "" for end in ends]
+        return [
+            f"{format_value(end[1] * self.scale)} (step {end[0]:,})" if end else "" for end in ends
+        ]
 
 
 @dataclass(frozen=True)
@@ -206,12 +223,15 @@ class Chart:
         }
 
     def table(self) -> list[list[str]]:
-        """Return each curve's values at a few steps, its lowest and its highest, below a head: the chart as text."""
+        """Return each curve's values at a few steps, its lowest and its highest, below a head: the
+        chart as text.
+        """
         steps = sorted({step for line in self.lines for step, _ in line.points})
         last = len(steps) - 1
         shown = sorted({steps[last * index // (_TABLE_STEPS - 1)] for index in range(_TABLE_STEPS)})
         rows = [
-            [line.label, *(line.describe_at(step) for step in shown), *line.describe_extremes()] for line in self.lines
+            [line.label, *(line.describe_at(step) for step in shown), *line.describe_extremes()]
+            for line in self.lines
         ]
         return [["curve", *(f"step {step:,}" for step in shown), "lowest", "highest"], *rows]
 
@@ -269,7 +289,9 @@ _KINDS = (
 
 
 def build_charts(runs: Mapping[str, Metrics]) -> list[Chart]:
-    """Return the charts of one or several runs, by label: one run's curves differ in colour, several runs do."""
+    """Return the charts of one or several runs, by label: one run's curves differ in colour,
+    several runs do.
+    """
     names = list(dict.fromkeys(name for metrics in runs.values() for name in metrics.curves))
     ends = [step for metrics in runs.values() for step in _ends(metrics)]
     if not ends:
@@ -280,7 +302,10 @@ def build_charts(runs: Mapping[str, Metrics]) -> list[Chart]:
         own = ChartKind(name.removeprefix("eval_").capitalize(), "", "")
         kind = next((kind for kind in _KINDS if re.fullmatch(kind.pattern, name)), own)
         groups.setdefault(kind, []).append(name)
-    charts = [Chart(kind.title, kind.unit, _lines(runs, kind, members), steps) for kind, members in groups.items()]
+    charts = [
+        Chart(kind.title, kind.unit, _lines(runs, kind, members), steps)
+        for kind, members in groups.items()
+    ]
     return [chart for chart in charts if chart.lines]
 
 
@@ -291,9 +316,15 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
             label = _describe_metric(name)
             index, dash = name_index, 0
             if len(runs) > 1:
-                label, index, dash = (f"{run}: {label}" if len(names) > 1 else run), run_index, name_index
+                label, index, dash = (
+                    (f"{run}: {label}" if len(names) > 1 else run),
+                    run_index,
+                    name_index,
+                )
             dash += index // COLOURS
-            lines.append(Line(printable(label), metrics.curves[name], kind.scale, index % COLOURS, dash % 4))
+            lines.append(
+                Line(printable(label), metrics.curves[name], kind.scale, index % COLOURS, dash % 4)
+            )
     return lines
 
 
@@ -321,4 +352,6 @@ def format_value(value: float) -> str:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e7:
         return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.4g}'):,}".removesuffix(".0")
+    return (
+        f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.4g}'):,}".removesuffix(".0")
+    )

@@ -37,7 +37,12 @@ class SpreadPlot:
 
     def percent(self, value: float) -> float:
         """Return the position of a value from the left."""
-        ends = [end for spread in self.spreads for end in (*spread.values, spread.high, self.reference) if end]
+        ends = [
+            end
+            for spread in self.spreads
+            for end in (*spread.values, spread.high, self.reference)
+            if end
+        ]
         most = 1.05 * max(ends, default=1.0)
         return 100 * max(0.0, value) / most if most > 0 else 0.0
 
@@ -61,7 +66,9 @@ class Document:
         if len(table.rows) > 1:
             self.tables.append(table)
 
-    def add_plot(self, title: str, unit: str, spreads: Sequence[Spread], reference: float | None = None) -> None:
+    def add_plot(
+        self, title: str, unit: str, spreads: Sequence[Spread], reference: float | None = None
+    ) -> None:
         """Add a plot of the spreads that have values."""
         shown = [spread for spread in spreads if spread.values]
         if shown:

@@ -1,7 +1,8 @@
 """A chart as SVG: axes with round numbers, and curves reduced to what a column of pixels can show.
 
-The page shows this drawing without a script; charts.js draws it again at the size of the window and for a zoom, by the
-same rules (drawing.js). What depends on the width is in shares of it, so that labels keep their size on a phone.
+The page shows this drawing without a script; charts.js draws it again at the size of the window and
+for a zoom, by the same rules (drawing.js). What depends on the width is in shares of it, so that
+labels keep their size on a phone.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class Drawing:
         first, last = self.chart.steps
         space = max(36.0, len(f"{last:,}") * _CHARACTER + 14)
         ticks = choose_ticks(first, last, max(2, int(_NARROW / space)), is_whole=True)
-        return [Tick(round(100 * (step - first) / (last - first), 2), label) for step, label in ticks]
+        return [
+            Tick(round(100 * (step - first) / (last - first), 2), label) for step, label in ticks
+        ]
 
     @property
     def paths(self) -> list[tuple[Line, str, str]]:
@@ -134,7 +137,9 @@ class Drawing:
         return self.area_height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2))
 
     def _trace(self, line: Line) -> tuple[str, str]:
-        """Return the path of the curve, which a value that is not finite interrupts, and that of its dots."""
+        """Return the path of the curve, which a value that is not finite interrupts, and that of
+        its dots.
+        """
         first, last = self.chart.steps
         scale = self.area_width / (last - first)
         parts: list[list[Place]] = [[]]
@@ -161,7 +166,9 @@ def value_range(low: float, high: float) -> tuple[float, float]:
     return max(-most, low - margin), min(most, high + margin)
 
 
-def choose_ticks(low: float, high: float, most: int, *, is_whole: bool = False) -> list[tuple[float, str]]:
+def choose_ticks(
+    low: float, high: float, most: int, *, is_whole: bool = False
+) -> list[tuple[float, str]]:
     """Return up to about `most` round values from `low` to `high`, with the label of each."""
     mantissa, _, exponent = f"{(high / 2 - low / 2) / most * 2:e}".partition("e")
     factor = next(factor for factor in (1, 2, 5, 10) if factor >= float(mantissa))
@@ -197,8 +204,14 @@ def _label(value: float, power: int, is_scientific: bool) -> str:
 
 
 def thin(places: Sequence[Place]) -> list[Place]:
-    """Return a curve with at most four places in each column of pixels: the first, the ends, and the last."""
-    return [place for _, column in groupby(places, key=lambda place: int(place[0])) for place in _ends(list(column))]
+    """Return a curve with at most four places in each column of pixels: the first, the ends, and
+    the last.
+    """
+    return [
+        place
+        for _, column in groupby(places, key=lambda place: int(place[0]))
+        for place in _ends(list(column))
+    ]
 
 
 def _ends(column: Sequence[Place]) -> Iterator[Place]:

@@ -1,4 +1,6 @@
-"""The page of runs or of a trial, one HTML file that loads nothing: its parts, its rendering, its writing."""
+"""The page of runs or of a trial, one HTML file that loads nothing: its parts, its rendering, its
+writing.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,15 @@ _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
 def render_runs(
-    runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes: Sequence[str] = (), title: str | None = None
+    runs: Sequence[ReportedRun],
+    tables: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+    title: str | None = None,
 ) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
-    `tables` and `notes` compare them; they follow the figures of the runs. `title`: by default the names of the runs.
+    `tables` and `notes` compare them; they follow the figures of the runs. `title`: by default the
+    names of the runs.
     """
     named = labels(runs)
     return _render(
@@ -68,7 +74,9 @@ def render_document(document: Document) -> str:
 
 
 def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
-    """Return a page: its head, style and scripts, with the policy that allows nothing else, and its content."""
+    """Return a page: its head, style and scripts, with the policy that allows nothing else, and its
+    content.
+    """
     for metrics in measured.values():
         metrics.thin(_MAX_POINTS // len(measured))
     charts = build_charts(measured)
@@ -88,7 +96,9 @@ def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
             f"script-src {' '.join(map(_digest, scripts))}",
             written=time.time(),
             drawings=[Drawing(chart) for chart in drawn],
-            single=[figure for chart in charts if not chart.is_drawn for figure in single_values(chart)],
+            single=[
+                figure for chart in charts if not chart.is_drawn for figure in single_values(chart)
+            ],
             data=[chart.as_json() for chart in drawn],
             **content,
         )
@@ -104,7 +114,9 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
         "figures": figures(run),
         "setup": setup(run),
         "not_finite": losses_that_are_not_finite(run),
-        "timelines": build_timelines(run.event_summary.attempts, [at.get("resumed_from") for at in run.attempts]),
+        "timelines": build_timelines(
+            run.event_summary.attempts, [at.get("resumed_from") for at in run.attempts]
+        ),
         "warnings": sorted(run.event_summary.warnings.values(), key=lambda warned: -warned.count),
         "evaluation": read_evaluation(run.folder),
         "samples": read_samples(run),
@@ -121,7 +133,9 @@ def _read(name: str) -> str:
 
 
 def _light_colours(style: str) -> Mapping[str, str]:
-    """Return the colours by name: those of a drawing's attributes, which hold where the page's style does not."""
+    """Return the colours by name: those of a drawing's attributes, which hold where the page's
+    style does not.
+    """
     return dict(re.findall(r"--(\w+): (#[0-9a-f]+)", style.partition("@media")[0]))
 
 
@@ -136,7 +150,9 @@ def _environment() -> Any:
     from markupsafe import Markup
 
     def clean(value: object) -> object:
-        """Escape codes and other control characters of a name or a log must not get into the page."""
+        """Escape codes and other control characters of a name or a log must not get into the
+        page.
+        """
         return value if isinstance(value, (Markup, jinja2.Undefined)) else printable(str(value))
 
     environment = jinja2.Environment(
@@ -167,7 +183,9 @@ def format_utc(moment: float) -> str:
 def _numbers(guard: object) -> list[Figure]:
     numbers = mapping(mapping(guard).get("numbers"))
     return [
-        Figure(name.replace("_", " "), format_value(value) if isinstance(value, float) else str(value))
+        Figure(
+            name.replace("_", " "), format_value(value) if isinstance(value, float) else str(value)
+        )
         for name, value in numbers.items()
     ]
 
@@ -182,21 +200,30 @@ _BYTES_PER_SECOND = 25_000_000  # read by one core: 0.43 GB of eleven metrics to
 
 
 def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
-    """Report how much there is to read of these runs, and about how long that takes, where it takes a while."""
+    """Report how much there is to read of these runs, and about how long that takes, where it takes
+    a while.
+    """
     files = [folder / "metrics.jsonl" for folder in folders]
     size = sum(file.stat().st_size for file in files if file.is_file())
     if size > _LARGE:
-        notify(f"reading {size / 1e9:.1f} GB of metrics, about {format_duration(size / _BYTES_PER_SECOND)}")
+        notify(
+            f"reading {size / 1e9:.1f} GB of metrics, about "
+            f"{format_duration(size / _BYTES_PER_SECOND)}"
+        )
 
 
 def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
-    """Write report.html into a run's folder; whatever goes wrong with it is a warning and changes nothing else."""
+    """Write report.html into a run's folder; whatever goes wrong with it is a warning and changes
+    nothing else.
+    """
     announce_reading([folder], notify)
     write_report(folder, lambda: render_runs([ReportedRun(folder)]), notify)
 
 
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
-    """Write what `render` returns as report.html into a folder, and print its path; a problem is a warning."""
+    """Write what `render` returns as report.html into a folder, and print its path; a problem is a
+    warning.
+    """
     try:
         write_file(folder / FILE, render())
     except KeyboardInterrupt:

@@ -15,7 +15,16 @@ from launch.execution.record.reader import RunRecord
 from launch.execution.report.charts import Metrics, read_metrics
 from launch.worker.json_codec import SCHEMA_VERSION
 
-_FILES = ("plan.json", "metrics.jsonl", "events.jsonl", "config.yaml", "command.sh", "DONE", "FAILED", "logs")
+_FILES = (
+    "plan.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "config.yaml",
+    "command.sh",
+    "DONE",
+    "FAILED",
+    "logs",
+)
 _LATEST = 253_402_300_800.0  # unix seconds: the year 10000, which no calendar has
 _MAX_EVENTS = 2000  # phases, warnings and guards that are kept of each kind
 
@@ -81,14 +90,17 @@ class ReportedRun(RunRecord):
         elif self.plan.get("schema_version") != SCHEMA_VERSION:
             version = self.plan.get("schema_version", "no version")
             notes.append(
-                f"the record has schema {version}, this page reads {SCHEMA_VERSION}: some parts may be missing"
+                f"the record has schema {version}, this page reads {SCHEMA_VERSION}: some parts "
+                "may be missing"
             )
         if not (self.folder / "metrics.jsonl").exists():
             notes.append("metrics.jsonl is missing: no step was logged")
         elif not self.metrics.steps:
             notes.append("metrics.jsonl has no logged step")
         if self.metrics.unreadable:
-            lines = "1 line" if self.metrics.unreadable == 1 else f"{self.metrics.unreadable:,} lines"
+            lines = (
+                "1 line" if self.metrics.unreadable == 1 else f"{self.metrics.unreadable:,} lines"
+            )
             notes.append(f"{lines} of metrics.jsonl could not be read and are left out")
         return notes
 
@@ -120,7 +132,9 @@ def summarize_events(run: RunRecord) -> EventSummary:
 
 
 def _add_phase(events: EventSummary, name: str, moment: float, last: float) -> None:
-    """Begin a phase. An `import` begins an attempt, and the one before ended at its last event at the earliest."""
+    """Begin a phase. An `import` begins an attempt, and the one before ended at its last event at
+    the earliest.
+    """
     if name == "import" or not events.attempts:
         if events.attempts:
             _end_phase(events.attempts[-1], last)
@@ -153,12 +167,17 @@ class AttemptTimeline:
     number: int
     began: float  # unix seconds
     bars: Sequence[Bar]
-    totals: Sequence[tuple[str, str, str, str]]  # phase, its title, its time, its share of the attempt
+    # phase, its title, its time, its share of the attempt
+    totals: Sequence[tuple[str, str, str, str]]
     resumed_from: str | None
 
 
-def build_timelines(attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]) -> list[AttemptTimeline]:
-    """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had one."""
+def build_timelines(
+    attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]
+) -> list[AttemptTimeline]:
+    """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had
+    one.
+    """
     timelines = []
     for index, phases in enumerate(attempts):
         known = [phase for phase in phases if phase.ended is not None]
@@ -166,7 +185,9 @@ def build_timelines(attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[
         span = max((phase.ended or 0.0 for phase in known), default=began) - began
         checkpoint = resumed_from[index] if index < len(resumed_from) else None
         timelines.append(
-            AttemptTimeline(index + 1, began, _bars(known, began, span), _totals(phases, span), checkpoint)
+            AttemptTimeline(
+                index + 1, began, _bars(known, began, span), _totals(phases, span), checkpoint
+            )
         )
     return timelines
 
@@ -175,8 +196,12 @@ def _bars(phases: Sequence[Phase], began: float, span: float) -> list[Bar]:
     bars = []
     for phase in phases:
         seconds = (phase.ended or phase.began) - phase.began
-        left, width = (100 * part / span if span > 0 else 0.0 for part in (phase.began - began, seconds))
-        bars.append(Bar(phase.name, f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width))
+        left, width = (
+            100 * part / span if span > 0 else 0.0 for part in (phase.began - began, seconds)
+        )
+        bars.append(
+            Bar(phase.name, f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width)
+        )
     return bars
 
 

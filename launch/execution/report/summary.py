@@ -1,4 +1,6 @@
-"""The sentences, figures and tables of a run's page: verdict, plan, evaluation, and a comparison of runs."""
+"""The sentences, figures and tables of a run's page: verdict, plan, evaluation, and a comparison of
+runs.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,23 @@ def figures(run: ReportedRun) -> list[Figure]:
     for name, curve in curves.items():
         if name.startswith("eval") and name.endswith("loss") and curve.last:
             add(f"validation loss at step {curve.last[0]:,}", curve.last[1], "", name)
-    tokens, padded, seconds = (run.metrics.total(name) for name in ("tokens", "tokens_padded", "seconds"))
+    tokens, padded, seconds = (
+        run.metrics.total(name) for name in ("tokens", "tokens_padded", "seconds")
+    )
     if tokens and seconds:
-        add("mean throughput", tokens / seconds, "tokens/s", f"{format_value(tokens)} tokens without padding")
+        add(
+            "mean throughput",
+            tokens / seconds,
+            "tokens/s",
+            f"{format_value(tokens)} tokens without padding",
+        )
     if seconds and run.metrics.steps:
-        add("mean step", seconds / run.metrics.curves["seconds"].count, "s", f"training {format_duration(seconds)}")
+        add(
+            "mean step",
+            seconds / run.metrics.curves["seconds"].count,
+            "s",
+            f"training {format_duration(seconds)}",
+        )
     if tokens is not None and padded:
         add("padding", 100 * (1 - tokens / padded), "%", "of all tokens")
     if (memory := curves.get("memory_gib")) and memory.high:
@@ -88,7 +102,11 @@ def single_values(chart: Chart) -> Iterator[Figure]:
 
 def setup(run: ReportedRun) -> list[Figure]:
     """Return what was trained and how, from the plan."""
-    plan, batch, parallel = run.plan, mapping(run.plan.get("batch")), mapping(run.plan.get("parallel"))
+    plan, batch, parallel = (
+        run.plan,
+        mapping(run.plan.get("batch")),
+        mapping(run.plan.get("parallel")),
+    )
     flags = mapping(plan.get("flags"))
     rows = [Figure("stage", str(plan["stage"]))] if "stage" in plan else []
     if "trainer" in plan:
@@ -97,11 +115,17 @@ def setup(run: ReportedRun) -> list[Figure]:
         rows.append(Figure("model", model))
     if batch:
         ranks = "1 rank" if batch.get("width") == 1 else f"{batch.get('width')} ranks"
-        terms = f"{ranks} x {batch.get('per_device')} per device x {batch.get('accumulation')} accumulation"
+        terms = (
+            f"{ranks} x {batch.get('per_device')} per device x {batch.get('accumulation')} "
+            "accumulation"
+        )
         rows.append(Figure("global batch", f"{batch.get('global')} samples", terms))
     if parallel:
         rows.append(
-            Figure("parallel", f"{parallel.get('mode')}, {parallel.get('precision')}, {parallel.get('device')}")
+            Figure(
+                "parallel",
+                f"{parallel.get('mode')}, {parallel.get('precision')}, {parallel.get('device')}",
+            )
         )
     if "identity" in plan:
         rows.append(Figure("plan identity", str(plan["identity"])))
@@ -122,13 +146,18 @@ def losses_that_are_not_finite(run: ReportedRun) -> list[str]:
 def comparison(runs: Mapping[str, ReportedRun]) -> list[list[str]]:
     """Return the head and a row for each run."""
     heads = ["run", "state", "steps"]
-    columns = {label: {f.label.partition(" at step")[0]: f.value for f in figures(run)} for label, run in runs.items()}
+    columns = {
+        label: {f.label.partition(" at step")[0]: f.value for f in figures(run)}
+        for label, run in runs.items()
+    }
     heads += list(dict.fromkeys(head for cells in columns.values() for head in cells))
     rows = [heads]
     for label, run in runs.items():
         steps = run.outcome.steps if run.outcome else run.metrics.last_step
         cells = columns[label]
-        rows.append([label, run.state, f"{steps or 0:,}", *(cells.get(head, "-") for head in heads[3:])])
+        rows.append(
+            [label, run.state, f"{steps or 0:,}", *(cells.get(head, "-") for head in heads[3:])]
+        )
     return rows
 
 
@@ -157,7 +186,9 @@ _PACKAGES = (
 def flag_rows(plan: Mapping[str, Any]) -> Sequence[Sequence[str] | None]:
     """Return every flag of the trainer, its value and where the value is set."""
     flags = mapping(plan.get("flags"))
-    return Table.of("Flags", FLAG_COLUMNS, ((name, mapping(flag)) for name, flag in flags.items())).rows
+    return Table.of(
+        "Flags", FLAG_COLUMNS, ((name, mapping(flag)) for name, flag in flags.items())
+    ).rows
 
 
 def guard_rows(settings: Mapping[str, Any]) -> list[list[str]]:
@@ -170,13 +201,21 @@ def guard_rows(settings: Mapping[str, Any]) -> list[list[str]]:
 
 
 def version_figures(versions: Mapping[str, Any]) -> list[Figure]:
-    """Return the versions that matter for a result: Python, the trainer's packages, the platform, the GPUs."""
+    """Return the versions that matter for a result: Python, the trainer's packages, the platform,
+    the GPUs.
+    """
     packages = mapping(versions.get("packages"))
     figures = [Figure("Python", str(versions["python"]))] if "python" in versions else []
     figures += [Figure(name, str(packages[name])) for name in _PACKAGES if name in packages]
-    figures += [Figure(key, str(versions[key])) for key in ("platform", "driver") if versions.get(key)]
-    gpus = Counter((str(gpu.get("name")), str(gpu.get("memory"))) for gpu in objects(versions.get("gpus")))
-    figures += [Figure("GPUs", f"{count} x {name}", memory) for (name, memory), count in gpus.items()]
+    figures += [
+        Figure(key, str(versions[key])) for key in ("platform", "driver") if versions.get(key)
+    ]
+    gpus = Counter(
+        (str(gpu.get("name")), str(gpu.get("memory"))) for gpu in objects(versions.get("gpus"))
+    )
+    figures += [
+        Figure("GPUs", f"{count} x {name}", memory) for (name, memory), count in gpus.items()
+    ]
     return figures
 
 
@@ -199,7 +238,8 @@ _MAX_CHARACTERS = 600
 @dataclass(frozen=True)
 class EvaluationSection:
     rows: list[list[str]]  # the first is the head
-    answers: list[list[str]]  # likewise: what each model answered to the first questions of each task
+    # likewise: what each model answered to the first questions of each task
+    answers: list[list[str]]
     source: str  # the model and the harness
 
 
@@ -209,32 +249,56 @@ def read_evaluation(folder: Path) -> EvaluationSection | None:
     tasks = objects(record.get("tasks"))
     if not tasks:
         return None
-    models = list(dict.fromkeys(str(model.get("model")) for task in tasks for model in objects(task.get("models"))))
+    models = list(
+        dict.fromkeys(
+            str(model.get("model")) for task in tasks for model in objects(task.get("models"))
+        )
+    )
     rows = [["task", "metric", *models, "verdict"]]
     rows += [_score_row(task, models) for task in tasks]
-    answers: dict[tuple[str, str], list[str]] = {}  # by task and prompt: what is expected, and each model's answer
+    answers: dict[
+        tuple[str, str], list[str]
+    ] = {}  # by task and prompt: what is expected, and each model's answer
     for index, name in enumerate(models):
-        scored = [model for task in tasks for model in objects(task.get("models")) if str(model.get("model")) == name]
+        scored = [
+            model
+            for task in tasks
+            for model in objects(task.get("models"))
+            if str(model.get("model")) == name
+        ]
         for file in dict.fromkeys(str(model.get("samples")) for model in scored):
             for task, prompt, text, target in _read_answers(Path(file)):
                 cells = answers.setdefault((task, prompt), [target, *[""] * len(models)])
                 cells[index + 1] = text
-    table = [["task", "prompt", "expected", *models], *([*key, *cells] for key, cells in answers.items())]
+    table = [
+        ["task", "prompt", "expected", *models],
+        *([*key, *cells] for key, cells in answers.items()),
+    ]
     return EvaluationSection(rows, table, f"{record.get('model')}, {record.get('harness')}")
 
 
 def read_samples(run: ReportedRun) -> list[tuple[str, list[list[str]]]]:
-    """Return the prompts that the model answered while it trained, each with a table of its answers by step."""
+    """Return the prompts that the model answered while it trained, each with a table of its answers
+    by step.
+    """
     prompts: dict[str, dict[int, list[str]]] = {}
     for entry in run.events("completion"):
         if (event := read_event(entry)) is None:
             continue
-        scores = [(name, number(value)) for name, value in mapping(event.data.get("rewards")).items()]
+        scores = [
+            (name, number(value)) for name, value in mapping(event.data.get("rewards")).items()
+        ]
         rewards = [f"{name} {format_value(value)}" for name, value in scores if value is not None]
         answer = ", ".join([_cut(event.data.get("completion")), *rewards])
         prompts.setdefault(_cut(event.data.get("prompt")), {})[event.data["step"]] = [answer]
     return [
-        (prompt, [["step", "answer"], *([f"{step:,}", *cells] for step, cells in sorted(answers.items()))])
+        (
+            prompt,
+            [
+                ["step", "answer"],
+                *([f"{step:,}", *cells] for step, cells in sorted(answers.items())),
+            ],
+        )
         for prompt, answers in prompts.items()
     ]
 
@@ -244,7 +308,9 @@ def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
     better = "higher" if task.get("higher_is_better") else "lower"
     half = number(task.get("gain_half_interval"))
     spread = f"± {format_value(half)} at 95 %, " if half is not None else ""
-    against = mapping(scores.get(models[-1])).get("verdict_against_previous") if len(models) > 2 else None
+    against = (
+        mapping(scores.get(models[-1])).get("verdict_against_previous") if len(models) > 2 else None
+    )
     previous = f"; {against} against the one before" if against else ""
     broken = ", ".join(map(str, task["broken"])) if isinstance(task.get("broken"), list) else ""
     return [
@@ -253,7 +319,8 @@ def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
         *(_plus_minus(mapping(scores.get(name)), "score", "stderr") for name in models),
         f"broken: {broken}"
         if broken
-        else f"{task.get('summary') or task.get('verdict')} ({spread}{task.get('questions')} questions){previous}",
+        else f"{task.get('summary') or task.get('verdict')} ({spread}{task.get('questions')} "
+        f"questions){previous}",
     ]
 
 
@@ -261,15 +328,21 @@ def _plus_minus(fields: Mapping[str, Any], value: str, spread: str) -> str:
     center, half = number(fields.get(value)), number(fields.get(spread))
     if center is None:
         return "-"
-    return format_value(center) + (f" ± {format_value(half)}" if half is not None and math.isfinite(half) else "")
+    return format_value(center) + (
+        f" ± {format_value(half)}" if half is not None and math.isfinite(half) else ""
+    )
 
 
 def _read_answers(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the task, prompt, answer and target of the first generated answers of each task; a task that only scores
-    given texts has none."""
+    """Yield the task, prompt, answer and target of the first generated answers of each task; a task
+    that only scores given texts has none.
+    """
     counts: Counter[str] = Counter()
     for row in islice(iterate_json_lines(path), _MAX_ROWS):
-        prompt, text = _first_text((row or {}).get("arguments")), _first_text((row or {}).get("filtered_resps"))
+        prompt, text = (
+            _first_text((row or {}).get("arguments")),
+            _first_text((row or {}).get("filtered_resps")),
+        )
         if row is not None and text is not None:
             task = str(row.get("task"))
             counts[task] += 1

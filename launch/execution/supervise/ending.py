@@ -1,4 +1,6 @@
-"""Decides how a run ended (done, failed, stopped, interrupted) and renders the closing lines for the terminal."""
+"""Decides how a run ended (done, failed, stopped, interrupted) and renders the closing lines for
+the terminal.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,14 @@ def conclude(
 ) -> RunEnd:
     """Decide how the `run` ended, which is done if nothing else is known.
 
-    `status`: the launcher's exit status, None if the run was ended from here. `interrupted`: the name of the signal by
-    which the user ended it. `removed`: the run folder, if it was removed while the run wrote to it.
+    `status`: the launcher's exit status, None if the run was ended from here. `interrupted`: the
+    name of the signal by which the user ended it. `removed`: the run folder, if it was removed
+    while the run wrote to it.
     """
     if interrupted is not None:
-        return RunEnd(replace(run, exit_code=EXIT_INTERRUPTED, cause=f"interrupted by {interrupted}"))
+        return RunEnd(
+            replace(run, exit_code=EXIT_INTERRUPTED, cause=f"interrupted by {interrupted}")
+        )
     if removed is not None:
         message = f"{removed} was removed while the run wrote to it"
         return RunEnd(replace(run, exit_code=EXIT_FAILED, cause=message, cause_id="folder_removed"))
@@ -54,7 +59,8 @@ def conclude(
     if finding is not None and finding.failed:
         failed = replace(failed, guard=finding.as_json())
     if (unmet := observer.causes.unmet_expectation()) is not None:
-        # the worker's own message already contains the advice; a cure would match an unrelated line of the log
+        # the worker's own message already contains the advice; a cure would match an unrelated line
+        # of the log
         failed = replace(failed, exit_code=EXIT_STOPPED, cause_id=unmet)
     elif cause.cure is not None:
         failed = replace(failed, cause_id=cause.cure.id, cure=cause.cure.text)
@@ -63,7 +69,9 @@ def conclude(
 
 def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunEnd:
     good, later = watch.last_good_checkpoint()
-    missing = "there is no complete checkpoint" + (" from before that" if finding.good_until is not None else "")
+    missing = "there is no complete checkpoint" + (
+        " from before that" if finding.good_until is not None else ""
+    )
     notes = [f"last good checkpoint: {good.path}" if good is not None else missing]
     if later:
         names = ", ".join(checkpoint.path.name for checkpoint in later)
@@ -82,7 +90,9 @@ def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunE
 
 
 def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
-    """Render the closing lines for the terminal; a finished run has none unless something is unusual."""
+    """Render the closing lines for the terminal; a finished run has none unless something is
+    unusual.
+    """
     outcome = end.outcome
     if outcome.exit_code == EXIT_DONE:
         ended = outcome.ended_processes
@@ -91,10 +101,16 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
     if outcome.exit_code == EXIT_INTERRUPTED:
         lines = [f"{outcome.cause}: {_count_processes(outcome.ended_processes)} ended, none left"]
     elif outcome.exit_code == EXIT_STOPPED:
-        by = f" by a guard: {outcome.cause} [{outcome.cause_id}]" if outcome.guard else f": {outcome.cause}"
+        by = (
+            f" by a guard: {outcome.cause} [{outcome.cause_id}]"
+            if outcome.guard
+            else f": {outcome.cause}"
+        )
         lines = [f"stopped {_format_progress(outcome)}{by}", *detail, *end.notes]
         if outcome.stacks:
-            lines.append(f"stacks: {', '.join(dict.fromkeys(str(Path(file).parent) for file in outcome.stacks))}")
+            lines.append(
+                f"stacks: {', '.join(dict.fromkeys(str(Path(file).parent) for file in outcome.stacks))}"
+            )
     else:
         lines = [f"the run failed {_format_progress(outcome)}: {outcome.cause}", *detail]
         if outcome.cure:
@@ -102,7 +118,10 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
         if outcome.ended_processes:
             lines.append(f"{_count_processes(outcome.ended_processes)} ended")
     ranks = [f"rank-{end.rank}.log"] if end.rank is not None else []
-    return [*lines, "logs: " + ", ".join(str(folder.logs / name) for name in (*ranks, "launcher.log"))]
+    return [
+        *lines,
+        "logs: " + ", ".join(str(folder.logs / name) for name in (*ranks, "launcher.log")),
+    ]
 
 
 def _format_progress(outcome: Outcome) -> str:

@@ -1,4 +1,6 @@
-"""Turns the lines and events of a live run into its record (metrics.jsonl, events.jsonl), the display and the cause."""
+"""Turns the lines and events of a live run into its record (metrics.jsonl, events.jsonl), the
+display and the cause.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
 # in the order of TRL's trainers
 _TRL_PHASES = (PHASES[0], "load", "tokenize", *PHASES[3:])
-_BAR = re.compile(
-    r"(?P<done>\d+)/(?P<total>\d+) \["
-)  # of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
+# of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
+_BAR = re.compile(r"(?P<done>\d+)/(?P<total>\d+) \[")
 
 
 class PhaseTracker:
-    """Follows the current phase. A worker event always sets it; a log line or a step only moves it forward.
+    """Follows the current phase. A worker event always sets it; a log line or a step only moves it
+    forward.
 
-    Lines and events arrive through different pipes, so their order is not guaranteed. Times are unix seconds: when an
-    event was sent, when a line arrived.
+    Lines and events arrive through different pipes, so their order is not guaranteed. Times are
+    unix seconds: when an event was sent, when a line arrived.
     """
 
     def __init__(self, reader: str) -> None:
@@ -72,7 +74,8 @@ class Observer:
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)  # phases, steps, totals, each warning once
+        # phases, steps, totals, each warning once
+        self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)
         self.causes = CauseFinder(ranks)
         self.metrics = Metrics()
         self.step = 0
@@ -127,7 +130,9 @@ class Observer:
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.kind == "phase":
-                if event.rank == self._first_rank and self._phase.update(event.data["phase"], event.time):
+                if event.rank == self._first_rank and self._phase.update(
+                    event.data["phase"], event.time
+                ):
                     self._change_phase(event)
             elif event.kind == "step":
                 self._add_step(event)
@@ -164,7 +169,11 @@ class Observer:
             self._progress_checked = now
             self._recent_lines.append(line)
             self._watch.observe(NewOutput(now))
-            bar = _BAR.search(line) if rank == self._first_rank and self._phase.current != "training" else None
+            bar = (
+                _BAR.search(line)
+                if rank == self._first_rank and self._phase.current != "training"
+                else None
+            )
             if bar:
                 counts = {"done": int(bar["done"]), "total": int(bar["total"])}
                 self.display_events.append(Event("progress", time.time(), rank, counts))
@@ -180,5 +189,6 @@ class Observer:
             self._watch.observe(LoggedStep(self._clock(), self.step, self.metrics.last))
 
     def _append(self, file: JsonLines, value: dict[str, Any]) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk; a file that is already closed
+        # a full disk; a file that is already closed
+        with self._lock, contextlib.suppress(OSError, ValueError):
             file.append(value)

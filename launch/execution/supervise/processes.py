@@ -1,4 +1,6 @@
-"""The processes of a run: what an earlier one left, and the reaper, which starts the command and ends its tree."""
+"""The processes of a run: what an earlier one left, and the reaper, which starts the command and
+ends its tree.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_by_run_id(run_id: str, seconds: float = 10.0) -> int:
-    """Send SIGKILL until no process is left or `seconds` have passed; return the number of processes ended."""
+    """Send SIGKILL until no process is left or `seconds` have passed; return the number of
+    processes ended.
+    """
     ended: set[tuple[int, float]] = set()
     deadline = time.monotonic() + seconds
     while (living := find_by_run_id(run_id)) and time.monotonic() < deadline:
@@ -42,8 +46,8 @@ def end_by_run_id(run_id: str, seconds: float = 10.0) -> int:
 
 
 def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float = _ORPHANS) -> None:
-    """Wait until no process has the folder `output` on its command line: its launcher was killed, and they normally end
-    by themselves within seconds.
+    """Wait until no process has the folder `output` on its command line: its launcher was killed,
+    and they normally end by themselves within seconds.
 
     Raises UserError: still_running, when some are left after `patience` seconds.
     """
@@ -51,7 +55,10 @@ def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float =
     announced = False
     while orphans := _find_writers(output):
         if time.monotonic() > deadline:
-            message = f"processes of an earlier run still write to {output}: {', '.join(map(str, orphans))}"
+            message = (
+                f"processes of an earlier run still write to {output}: "
+                f"{', '.join(map(str, orphans))}"
+            )
             raise refusal("still_running", message, None, "end them, or use another name=")
         if not announced:
             say(f"waiting for {len(orphans)} processes of the earlier run to end")
@@ -63,14 +70,20 @@ def _find_writers(output: Path) -> list[int]:
     return [
         process.pid
         for process in psutil.process_iter(["cmdline", "status"])
-        if process.info["status"] != psutil.STATUS_ZOMBIE and str(output) in (process.info["cmdline"] or ())
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+        and str(output) in (process.info["cmdline"] or ())
     ]
 
 
-GRACE = 8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
-# After an order the reaper reports within GRACE and the time of the kills; one that does not is stopped or hangs.
+GRACE = (
+    8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
+)
+# After an order the reaper reports within GRACE and the time of the kills; one that does not is
+# stopped or hangs.
 _PATIENCE = GRACE + 12.0  # seconds
-_PATIENCE_AT_KILL = 4.0  # seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
+_PATIENCE_AT_KILL = (
+    4.0  # seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
+)
 _REAPER = Path(__file__).with_name("reaper.py")
 
 
@@ -78,7 +91,9 @@ class ReaperProcess:
     """A running reaper: sends it orders and reads its reports."""
 
     def __init__(self, order: Mapping[str, Any], output: int) -> None:
-        """Start the reaper and send it `order`, which names the command to start (reaper.py); `output`: for stderr."""
+        """Start the reaper and send it `order`, which names the command to start (reaper.py);
+        `output`: for stderr.
+        """
         self.status: int | None = None
         self.ended_processes = 0
         self.left: int | None = None  # processes that could not be ended
@@ -87,7 +102,12 @@ class ReaperProcess:
         self.completed = False  # ended because all requested steps are logged
         command = [sys.executable, "-P", "-u", str(_REAPER)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, bufsize=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+            bufsize=0,
         )
         self.send(json.dumps({**order, "grace": GRACE}))
         self._rest = b""
@@ -109,7 +129,9 @@ class ReaperProcess:
                 data = data[self._process.stdin.write(data) :]
 
     def halt(self) -> bool:
-        """End the run for a guard; return False if it has ended already or the user is ending it."""
+        """End the run for a guard; return False if it has ended already or the user is ending
+        it.
+        """
         if self.status is not None or self.interrupted:
             return False
         self.halted = True
@@ -117,7 +139,9 @@ class ReaperProcess:
         return True
 
     def complete(self) -> None:
-        """End a run that has done what was requested, unless it has ended or is being ended already."""
+        """End a run that has done what was requested, unless it has ended or is being ended
+        already.
+        """
         if self.status is None and not self.interrupted and not self.halted:
             self.completed, self.status = True, 0
             self.send("stop")
@@ -128,18 +152,24 @@ class ReaperProcess:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             report: dict[str, Any] = json.loads(line)
-            if report["kind"] == "exited" and not (self.interrupted or self.halted or self.completed):
+            if report["kind"] == "exited" and not (
+                self.interrupted or self.halted or self.completed
+            ):
                 self.status = report["status"]
             elif report["kind"] == "swept":
                 self.ended_processes, self.left = report["ended"], report["left"]
         return bool(data)
 
     def is_silent(self, *, urgent: bool) -> bool:
-        """Whether the reaper has not carried out an order in time, because it is stopped or hangs."""
+        """Whether the reaper has not carried out an order in time, because it is stopped or
+        hangs.
+        """
         if self._ordered is None:
             return False
         waited = time.monotonic() - self._ordered
-        return waited > (_PATIENCE_AT_KILL if urgent or is_stopped(self._process.pid) else _PATIENCE)
+        return waited > (
+            _PATIENCE_AT_KILL if urgent or is_stopped(self._process.pid) else _PATIENCE
+        )
 
     def kill(self) -> None:
         """Kill the reaper itself; its reports then end, and what it left is ended from here."""

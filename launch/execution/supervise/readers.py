@@ -1,7 +1,8 @@
 """Parses trainers' log lines into events, with the reader that a trainer's file names.
 
-Pure: a line and the time go in, events come out. The grammar is upstream's at the pin; each reader's docstring cites
-the source lines. The steps of `dpo_tune_cache` and of TRL come from the worker, not from lines.
+Pure: a line and the time go in, events come out. The grammar is upstream's at the pin; each
+reader's docstring cites the source lines. The steps of `dpo_tune_cache` and of TRL come from the
+worker, not from lines.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _REFERENCE_LINES = {
 
 
 class LogReader:
-    """Turns the lines of one rank into events. Subclasses declare their phase lines and parse what else they can.
+    """Turns the lines of one rank into events. Subclasses declare their phase lines and parse what
+    else they can.
 
     A step that spans several lines is held until it is complete, at most PATIENCE seconds.
     """
 
-    phase_lines: ClassVar[Mapping[str, str]] = {}  # text -> the phase that starts with a line containing it
+    phase_lines: ClassVar[
+        Mapping[str, str]
+    ] = {}  # text -> the phase that starts with a line containing it
     _cache_missed = False
     _step: dict[str, Any] | None = None  # the step that is held
     _held_since = 0.0
@@ -39,7 +43,11 @@ class LogReader:
 
     def feed(self, line: str, now: float) -> list[Event]:
         """Return the events of one line that arrived at `now` (unix seconds)."""
-        events = [self._event("phase", now, phase=phase) for text, phase in self.phase_lines.items() if text in line]
+        events = [
+            self._event("phase", now, phase=phase)
+            for text, phase in self.phase_lines.items()
+            if text in line
+        ]
         if "Total " in line and (total := _TOTAL_STEPS.search(line)):
             events.append(self._event("total_steps", now, steps=int(total[1])))
         if _CACHE_MISS in line:
@@ -51,7 +59,9 @@ class LogReader:
             self._cache_missed = False
         for text, value in _REFERENCE_LINES.items():
             if text in line:
-                events.append(self._event("evidence", now, what="reference_logprobs_cache", value=value))
+                events.append(
+                    self._event("evidence", now, what="reference_logprobs_cache", value=value)
+                )
         return events
 
     def idle(self, now: float) -> list[Event]:
@@ -89,7 +99,8 @@ _STEP = re.compile(
 _METRIC = re.compile(rf"'([\w/]+)': ({NUMBER})")
 _SAVE_LINES = {
     "Saving current state to ": "checkpoint",  # accelerate/accelerator.py:3644
-    "Configuration saved in ": "save",  # transformers, save_pretrained; a checkpoint saves no configuration
+    # transformers, save_pretrained; a checkpoint saves no configuration
+    "Configuration saved in ": "save",
     "pushed to https://huggingface.co/": "push",  # model_utils.py:623
 }
 _CACHE_LINES = {
@@ -99,10 +110,11 @@ _CACHE_LINES = {
 
 
 class FinetuneReader(LogReader):
-    """finetune.py:731-952: `Step: .., LR: .., Loss: .., TPS: ..` and, with --verbose, `metrics_to_log={...}` after it.
+    """finetune.py:731-952: `Step: .., LR: .., Loss: .., TPS: ..` and, with --verbose,
+    `metrics_to_log={...}` after it.
 
-    From those metrics it takes the token sums (since the start, over all ranks), this rank's peak memory and the
-    gradient norm.
+    From those metrics it takes the token sums (since the start, over all ranks), this rank's peak
+    memory and the gradient norm.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -117,14 +129,21 @@ class FinetuneReader(LogReader):
     def feed(self, line: str, now: float) -> list[Event]:
         if "Step: " in line and (match := _STEP.search(line)):
             self._tokens_per_second = float(match["tps"] or 0)
-            values = {name: float(match[name]) for name in ("loss", "lr", "aux_loss") if match[name]}
-            return [self._event("phase", now, phase="training"), *self._hold(now, step=int(match["step"]), **values)]
+            values = {
+                name: float(match[name]) for name in ("loss", "lr", "aux_loss") if match[name]
+            }
+            return [
+                self._event("phase", now, phase="training"),
+                *self._hold(now, step=int(match["step"]), **values),
+            ]
         if "metrics_to_log={" in line:
             return self._release(**self._with_seconds(_parse_metrics(line)))
         return super().feed(line, now)
 
     def _with_seconds(self, values: dict[str, float]) -> dict[str, float]:
-        """Add the seconds of the step by the trainer's own clock: TPS is tokens / elapsed seconds."""
+        """Add the seconds of the step by the trainer's own clock: TPS is tokens / elapsed
+        seconds.
+        """
         if self._tokens_per_second > 0 and values.get("total_tokens", 0) > 0:
             elapsed = values["total_tokens"] / self._tokens_per_second
             if elapsed > self._elapsed:
@@ -137,11 +156,15 @@ def _parse_metrics(line: str) -> dict[str, float]:
     values = dict(_METRIC.findall(line.partition("metrics_to_log=")[2]))
     sums = ("total_tokens", "total_tokens_including_padding")
     metrics: dict[str, float] = {name: int(float(values[name])) for name in sums if name in values}
-    for name, upstream_name in (("memory_gib", "allocated_mem_GiB"), ("memory_reserved_gib", "reserved_mem_GiB")):
+    for name, upstream_name in (
+        ("memory_gib", "allocated_mem_GiB"),
+        ("memory_reserved_gib", "reserved_mem_GiB"),
+    ):
         memory = float(values.get(upstream_name, 0))
         if memory > 0:  # 0 on a CPU
             metrics[name] = memory
-    for name in ("grad_norm", "imbalance", "imbalance_upstream"):  # patches finetune_grad_norm, balanced_batches
+    # patches finetune_grad_norm, balanced_batches
+    for name in ("grad_norm", "imbalance", "imbalance_upstream"):
         if name in values:
             metrics[name] = float(values[name])
     return metrics
@@ -150,7 +173,8 @@ def _parse_metrics(line: str) -> dict[str, float]:
 class DPOTuneCacheReader(LogReader):
     """dpo_tune_cache.py:347-538: phases only; the worker reports the steps, including the rewards.
 
-    `***** Running training *****` (:482) precedes the reference log-probs, so it does not mark the training phase here.
+    `***** Running training *****` (:482) precedes the reference log-probs, so it does not mark the
+    training phase here.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -162,7 +186,9 @@ class DPOTuneCacheReader(LogReader):
 
 
 _MARKER = re.compile(r"\[step=(?P<step>\d+)/(?P<total>\d+|\?\?\?),epoch=(?P<epoch>\d+)")
-_VALUE = re.compile(r"^ {4}(?P<name>[^=]+)=(?P<number>-?(?:[\d.,]+(?:[eE][+-]?\d+)?|nan|inf))(?P<suffix>[KMBTPE]?)$")
+_VALUE = re.compile(
+    r"^ {4}(?P<name>[^=]+)=(?P<number>-?(?:[\d.,]+(?:[eE][+-]?\d+)?|nan|inf))(?P<suffix>[KMBTPE]?)$"
+)
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _OLMO_NAMES = {
     "train/CE loss": "loss",
@@ -175,7 +201,8 @@ _OLMO_NAMES = {
     "launch/tokens_padded": "tokens_padded",
     "train/global_sequences_per_step": "sequences",
     "perf/seconds_per_step": "seconds",
-    "perf/mfu_step": "mfu",  # percent of the data sheet's rate, by upstream's operation count (utils.py:2510)
+    # percent of the data sheet's rate, by upstream's operation count (utils.py:2510)
+    "perf/mfu_step": "mfu",
     "throughput/device/MFU": "mfu",
     "learning_rate": "lr",
 }
@@ -188,9 +215,11 @@ _NUMPY_BUILT = "Dataset cached successfully"  # :161
 
 
 class OlmoCoreReader(LogReader):
-    """`[step=5/100,epoch=1,eta=2m]` and indented `name=value` lines (olmo_core/train/callbacks/console_logger.py).
+    """`[step=5/100,epoch=1,eta=2m]` and indented `name=value` lines
+    (olmo_core/train/callbacks/console_logger.py).
 
-    For dpo.py the worker's patch olmo_core_console adds loss and rewards, and olmo_core_tokens adds tokens.
+    For dpo.py the worker's patch olmo_core_console adds loss and rewards, and olmo_core_tokens adds
+    tokens.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -221,14 +250,20 @@ class OlmoCoreReader(LogReader):
         if self._step is not None and line.startswith("    ") and (match := _VALUE.match(line)):
             name = match["name"]
             name = "lr" if name.startswith("optim/LR") else _OLMO_NAMES.get(name, name)
-            self._values.setdefault(name, float(match["number"].replace(",", "")) * _SUFFIX[match["suffix"]])
+            self._values.setdefault(
+                name, float(match["number"].replace(",", "")) * _SUFFIX[match["suffix"]]
+            )
             return []
         events = self._finish()
         if _NUMPY_START in line:
             self._numpy_folder = line.partition(_NUMPY_START)[2]
         elif _NUMPY_HIT in line:
             events.append(
-                self._dataset(now, "hit", line.partition(_NUMPY_HIT)[2].strip().removesuffix("; nothing to do."))
+                self._dataset(
+                    now,
+                    "hit",
+                    line.partition(_NUMPY_HIT)[2].strip().removesuffix("; nothing to do."),
+                )
             )
         elif _NUMPY_BUILT in line and self._numpy_folder is not None:
             events.append(self._dataset(now, "built", self._numpy_folder))
@@ -257,10 +292,11 @@ _PANEL_NAMES = {
 
 
 class RewardModelingReader(LogReader):
-    """reward_modeling.py:378-393 prints one panel per optimizer step: values rounded to two digits, no step number.
+    """reward_modeling.py:378-393 prints one panel per optimizer step: values rounded to two digits,
+    no step number.
 
-    Steps are counted by panels. A panel wraps at the terminal's width, so its lines are joined. Evaluation panels
-    (category `eval`) are ignored.
+    Steps are counted by panels. A panel wraps at the terminal's width, so its lines are joined.
+    Evaluation panels (category `eval`) are ignored.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -283,10 +319,18 @@ class RewardModelingReader(LogReader):
             return []
         text, self._panel = " ".join(self._panel), None
         values = dict(_PANEL_METRIC.findall(text))
-        if not line.startswith("╰") or "rm/loss" not in values or not re.search(r"(^| )train ", text):
+        if (
+            not line.startswith("╰")
+            or "rm/loss" not in values
+            or not re.search(r"(^| )train ", text)
+        ):
             return []
         self._steps += 1
-        named = {_PANEL_NAMES[name]: float(value) for name, value in values.items() if name in _PANEL_NAMES}
+        named = {
+            _PANEL_NAMES[name]: float(value)
+            for name, value in values.items()
+            if name in _PANEL_NAMES
+        }
         return [
             self._event("phase", now, phase="training"),
             self._event("step", now, step=self._steps, **named),
@@ -294,9 +338,11 @@ class RewardModelingReader(LogReader):
 
 
 class TRLReader(LogReader):
-    """Derives the phase from progress bar descriptions (TRL's SFTTrainer and DPOTrainer, transformers' loading).
+    """Derives the phase from progress bar descriptions (TRL's SFTTrainer and DPOTrainer,
+    transformers' loading).
 
-    The dicts that transformers prints at each logged step are ignored: the worker sees the same numbers unrounded.
+    The dicts that transformers prints at each logged step are ignored: the worker sees the same
+    numbers unrounded.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -319,5 +365,7 @@ READERS: dict[str, type[LogReader]] = {
 
 
 def reader_for(name: str, rank: int) -> LogReader:
-    """Return a new reader for the lines of one rank; an unknown name gets one that only knows the common lines."""
+    """Return a new reader for the lines of one rank; an unknown name gets one that only knows the
+    common lines.
+    """
     return READERS.get(name, LogReader)(rank)

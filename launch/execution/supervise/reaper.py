@@ -1,18 +1,19 @@
 """Runs the trainer's launcher as a child and makes sure that no descendant outlives the run.
 
-A small process between the supervisor and the launcher, started by path with the launcher's own interpreter in its own
-session; it imports nothing from `launch`. The first line of stdin is the order (JSON: argv, set, unset, grace, remove);
-later lines may be `stop` or `kill`; end of file means that the supervisor is gone. Reports go to stdout, a JSON object
-per line:
+A small process between the supervisor and the launcher, started by path with the launcher's own
+interpreter in its own session; it imports nothing from `launch`. The first line of stdin is the
+order (JSON: argv, set, unset, grace, remove); later lines may be `stop` or `kill`; end of file
+means that the supervisor is gone. Reports go to stdout, a JSON object per line:
 
     {"kind": "started", "pid": 123}
     {"kind": "exited", "status": 0}                       negative: the signal that ended the launcher
     {"kind": "swept", "ended": 7, "left": 0}               the last report: how many processes it had to end
 
 The launcher's own output goes to this process's stderr.
-torch elastic puts each worker into its own session (torch/distributed/elastic/multiprocessing), so killing a process
-group misses them. On Linux this process is their subreaper: orphans are reparented to it, so it sees every descendant.
-On other systems it remembers the descendants that it has seen, and searches environments for the run id.
+torch elastic puts each worker into its own session (torch/distributed/elastic/multiprocessing), so
+killing a process group misses them. On Linux this process is their subreaper: orphans are
+reparented to it, so it sees every descendant. On other systems it remembers the descendants that it
+has seen, and searches environments for the run id.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _SUBREAPER, _PDEATHSIG = 36, 1  # linux/prctl.h
 _DRAIN = 1.0  # seconds that the orphans of a finished launcher get to exit by themselves
 _KILL_FOR = 10.0  # seconds until a process that survives SIGKILL (D state) is given up and reported
 _POLL = 0.05
-_MOST_FILES = 65_536  # descriptors of a process; more slow down programs that close every possible one
+_MOST_FILES = (
+    65_536  # descriptors of a process; more slow down programs that close every possible one
+)
 _Key = tuple[int, float]  # (pid, creation time)
 
 
@@ -59,7 +62,9 @@ class Reaper:
 
     def start(self) -> None:
         _raise_file_limit()
-        environ = {name: value for name, value in os.environ.items() if name not in self.order["unset"]}
+        environ = {
+            name: value for name, value in os.environ.items() if name not in self.order["unset"]
+        }
         environ.update(self.order["set"])
         libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
         if libc is not None:
@@ -108,7 +113,9 @@ class Reaper:
                 processes[process.pid, process.create_time()] = process
         if not _LINUX:
             self.seen.update(processes)
-            processes.update({key: process for key, process in self.seen.items() if process.is_running()})
+            processes.update(
+                {key: process for key, process in self.seen.items() if process.is_running()}
+            )
             if self.run_id and (self.stop or self.status is not None):
                 processes.update(find_by_run_id(self.run_id))
         return {key: process for key, process in processes.items() if not is_zombie(process)}
@@ -148,7 +155,9 @@ class Reaper:
                 self.wait(None if _LINUX else 1.0)
 
     def sweep(self) -> None:
-        """End every descendant: wait for those that exit by themselves, then send SIGTERM, then SIGKILL."""
+        """End every descendant: wait for those that exit by themselves, then send SIGTERM, then
+        SIGKILL.
+        """
         grace = self.grace
         if not self.stop:
             if self._wait_until_gone(_DRAIN):
@@ -190,7 +199,9 @@ class Reaper:
 
 
 def find_by_run_id(run_id: str) -> dict[_Key, psutil.Process]:
-    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user can see them."""
+    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user
+    can see them.
+    """
     processes: dict[_Key, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -222,7 +233,9 @@ def _read_order() -> tuple[dict[str, Any], bytes]:
 
 
 def _raise_file_limit() -> None:
-    """Raise the soft limit of open files: rank 0's store needs one for every rank, and login shells allow 1,024."""
+    """Raise the soft limit of open files: rank 0's store needs one for every rank, and login shells
+    allow 1,024.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -235,7 +248,8 @@ def _raise_file_limit() -> None:
 def main() -> None:
     global _WAKE  # noqa: PLW0603  one wake-up pipe per process, as for its signal handlers
     for name in ("SIGINT", "SIGHUP"):
-        signal.signal(getattr(signal, name), lambda *_: None)  # not SIG_IGN, which the trainer would inherit
+        # not SIG_IGN, which the trainer would inherit
+        signal.signal(getattr(signal, name), lambda *_: None)
     reaper = Reaper(*_read_order())
     _WAKE = os.pipe()
     for end in _WAKE:

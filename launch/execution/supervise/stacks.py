@@ -1,4 +1,6 @@
-"""Dumps the stack of every rank with py-spy before a stalled run is ended, and summarises where the ranks are."""
+"""Dumps the stack of every rank with py-spy before a stalled run is ended, and summarises where the
+ranks are.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from launch.terminal import format_ranks
 _TIMEOUT = 20.0  # seconds, for all ranks together
 _THREAD = re.compile(r"^Thread .*\((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
 _FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<place>[^()]+:\d+)\)$")
-_WRAPPER_FILES = ("distributed_c10d.py", "c10d_logger.py", "operations.py", "_contextlib.py")  # around every collective
+# around every collective
+_WRAPPER_FILES = ("distributed_c10d.py", "c10d_logger.py", "operations.py", "_contextlib.py")
 _KERNEL_STATES = {
     psutil.STATUS_DISK_SLEEP: "in uninterruptible sleep (disk or driver)",
     psutil.STATUS_STOPPED: "stopped",
@@ -35,11 +38,15 @@ class Stacks:
 
 
 class PeerNodes(Protocol):
-    """The other nodes of a run. Node 0 leads: it reports its progress, and collects what the others publish."""
+    """The other nodes of a run. Node 0 leads: it reports its progress, and collects what the others
+    publish.
+    """
 
     @property
     def progress(self) -> str:
-        """`stalled` when node 0 requests stacks, `complete` when it has logged the steps that were requested."""
+        """`stalled` when node 0 requests stacks, `complete` when it has logged the steps that were
+        requested.
+        """
 
     def report_progress(self, progress: str) -> None: ...
 
@@ -50,13 +57,22 @@ class PeerNodes(Protocol):
     def collect_stacks(self) -> Stacks: ...
 
 
-def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], folder: Path) -> Stacks:
-    """Write `folder`/rank-N.txt for each of `ranks` that has a process; all dumps run at the same time."""
+def dump_stacks(
+    processes: Mapping[int, psutil.Process], ranks: Sequence[int], folder: Path
+) -> Stacks:
+    """Write `folder`/rank-N.txt for each of `ranks` that has a process; all dumps run at the same
+    time.
+    """
     spy = find_py_spy()
     if spy is None:
-        return Stacks((), ("no stacks: py-spy is not installed beside the launcher's Python or on PATH",))
+        return Stacks(
+            (), ("no stacks: py-spy is not installed beside the launcher's Python or on PATH",)
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    dumps = {rank: _start_dump(spy, process, folder / f"rank-{rank}.txt") for rank, process in processes.items()}
+    dumps = {
+        rank: _start_dump(spy, process, folder / f"rank-{rank}.txt")
+        for rank, process in processes.items()
+    }
     places: dict[str, list[int]] = {}
     files: list[Path] = []
     for rank in ranks:
@@ -66,7 +82,9 @@ def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], f
             files.append(path)
             place = " " + _finish_dump(dumps[rank], path, processes[rank])
         places.setdefault(place, []).append(rank)
-    return Stacks(tuple(files), tuple(f"{format_ranks(group)}{place}" for place, group in places.items()))
+    return Stacks(
+        tuple(files), tuple(f"{format_ranks(group)}{place}" for place, group in places.items())
+    )
 
 
 def find_py_spy() -> str | None:
@@ -80,7 +98,9 @@ def _start_dump(spy: str, process: psutil.Process, path: Path) -> subprocess.Pop
     pausing = ["--nonblocking"] if is_stopped(process.pid) else []
     with path.open("wb") as file:
         command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
 
 
 def _finish_dump(dump: subprocess.Popen[bytes], path: Path, process: psutil.Process) -> str:
@@ -101,21 +121,25 @@ def _finish_dump(dump: subprocess.Popen[bytes], path: Path, process: psutil.Proc
 def describe_place(dump: str) -> str:
     """Describe where the main thread of a py-spy dump is, as a predicate without its subject.
 
-    >>> describe_place('Thread 7 (idle): "MainThread"\\n    read (loader.py:3)\\n    <module> (train.py:9)\\n')
-    'is in read (loader.py:3), from <module> (train.py:9)'
+    >>> describe_place('Thread 7 (idle): "MainThread"\\n    read (loader.py:3)\\n    <module>
+    (train.py:9)\\n') 'is in read (loader.py:3), from <module> (train.py:9)'
     """
     frames = _main_frames(dump)
     if not frames:
         return "runs no Python code"
     own = [frame for frame in frames if not any(name in frame for name in _WRAPPER_FILES)]
-    collective = next((frame for frame in reversed(frames[:4]) if "distributed_c10d.py" in frame), None)
+    collective = next(
+        (frame for frame in reversed(frames[:4]) if "distributed_c10d.py" in frame), None
+    )
     if collective is not None:
         return f"waits in {collective}" + (f", from {own[0]}" if own else "")
     return f"is in {frames[0]}" + (f", from {frames[1]}" if len(frames) > 1 else "")
 
 
 def _main_frames(dump: str) -> list[str]:
-    """Return the frames of the first process's MainThread, else of its first thread; innermost first."""
+    """Return the frames of the first process's MainThread, else of its first thread; innermost
+    first.
+    """
     first = dump.partition("\nProcess ")[0]
     threads: list[tuple[str, list[str]]] = []
     for line in first.splitlines():

@@ -1,8 +1,10 @@
-"""Reads the output of a run's processes, redacts it, writes it to log files, and passes it on as lines and events.
+"""Reads the output of a run's processes, redacts it, writes it to log files, and passes it on as
+lines and events.
 
-One thread reads everything. Each rank has two FIFOs in a private folder, created before the run starts and held open
-for reading and writing, so a late worker never blocks in open() and no early end of file occurs. Memory is bounded:
-lines have a maximum length, and a writer that is faster than this thread waits in its pipe.
+One thread reads everything. Each rank has two FIFOs in a private folder, created before the run
+starts and held open for reading and writing, so a late worker never blocks in open() and no early
+end of file occurs. Memory is bounded: lines have a maximum length, and a writer that is faster than
+this thread waits in its pipe.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
 _LINE_END = re.compile(rb"[\r\n]")
 _PIPE_SIZE = 1 << 20  # bytes, on Linux: a burst of this size does not block the trainer
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
-_IDLE = 0.02  # seconds between two rounds while little arrives; waking up for every line would cost more
+# seconds between two rounds while little arrives; waking up for every line would cost more
+_IDLE = 0.02
 _TICK = 0.5  # seconds
 LAUNCHER = -1  # the source number of the launcher's own output; ranks are 0, 1, ...
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The folder with the FIFOs `rank-N.out` and `rank-N.events`; workers find it through LAUNCH_CHANNEL."""
+    """The folder with the FIFOs `rank-N.out` and `rank-N.events`; workers find it through
+    LAUNCH_CHANNEL.
+    """
 
     folder: Path
     ranks: tuple[int, ...]
@@ -136,8 +141,9 @@ class _EventReader:
 class Pump:
     """The thread that reads every FIFO of a channel and the launcher's pipe, until `finish`.
 
-    `logs`: the folder for `rank-N.log` and `launcher.log`. `launcher`: the read end of the launcher's output pipe.
-    An exception in the sink does not stop the reading; the first one is kept in `fault`.
+    `logs`: the folder for `rank-N.log` and `launcher.log`. `launcher`: the read end of the
+    launcher's output pipe. An exception in the sink does not stop the reading; the first one is
+    kept in `fault`.
     """
 
     def __init__(self, channel: Channel, launcher: int, logs: Path, sink: Observer) -> None:
@@ -163,7 +169,11 @@ class Pump:
     @property
     def lost_bytes(self) -> int:
         """Number of log bytes that could not be written."""
-        return sum(reader.log.lost_bytes for reader in self._readers.values() if isinstance(reader, _OutputReader))
+        return sum(
+            reader.log.lost_bytes
+            for reader in self._readers.values()
+            if isinstance(reader, _OutputReader)
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -182,7 +192,9 @@ class Pump:
         while not self._closing.is_set():
             ready = self._selector.select(_TICK)
             now = time.time()
-            bytes_read = sum(self._read(key.fd, key.data, now) for key, _ in ready if key.data is not None)
+            bytes_read = sum(
+                self._read(key.fd, key.data, now) for key, _ in ready if key.data is not None
+            )
             if now - ticked >= _TICK:
                 ticked = now
                 self._call_safely(self._sink.tick, now)

@@ -1,4 +1,5 @@
-"""Supervises one command: starts it under the reaper, reads its output, records it, shows it and ends it.
+"""Supervises one command: starts it under the reaper, reads its output, records it, shows it and
+ends it.
 
 execution -> reaper -> accelerate launch -> ranks
                pump thread: FIFOs -> logs, events, metrics, facts
@@ -46,7 +47,9 @@ _FOLDER_MISSES = 3  # in a row, after which it counts as removed
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a run: SIGINT, SIGTERM and, if it is not ignored (nohup), SIGHUP."""
+    """Return the signals that end a run: SIGINT, SIGTERM and, if it is not ignored (nohup),
+    SIGHUP.
+    """
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP]))
 
@@ -59,14 +62,19 @@ class Execution:
     reader: str  # of the log: the trainer's (launch/execution/supervise/readers.py)
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
-    watch_config: WatchConfig = field(default_factory=WatchConfig)  # with the ranks and steps, in its guard_context
-    stop_after: int | None = None  # end the run as done after this logged step; it then leaves no model
+    # with the ranks and steps, in its guard_context
+    watch_config: WatchConfig = field(default_factory=WatchConfig)
+    stop_after: int | None = (
+        None  # end the run as done after this logged step; it then leaves no model
+    )
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     peers: PeerNodes | None = None  # the other nodes of the run
-    # The exit codes of ends that are recorded at once, before anything is printed: none of a pass that is not a run,
-    # and in a job no interruption, whose cause (a lost node, the time limit) the caller knows and records.
+    # The exit codes of ends that are recorded at once, before anything is printed: none of a pass
+    # that is not a run, and in a job no interruption, whose cause (a lost node, the time limit) the
+    # caller knows and records.
     recorded: tuple[int, ...] = (EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED)
-    leads: bool = True  # False where another node of the run reports an interruption and watches the run folder
+    # False where another node of the run reports an interruption and watches the run folder
+    leads: bool = True
 
 
 def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str, Any]:
@@ -76,7 +84,8 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
         "set": {
             **execution.env,
             **SAFE_PATH,
-            "TMPDIR": str(channel),  # torch's elastic agent leaves a folder there; the ranks get their own back
+            # torch's elastic agent leaves a folder there; the ranks get their own back
+            "TMPDIR": str(channel),
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
             "LAUNCH_CHANNEL": str(channel),
@@ -88,11 +97,15 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
 
 
 def _matching_names(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    return [name for name in environ if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return [
+        name for name in environ if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 class _StopSignals:
-    """Turns the user's signals into stop orders: the first one a soft stop, the second one a hard stop."""
+    """Turns the user's signals into stop orders: the first one a soft stop, the second one a hard
+    stop.
+    """
 
     def __init__(self) -> None:
         self.signals: list[signal.Signals] = []
@@ -103,7 +116,9 @@ class _StopSignals:
         self.forward()
 
     def forward(self) -> None:
-        """Send the stop order; called from the handler too, so a blocked display does not delay the end."""
+        """Send the stop order; called from the handler too, so a blocked display does not delay the
+        end.
+        """
         if self.reaper is None or not self.signals:
             return
         if self.reaper.status is None and not self.reaper.halted:
@@ -122,11 +137,13 @@ def _signal_handlers(stops: _StopSignals, signals: Sequence[signal.Signals]) -> 
 
 
 def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outcome:
-    """Run `execution` to its end and record it in `folder`, which must exist; no process of it outlives this call.
+    """Run `execution` to its end and record it in `folder`, which must exist; no process of it
+    outlives this call.
 
-    `stop_signals()` end the run: SIGTERM to every process, then SIGKILL after 8 seconds, or immediately at the second
-    signal. Only the main thread can handle signals; elsewhere nothing does. A failed run's FAILED is written before
-    anything is printed; the caller calls `folder.finish(outcome)` after its own checks.
+    `stop_signals()` end the run: SIGTERM to every process, then SIGKILL after 8 seconds, or
+    immediately at the second signal. Only the main thread can handle signals; elsewhere nothing
+    does. A failed run's FAILED is written before anything is printed; the caller calls
+    `folder.finish(outcome)` after its own checks.
     """
     stops = _StopSignals()
     is_main = threading.current_thread() is threading.main_thread()
@@ -135,12 +152,19 @@ def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outc
         return _supervise(execution, folder, display, stops)
 
 
-def _supervise(execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals) -> Outcome:
+def _supervise(
+    execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals
+) -> Outcome:
     context = execution.watch_config.guard_context
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), context.ranks)
     reaper: ReaperProcess | None = None
-    watch = Watch(execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peers)
+    watch = Watch(
+        execution.watch_config,
+        folder.stacks,
+        lambda: reaper is not None and reaper.halt(),
+        execution.peers,
+    )
     observer = Observer(execution.reader, context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
@@ -160,7 +184,11 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         os.close(writing)
         if reaper is not None:
             reaper.close()
-            ended = reaper.ended_processes if reaper.left == 0 else reaper.ended_processes + end_by_run_id(run_id)
+            ended = (
+                reaper.ended_processes
+                if reaper.left == 0
+                else reaper.ended_processes + end_by_run_id(run_id)
+            )
         pump.finish()
         watch.close()
         run.show()
@@ -223,11 +251,15 @@ class _LiveRun:
                 if self.is_removed and not reaper.halted and reaper.halt():
                     self.screen.say("the run folder was removed: ending every process of this run")
                 if reaper.is_silent(urgent=len(self.stops.signals) > 1):
-                    self.screen.say("the reaper is unresponsive; terminating all processes directly")
+                    self.screen.say(
+                        "the reaper is unresponsive; terminating all processes directly"
+                    )
                     reaper.kill()
                 for number in self.stops.signals[signals_seen:]:
                     is_watched = sys.stdin is not None and sys.stdin.isatty()
-                    how = "at once" if signals_seen else f"of this run{_REPEAT if is_watched else ''}"
+                    how = (
+                        "at once" if signals_seen else f"of this run{_REPEAT if is_watched else ''}"
+                    )
                     if self.execution.leads:
                         self.screen.say(f"{number.name}: ending every process {how}")
                     signals_seen += 1
@@ -244,21 +276,27 @@ class _LiveRun:
             self.screen.say(self.watch.messages.popleft())
 
     def _has_done_enough(self) -> bool:
-        """Whether the run has done what was requested; notify the other nodes if this one decides so."""
+        """Whether the run has done what was requested; notify the other nodes if this one decides
+        so.
+        """
         execution, step, peers = self.execution, self.observer.step, self.execution.peers
         if step != self._step and peers is not None:
             peers.note_step()
         self._step = step
         if peers is not None and peers.progress == "complete":
             return True
-        is_late = execution.seconds is not None and time.monotonic() > self.began + execution.seconds
+        is_late = (
+            execution.seconds is not None and time.monotonic() > self.began + execution.seconds
+        )
         is_complete = is_late or (execution.stop_after is not None and step >= execution.stop_after)
         if is_complete and peers is not None:
             peers.report_progress("complete")
         return is_complete
 
     def _look_for_folder(self) -> None:
-        """Look from time to time whether the run folder is there; one that cannot be looked at is."""
+        """Look from time to time whether the run folder is there; one that cannot be looked at
+        is.
+        """
         now = time.monotonic()
         if now - self._folder_looked < _FOLDER_EVERY or not self.execution.leads:
             return

@@ -1,7 +1,8 @@
-"""Runs the guards in a thread of their own: it takes facts, checks them, and ends the run when one fails.
+"""Runs the guards in a thread of their own: it takes facts, checks them, and ends the run when one
+fails.
 
-Neither the pump (which must keep reading while stacks are dumped) nor the display (whose terminal may block) can delay
-it. What it needs of a plan is its WatchConfig.
+Neither the pump (which must keep reading while stacks are dumped) nor the display (whose terminal
+may block) can delay it. What it needs of a plan is its WatchConfig.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from launch.planning.plan import Plan, plan_line
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
-_CHECKPOINTS_EVERY = 60.0  # seconds; reading the size of every checkpoint file loads a network file system
+_CHECKPOINTS_EVERY = (
+    60.0  # seconds; reading the size of every checkpoint file loads a network file system
+)
 
 
 def measure_checkpoint(checkpoint: Checkpoint) -> tuple[int, float]:
@@ -58,7 +61,9 @@ def measure_checkpoint(checkpoint: Checkpoint) -> tuple[int, float]:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the bytes that this user may still write at `path`, which need not exist; None if unknown."""
+    """Return the bytes that this user may still write at `path`, which need not exist; None if
+    unknown.
+    """
     try:
         return shutil.disk_usage(nearest_existing(path)).free
     except OSError:
@@ -69,8 +74,9 @@ class Watch:
     """Passes the facts of one run to every guard, and ends it when one decides so.
 
     Each guard warns once and stops once; those in `allow` only warn.
-    `stacks_folder`: where stack dumps are written. `end_run` starts to end every process and returns False if the run
-    had ended already. `peers`: the other nodes of the run, if there are any.
+    `stacks_folder`: where stack dumps are written. `end_run` starts to end every process and
+    returns False if the run had ended already. `peers`: the other nodes of the run, if there are
+    any.
     """
 
     def __init__(
@@ -116,22 +122,29 @@ class Watch:
             return
 
     def close(self) -> None:
-        """Check the remaining facts and stop the thread; call it when no process of the run is left."""
+        """Check the remaining facts and stop the thread; call it when no process of the run is
+        left.
+        """
         self._facts.put(None)
         self._thread.join()
 
     def last_good_checkpoint(self) -> tuple[Checkpoint | None, list[Checkpoint]]:
-        """Return the newest complete checkpoint written before the last good step, and the complete ones after it.
+        """Return the newest complete checkpoint written before the last good step, and the complete
+        ones after it.
 
-        A good step that is logged after a checkpoint was written proves the checkpoint good: the loss of that step was
-        computed with its weights or with later ones.
+        A good step that is logged after a checkpoint was written proves the checkpoint good: the
+        loss of that step was computed with its weights or with later ones.
         """
         checkpoints = self.config.complete_checkpoints()
         good_until = self.stopped_by.good_until if self.stopped_by is not None else None
         if good_until is None:
             return (checkpoints[-1] if checkpoints else None), []
         wall_time = time.time() - (time.monotonic() - good_until)
-        good = [checkpoint for checkpoint in checkpoints if measure_checkpoint(checkpoint)[1] <= wall_time]
+        good = [
+            checkpoint
+            for checkpoint in checkpoints
+            if measure_checkpoint(checkpoint)[1] <= wall_time
+        ]
         later = [checkpoint for checkpoint in checkpoints if checkpoint not in good]
         return (good[-1] if good else None), later
 
@@ -161,7 +174,8 @@ class Watch:
             self._check_disk(now)
         if self._peers is not None and not self._published and self._peers.progress == "stalled":
             self._published = True
-            with contextlib.suppress(OSError):  # the requesting node then reports this node as missing
+            # the requesting node then reports this node as missing
+            with contextlib.suppress(OSError):
                 self._peers.publish_stacks(self._dump_local_stacks())
         self._check(Tick(now))
 
@@ -172,10 +186,13 @@ class Watch:
             if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
                 self._checkpoint_checked = now
                 checkpoints = self.config.complete_checkpoints()
-                self._checkpoint_bytes = measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
+                self._checkpoint_bytes = (
+                    measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
+                )
             checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
             model_bytes = self.config.model_bytes
-            if model_bytes is not None and output is not None:  # what is written of it needs no space any more
+            # what is written of it needs no space any more
+            if model_bytes is not None and output is not None:
                 model_bytes = max(0, model_bytes - weight_bytes(output))
             self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
 
@@ -238,7 +255,11 @@ class WatchConfig:
         """Return the checkpoints that the run could resume from, the newest last."""
         if self.output is None or self.layout is None:
             return []
-        return [checkpoint for checkpoint in find_checkpoints(self.output, self.layout) if checkpoint.complete]
+        return [
+            checkpoint
+            for checkpoint in find_checkpoints(self.output, self.layout)
+            if checkpoint.complete
+        ]
 
 
 def _plans(plan: Plan, overrides: str) -> bool:

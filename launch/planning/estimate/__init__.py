@@ -1,1 +1,3 @@
-"""What a training step costs, computed before it runs: memory per GPU, and time. Standard library only."""
+"""What a training step costs, computed before it runs: memory per GPU, and time. Standard library
+only.
+"""

@@ -1,7 +1,9 @@
-"""What a Llama model's forward pass saves for backward, tensor by tensor, and what the loss and backward add to it.
+"""What a Llama model's forward pass saves for backward, tensor by tensor, and what the loss and
+backward add to it.
 
-Derived from transformers modeling_llama.py and liger-kernel's ops; tests/planning/estimate/test_saved.py counts the
-bytes of a real model. With a vocabulary of 128k the logits are the largest tensors of a step.
+Derived from transformers modeling_llama.py and liger-kernel's ops;
+tests/planning/estimate/test_saved.py counts the bytes of a real model. With a vocabulary of 128k
+the logits are the largest tensors of a step.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ _INVERSE_RMS = 4  # bytes: the inverse root of a row's mean square, in fp32
 
 
 def norm_bytes(width: int, setting: MemorySetting) -> int:
-    """Return the bytes per token of an RMSNorm over `width`, with its output, which the next matrices save.
+    """Return the bytes per token of an RMSNorm over `width`, with its output, which the next
+    matrices save.
 
-    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 and the output; Liger
-    (ops/rms_norm.py:674) the input as it is, and one number a row, and the output.
+    transformers (modeling_llama.py:60-65) saves the input in fp32, the normalised input in bf16 and
+    the output; Liger (ops/rms_norm.py:674) the input as it is, and one number a row, and the
+    output.
     """
     element = setting.element
     if setting.liger:
@@ -29,16 +33,18 @@ def norm_bytes(width: int, setting: MemorySetting) -> int:
 
 
 def mlp_bytes(setting: MemorySetting) -> int:
-    """Return the bytes per token of the gated MLP: gate, up, their product, and the activated gate, which Liger
-    recomputes (modeling_llama.py:173; liger ops/swiglu.py:272)."""
+    """Return the bytes per token of the gated MLP: gate, up, their product, and the activated gate,
+    which Liger recomputes (modeling_llama.py:173; liger ops/swiglu.py:272).
+    """
     return (3 if setting.liger else 4) * setting.element * setting.shape.intermediate
 
 
 def attention_bytes(setting: MemorySetting) -> int:
-    """Return the bytes per token of attention: queries, keys, values, output, and a softmax sum per head in fp32.
+    """Return the bytes per token of attention: queries, keys, values, output, and a softmax sum per
+    head in fp32.
 
-    With a mask SDPA does not take grouped heads, so that keys and values are first repeated for every head
-    (transformers sdpa_attention.py:62-74); eager always repeats them.
+    With a mask SDPA does not take grouped heads, so that keys and values are first repeated for
+    every head (transformers sdpa_attention.py:62-74); eager always repeats them.
     """
     shape = setting.shape
     repeated = setting.masked or setting.attention == Attention.eager
@@ -47,7 +53,8 @@ def attention_bytes(setting: MemorySetting) -> int:
     heads = 0
     if shape.has_head_norms:
         heads = norm_bytes(shape.query_width, setting) + norm_bytes(shape.key_width, setting)
-        heads -= setting.element * (shape.query_width + shape.key_width)  # their outputs are rotated, not saved
+        # their outputs are rotated, not saved
+        heads -= setting.element * (shape.query_width + shape.key_width)
     return setting.element * (2 * shape.query_width + 2 * keys) + sums + heads
 
 
@@ -55,8 +62,8 @@ def mask_bytes(setting: MemorySetting) -> float:
     """Return the bytes of a layer's tokens x tokens matrices.
 
     SDPA converts the boolean mask to the weights' type in every layer, and saves it (aten
-    native/transformers/attention.cpp, convert_boolean_attn_mask). Eager saves the softmax of every head in fp32, and in
-    the weights' type (modeling_llama.py:213).
+    native/transformers/attention.cpp, convert_boolean_attn_mask). Eager saves the softmax of every
+    head in fp32, and in the weights' type (modeling_llama.py:213).
     """
     square = setting.tokens**2 / setting.rows
     if setting.attention == Attention.eager:
@@ -67,9 +74,10 @@ def mask_bytes(setting: MemorySetting) -> float:
 def input_copy_bytes(setting: MemorySetting) -> int:
     """Return the bytes per token by which autocast and adapters change what a layer saves.
 
-    Autocast over fp32 weights: the inputs of q, k, v, gate and up are each converted to bf16 on their own. Adapters:
-    frozen matrices save no input and frozen norms not the normalised one, but each A saves its own, which casts convert
-    one by one, and each B the low-rank one (peft/tuners/lora/layer.py, Linear.forward).
+    Autocast over fp32 weights: the inputs of q, k, v, gate and up are each converted to bf16 on
+    their own. Adapters: frozen matrices save no input and frozen norms not the normalised one, but
+    each A saves its own, which casts convert one by one, and each B the low-rank one
+    (peft/tuners/lora/layer.py, Linear.forward).
     """
     shape, element, adapter = setting.shape, setting.element, setting.adapter
     if adapter is None:
@@ -81,7 +89,9 @@ def input_copy_bytes(setting: MemorySetting) -> int:
 
 
 def cast_weight_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of the bf16 copies that autocast keeps of trained fp32 weights until backward ends."""
+    """Return the bytes of the bf16 copies that autocast keeps of trained fp32 weights until
+    backward ends.
+    """
     if setting.autocast:
         return 2.0 * setting.shape.parameters
     return 2.0 * setting.adapter.parameters if setting.adapter and setting.adapter.fp32 else 0.0
@@ -90,12 +100,15 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
 def layer_bytes(setting: MemorySetting) -> float:
     """Return the bytes that one layer saves when it is not checkpointed.
 
-    Compiled, backward recomputes norms, rotations' products and the gate, and keeps what matrices and attention need:
-    four hidden states, queries, keys and values before and after their norm, and the two halves of the MLP.
+    Compiled, backward recomputes norms, rotations' products and the gate, and keeps what matrices
+    and attention need: four hidden states, queries, keys and values before and after their norm,
+    and the two halves of the MLP.
     """
     if setting.compiled:
         shape = setting.shape
-        widths = 4 * shape.hidden + 3 * (shape.query_width + shape.key_width) + 2 * shape.intermediate
+        widths = (
+            4 * shape.hidden + 3 * (shape.query_width + shape.key_width) + 2 * shape.intermediate
+        )
         return setting.tokens * (setting.element * widths + 4 * shape.heads) + mask_bytes(setting)
     norms = 2 * norm_bytes(setting.shape.hidden, setting)
     per_token = norms + attention_bytes(setting) + mlp_bytes(setting) + input_copy_bytes(setting)
@@ -103,8 +116,9 @@ def layer_bytes(setting: MemorySetting) -> float:
 
 
 def shared_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that all layers share: the rotary cosines and sines, and the boolean mask, which only
-    checkpointed layers keep until backward."""
+    """Return the bytes that all layers share: the rotary cosines and sines, and the boolean mask,
+    which only checkpointed layers keep until backward.
+    """
     shape = setting.shape
     head_size = shape.query_width // shape.heads
     mask = setting.tokens**2 / setting.rows if setting.masked and setting.checkpointing else 0.0
@@ -112,7 +126,9 @@ def shared_bytes(setting: MemorySetting) -> float:
 
 
 def layers_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that all layers have saved at the end of forward. A checkpointed layer saves its input only."""
+    """Return the bytes that all layers have saved at the end of forward. A checkpointed layer saves
+    its input only.
+    """
     layer = residual_bytes(setting) if setting.checkpointing else layer_bytes(setting)
     return setting.shape.layers * layer + shared_bytes(setting)
 
@@ -125,14 +141,17 @@ def saved_bytes(setting: MemorySetting) -> float:
 
 def residual_bytes(setting: MemorySetting) -> float:
     """Return the bytes of the hidden states between two layers, or of their gradient."""
-    return float((4 if setting.autocast else setting.element) * setting.shape.hidden * setting.tokens)
+    return float(
+        (4 if setting.autocast else setting.element) * setting.shape.hidden * setting.tokens
+    )
 
 
 def mlp_backward_bytes(setting: MemorySetting) -> float:
     """Return the bytes that backward adds to a layer's own at its peak, in the gated MLP.
 
-    Three gradients of its width are alive and the product is already freed; Liger overwrites saved tensors with two of
-    the three (ops/swiglu.py:60-64). The gradient of the hidden states comes on top.
+    Three gradients of its width are alive and the product is already freed; Liger overwrites saved
+    tensors with two of the three (ops/swiglu.py:60-64). The gradient of the hidden states comes on
+    top.
     """
     gradients = 1 if setting.liger else 2
     mlp = gradients * setting.element * setting.shape.intermediate * setting.tokens
@@ -141,34 +160,41 @@ def mlp_backward_bytes(setting: MemorySetting) -> float:
 
 # bytes per element: the saved log-softmax, its gradient and the gradient of its input, all in fp32
 _LOGITS_BACKWARD = 12
-# of OLMo-core, compiled: bf16 logits and their fp32 gradient; DPO's log-probs have a log-softmax besides. Both numbers
-# are fitted to benchmarks/h200_memory_olmo.json
+# of OLMo-core, compiled: bf16 logits and their fp32 gradient; DPO's log-probs have a log-softmax
+# besides. Both numbers are fitted to benchmarks/h200_memory_olmo.json
 _COMPILED_LOGITS = {Kind.sft: 6, Kind.dpo: 10}
-# TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE (trl/trainer/utils.py:1506)
+# TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE
+# (trl/trainer/utils.py:1506)
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 
 
 def loss_bytes(setting: MemorySetting) -> float:
     """Return the bytes at the peak of the loss.
 
-    Whole logits: backward of cross-entropy, and of a gather from log_softmax, holds three fp32 tensors of tokens x
-    vocabulary at once (transformers loss_utils.py:57, upstream padding_free_collator.py:15-17): more than the forward
-    pass with the bf16 logits, their fp32 copy and the log-softmax. Fused: one chunk of logits, the gradient of the
-    matrix, and the gradient of the hidden states (liger ops/fused_linear_cross_entropy.py).
+    Whole logits: backward of cross-entropy, and of a gather from log_softmax, holds three fp32
+    tensors of tokens x vocabulary at once (transformers loss_utils.py:57, upstream
+    padding_free_collator.py:15-17): more than the forward pass with the bf16 logits, their fp32
+    copy and the log-softmax. Fused: one chunk of logits, the gradient of the matrix, and the
+    gradient of the hidden states (liger ops/fused_linear_cross_entropy.py).
     """
     shape, tokens, element = setting.shape, setting.tokens, setting.element
     if setting.chunked_head:
         return _chunked_bytes(setting)
     if not setting.fused_loss:
-        each = _COMPILED_LOGITS.get(setting.kind, _LOGITS_BACKWARD) if setting.compiled else _LOGITS_BACKWARD
+        each = (
+            _COMPILED_LOGITS.get(setting.kind, _LOGITS_BACKWARD)
+            if setting.compiled
+            else _LOGITS_BACKWARD
+        )
         return float(each * tokens * shape.vocabulary)
     chunk = chunk_tokens(tokens, shape.vocabulary, shape.hidden)
     return element * (float(chunk) * shape.vocabulary + shape.embedding + tokens * shape.hidden)
 
 
 def head_bytes(setting: MemorySetting) -> float:
-    """Return the bytes while the output matrix' gradient is computed: the gradient itself, and that of the logits in
-    the weights' type, which the fused loss never holds."""
+    """Return the bytes while the output matrix' gradient is computed: the gradient itself, and that
+    of the logits in the weights' type, which the fused loss never holds.
+    """
     if setting.chunked_head:
         return _chunked_bytes(setting)
     shape, element = setting.shape, setting.element
@@ -177,8 +203,9 @@ def head_bytes(setting: MemorySetting) -> float:
 
 
 def _chunked_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of TRL's head: a tile of logits, and the gradients of the hidden states and of a trained output
-    matrix in fp32 (trl/kernels/chunked_logprob.py:310-457)."""
+    """Return the bytes of TRL's head: a tile of logits, and the gradients of the hidden states and
+    of a trained output matrix in fp32 (trl/kernels/chunked_logprob.py:310-457).
+    """
     shape = setting.shape
     tile = setting.element * min(setting.tokens, _TILE_TOKENS) * min(shape.vocabulary, _TILE_WORDS)
     gradient = 0 if setting.adapter else shape.embedding
@@ -186,7 +213,8 @@ def _chunked_bytes(setting: MemorySetting) -> float:
 
 
 def chunk_tokens(tokens: int, vocabulary: int, hidden: int) -> int:
-    """Return the tokens of one chunk: as many logits as there are hidden states, up to the next power of two
-    (liger ops/fused_linear_cross_entropy.py, inc_factor and chunk_size)."""
+    """Return the tokens of one chunk: as many logits as there are hidden states, up to the next
+    power of two (liger ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
+    """
     share = math.ceil(tokens / math.ceil(vocabulary / hidden))
     return int(min(1 << max(0, share - 1).bit_length(), tokens))

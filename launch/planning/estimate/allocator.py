@@ -29,18 +29,23 @@ class AllocatorShares:
         return self.stage_3 if mode in STAGE_3 else self.plain
 
 
-# Least squares of the relative error over benchmarks/h200_memory_grid.json and, for `varying`, h200_steps_8b.json;
-# tests/planning/estimate/test_grid.py fits them again without each setting in turn.
+# Least squares of the relative error over benchmarks/h200_memory_grid.json and, for `varying`,
+# h200_steps_8b.json; tests/planning/estimate/test_grid.py fits them again without each setting in
+# turn.
 SEGMENTS = AllocatorShares(plain=1.06, stage_1_and_2=12.6, stage_3=6.05, logits=0.68, varying=0.61)
-# ZeRO 1 to 3: benchmarks/h200x4_sft_8b_region.json. `plain` and `logits` are not measured yet: those above are a bound.
-EXPANDABLE_SEGMENTS = AllocatorShares(plain=1.06, stage_1_and_2=5.28, stage_3=1.62, logits=0.68, varying=0.0)
+# ZeRO 1 to 3: benchmarks/h200x4_sft_8b_region.json. `plain` and `logits` are not measured yet:
+# those above are a bound.
+EXPANDABLE_SEGMENTS = AllocatorShares(
+    plain=1.06, stage_1_and_2=5.28, stage_3=1.62, logits=0.68, varying=0.0
+)
 
 
 def cached_bytes(setting: MemorySetting) -> float:
     """Return the bytes that torch reserves beyond its allocated peak."""
     shares = EXPANDABLE_SEGMENTS if setting.expandable_segments else SEGMENTS
     return max(
-        shares.head_multiple(setting.mode) * head_matrix_bytes(setting) + shares.logits * whole_logits_bytes(setting),
+        shares.head_multiple(setting.mode) * head_matrix_bytes(setting)
+        + shares.logits * whole_logits_bytes(setting),
         shares.varying * varying_bytes(setting),
     )
 
@@ -58,6 +63,11 @@ def whole_logits_bytes(setting: MemorySetting) -> float:
 
 
 def varying_bytes(setting: MemorySetting) -> float:
-    """Return the bytes saved for backward, where packed rows vary in length and all weights are trained; the runs of
-    adapters that were measured reserve no more for them than for even rows."""
-    return saved_bytes(setting) if setting.packing and setting.padding and setting.adapter is None else 0.0
+    """Return the bytes saved for backward, where packed rows vary in length and all weights are
+    trained; the runs of adapters that were measured reserve no more for them than for even rows.
+    """
+    return (
+        saved_bytes(setting)
+        if setting.packing and setting.padding and setting.adapter is None
+        else 0.0
+    )

@@ -1,7 +1,8 @@
-"""Kinds of GPU: their data sheets, and the rates that they reach in training, fitted to measured steps.
+"""Kinds of GPU: their data sheets, and the rates that they reach in training, fitted to measured
+steps.
 
-TFLOP/s are dense bf16 on tensor cores, accumulated in fp32; where a data sheet gives the rate with sparsity, it is half
-of that.
+TFLOP/s are dense bf16 on tensor cores, accumulated in fp32; where a data sheet gives the rate with
+sparsity, it is half of that.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ _CARDS: tuple[tuple[str, Card], ...] = (
 
 
 def card_named(name: str) -> Card | None:
-    """Return the card that nvidia-smi or torch calls `name`; None for an unknown one, and for a MIG slice."""
+    """Return the card that nvidia-smi or torch calls `name`; None for an unknown one, and for a MIG
+    slice.
+    """
     lower = name.lower().replace("-", " ")
     if "mig" in lower.split():
         return None
@@ -74,14 +77,17 @@ class CardMemory:
 def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
     """Return the memory of the cards that a plan is for, None when it is unknown.
 
-    It is cluster.gpu_memory, else that of the smallest card in this machine, else the data sheet's of cluster.gpu_type.
+    It is cluster.gpu_memory, else that of the smallest card in this machine, else the data sheet's
+    of cluster.gpu_type.
     """
     if cluster.gpu_memory is not None:
         return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
     if smallest := smallest_card(find_gpus(environ).seen):
         return smallest
     card = card_named(cluster.gpu_type or "")
-    return CardMemory(card.memory_gb * 1e9 / (1 << 30), f"{card.name}'s data sheet") if card else None
+    return (
+        CardMemory(card.memory_gb * 1e9 / (1 << 30), f"{card.name}'s data sheet") if card else None
+    )
 
 
 def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
@@ -104,12 +110,15 @@ class Rates:
     layer: float  # seconds of the host to issue a layer's forward and backward pass, without ZeRO-3
     sharded_layer: float  # the same with ZeRO-3
     expandable: float  # how many times `sharded_layer` it takes with expandable segments
-    reduced_layer: float  # seconds that nothing hides for a layer's gradients in each micro batch under ZeRO 1 and 2
+    # seconds that nothing hides for a layer's gradients in each micro batch under ZeRO 1 and 2
+    reduced_layer: float
     step: float  # seconds of a step outside of the micro batches, without ZeRO
     sharded_step: float  # the same with ZeRO
     varying: float  # seconds of each micro batch whose length differs from the one before it
-    single_sample: float  # seconds more of each micro batch of one sample, where samples vary; the cause is not known
-    bias: float  # standard deviation of log(measured / predicted seconds) that all settings on the card share
+    # seconds more of each micro batch of one sample, where samples vary; the cause is not known
+    single_sample: float
+    # standard deviation of log(measured / predicted seconds) that all settings on the card share
+    bias: float
     spread: float  # the same of each setting
 
 

@@ -1,6 +1,8 @@
-"""A plan's peak memory against the card: for the longest micro batch that its limit allows, and for the data's own.
+"""A plan's peak memory against the card: for the longest micro batch that its limit allows, and for
+the data's own.
 
-Where it does not fit: the change that makes it fit, with the same global batch and the same samples in every step.
+Where it does not fit: the change that makes it fit, with the same global batch and the same samples
+in every step.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 
 UNCERTAINTY = 0.15  # of a prediction; docs/explanation/memory.md has the measured errors
-TAIL = 5.0  # standard deviations above the mean: the longest of some 100,000 packed micro batches of a run
+# standard deviations above the mean: the longest of some 100,000 packed micro batches of a run
+TAIL = 5.0
 
 
 class MemoryFit(StrEnum):
@@ -43,8 +46,12 @@ class MemoryForecast:
     """A plan's predicted peak memory against a card."""
 
     setting: MemorySetting | None = None
-    worst: MemoryEstimate | None = None  # every sample as long as the limit; None when the memory is unknown
-    longest: MemoryEstimate | None = None  # the data's longest micro batch; None without the data's lengths
+    worst: MemoryEstimate | None = (
+        None  # every sample as long as the limit; None when the memory is unknown
+    )
+    longest: MemoryEstimate | None = (
+        None  # the data's longest micro batch; None without the data's lengths
+    )
     longest_tokens: int | None = None  # of that micro batch
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
     first_tokens: int | None = None  # of that micro batch
@@ -65,14 +72,24 @@ class MemoryForecast:
     @property
     def cannot_start(self) -> bool:
         """Whether even the first micro batch needs more than the card has."""
-        return self.first is not None and self.card is not None and self.first.required > self.card.gib
+        return (
+            self.first is not None and self.card is not None and self.first.required > self.card.gib
+        )
 
     @property
     def remedy(self) -> Remedy | None:
-        """The change that makes an uncertain setting fit; None when it fits already, or no change does."""
-        if self.setting is None or self.card is None or self.fit not in (MemoryFit.tight, MemoryFit.wont):
+        """The change that makes an uncertain setting fit; None when it fits already, or no change
+        does.
+        """
+        if (
+            self.setting is None
+            or self.card is None
+            or self.fit not in (MemoryFit.tight, MemoryFit.wont)
+        ):
             return None
-        return remedy_for(self.setting, self.card.gib / (1 + UNCERTAINTY), liger=self.liger, lengths=self.lengths)
+        return remedy_for(
+            self.setting, self.card.gib / (1 + UNCERTAINTY), liger=self.liger, lengths=self.lengths
+        )
 
     def __repr__(self) -> str:
         return f"<{describe(self)[0]}>"
@@ -98,7 +115,8 @@ class MemoryForecast:
 def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> MemoryFit:
     """Compare a prediction with a card, by the prediction's uncertainty.
 
-    A run fits if what torch reserves does; it won't if what it allocates does not, as cached blocks can be given back.
+    A run fits if what torch reserves does; it won't if what it allocates does not, as cached blocks
+    can be given back.
     """
     if estimate is None or card is None:
         return MemoryFit.unknown
@@ -108,9 +126,15 @@ def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> Me
 
 
 def forecast_memory(
-    plan: Plan, environ: Mapping[str, str], *, card: CardMemory | None, lengths: Lengths | None, flash: bool
+    plan: Plan,
+    environ: Mapping[str, str],
+    *,
+    card: CardMemory | None,
+    lengths: Lengths | None,
+    flash: bool,
 ) -> MemoryForecast:
-    """Forecast the memory of a plan. Reads the local model's config.json and the headers of its weights.
+    """Forecast the memory of a plan. Reads the local model's config.json and the headers of its
+    weights.
 
     `lengths`: of the tokenised data; `flash`: flash-attn is installed for the trainer.
     """
@@ -132,13 +156,21 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     """Return the forecast of a plan for GPUs; None for one on a CPU."""
     if plan.parallel.width.device != Device.cuda:
         return None
-    lengths, environ, flash = load_lengths(plan.lengths_file), plan.machine.environ, plan.machine.has_flash_attention
-    return forecast_memory(plan, environ, card=card_memory(plan.config.cluster, environ), lengths=lengths, flash=flash)
+    lengths, environ, flash = (
+        load_lengths(plan.lengths_file),
+        plan.machine.environ,
+        plan.machine.has_flash_attention,
+    )
+    return forecast_memory(
+        plan, environ, card=card_memory(plan.config.cluster, environ), lengths=lengths, flash=flash
+    )
 
 
 def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:
-    """Return the tokens of a micro batch of average samples without padding, the least to expect of the first one.
-    Without the data's lengths it is a token for each sequence: only what does not depend on the data is known then."""
+    """Return the tokens of a micro batch of average samples without padding, the least to expect of
+    the first one. Without the data's lengths it is a token for each sequence: only what does not
+    depend on the data is known then.
+    """
     if lengths is None:
         return setting.sequences
     return max(setting.sequences, round(setting.micro_batch * lengths.tokens.mean))
@@ -147,10 +179,12 @@ def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:
 def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
     """Return the tokens of the longest micro batch of a whole run, with padding.
 
-    Padded, its rows are as long as the longest sample of the data, which is in some micro batch. Packed, it is a sum,
-    taken some standard deviations above its mean, but at most the longest sample times the micro batch size.
+    Padded, its rows are as long as the longest sample of the data, which is in some micro batch.
+    Packed, it is a sum, taken some standard deviations above its mean, but at most the longest
+    sample times the micro batch size.
     """
-    if setting.compiled and setting.packing:  # OLMo-core's packed rows are always as long as the limit
+    # OLMo-core's packed rows are always as long as the limit
+    if setting.compiled and setting.packing:
         return setting.tokens
     if not setting.packing:
         halves = lengths.longer or lengths.tokens
@@ -161,7 +195,9 @@ def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
-    """Describe the forecast in lines: the peak against the card, its parts, and the effect of the data's lengths."""
+    """Describe the forecast in lines: the peak against the card, its parts, and the effect of the
+    data's lengths.
+    """
     if forecast.worst is None or forecast.setting is None:
         return [f"unknown: {forecast.why}"]
     setting = forecast.setting
@@ -171,10 +207,14 @@ def describe(forecast: MemoryForecast) -> list[str]:
     at_limit = f"at the limit, {setting.sequences} x {limit} tokens {packed}"
     lines = []
     if forecast.longest:
-        lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; the data's longest micro batch, "
+        lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; the data's "
+                     "longest micro batch, "
                      f"{forecast.longest_tokens} tokens {packed}")  # fmt: skip
         lines.append(_describe_parts(forecast.longest))
-        lines.append(f"{forecast.worst.total:.1f} GiB: {classify_fit(forecast.worst, forecast.card)}; {at_limit}")
+        lines.append(
+            f"{forecast.worst.total:.1f} GiB: {classify_fit(forecast.worst, forecast.card)}; "
+            f"{at_limit}"
+        )
     else:
         fit = f": {forecast.fit}" if forecast.card else ""
         lines.append(f"{forecast.worst.total:.1f} GiB{card} per GPU{fit}; {at_limit}")
@@ -184,27 +224,37 @@ def describe(forecast: MemoryForecast) -> list[str]:
     elif forecast.fit == MemoryFit.wont:
         lines.append("no setting with this global batch fits at this width")
     elif forecast.card is None:
-        lines.append("the GPU is unknown: set cluster.gpu_memory=GIB, or cluster.gpu_type to its name, such as h100")
+        lines.append(
+            "the GPU is unknown: set cluster.gpu_memory=GIB, or cluster.gpu_type to its name, such "
+            "as h100"
+        )
     return lines
 
 
 def _describe_parts(estimate: MemoryEstimate) -> str:
     peak = "in generation: " if estimate.moment == GENERATION else ""
-    return peak + ", ".join(f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05)
+    return peak + ", ".join(
+        f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05
+    )
 
 
-# the values that the estimate supports; others train in another way: adapters, quantised weights or moments, sequences
-# split over ranks, DPO's two forward passes in place of one
+# the values that the estimate supports; others train in another way: adapters, quantised weights or
+# moments, sequences split over ranks, DPO's two forward passes in place of one
 _SUPPORTED_VALUES: Mapping[str, Any] = {
-    **dict.fromkeys(("use_lora", "use_qlora", "use_8bit_optimizer", "dpo_use_paged_optimizer"), False),
+    **dict.fromkeys(
+        ("use_lora", "use_qlora", "use_8bit_optimizer", "dpo_use_paged_optimizer"), False
+    ),
     "sequence_parallel_size": 1,
     "concatenated_forward": True,
     "load_balancing_loss": False,
     "additional_model_arguments": {},
-    **dict.fromkeys(("use_peft", "use_dora", "load_in_4bit", "load_in_8bit", "activation_offloading"), False),
+    **dict.fromkeys(
+        ("use_peft", "use_dora", "load_in_4bit", "load_in_8bit", "activation_offloading"), False
+    ),
     "eval_strategy": "no",
 }
-_OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")  # supported where recipe.lora sets them
+# supported where recipe.lora sets them
+_OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")
 ATTENTION = {
     **dict.fromkeys(("torch", "sdpa"), Attention.sdpa),
     "eager": Attention.eager,
@@ -217,26 +267,32 @@ class UnknownMemoryError(Exception):
 
 
 def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
-    """Return the shape of a plan's model, from its local config.json or from its YAML; None where neither has it.
+    """Return the shape of a plan's model, from its local config.json or from its YAML; None where
+    neither has it.
 
     An adapter and its merged model have the shape of the adapter's base.
     """
     model = plan.inputs.model
     adapter = model.adapter
-    local, reference = (adapter.local_base, adapter.base) if adapter else (model.local, model.reference)
+    local, reference = (
+        (adapter.local_base, adapter.base) if adapter else (model.local, model.reference)
+    )
     folder = local or hub_snapshot(reference, environ)
     shape = read_shape(folder) if folder else None
     if folder and shape:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    if folder and not model.build:  # another model than the YAML's shape; one that is still to be made has the plan's
+    # another model than the YAML's shape; one that is still to be made has the plan's
+    if folder and not model.build:
         return plan.shape
     return model_shape(plan.config, plan.inputs)
 
 
 def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> MemorySetting:
-    """Return the setting of a plan with the longest micro batch that its limit allows. Raises UnknownMemoryError.
+    """Return the setting of a plan with the longest micro batch that its limit allows. Raises
+    UnknownMemoryError.
 
-    `flash`: flash-attn is installed for the trainer, which then uses it by default (upstream model_utils.py:77-89).
+    `flash`: flash-attn is installed for the trainer, which then uses it by default (upstream
+    model_utils.py:77-89).
     """
     if plan.parallel.width.device != Device.cuda:
         raise UnknownMemoryError("the estimate covers GPUs only")
@@ -246,7 +302,9 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         if plan.lora is not None and name in _OF_ADAPTERS:
             continue
         if name in plan.flags and plan.flags[name].value != supported:
-            raise UnknownMemoryError(f"the estimate does not cover --{name} {plan.flags[name].value}")
+            raise UnknownMemoryError(
+                f"the estimate does not cover --{name} {plan.flags[name].value}"
+            )
     shape = planned_shape(plan, environ)
     if shape is None:
         raise UnknownMemoryError(f"the shape of {plan.inputs.model.reference} is unknown")
@@ -262,15 +320,16 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         limit = plan.config.recipe.max_seq_length
     if not isinstance(limit, int):
         raise UnknownMemoryError("the length of a sample has no limit")
-    attention = ATTENTION.get(flag("attn_implementation"), Attention.flash if flash else Attention.sdpa)
+    attention = ATTENTION.get(
+        flag("attn_implementation"), Attention.flash if flash else Attention.sdpa
+    )
     liger = bool(flag("use_liger_kernel", False))
     compiled = plan.parallel.mode == Mode.fsdp
     if compiled and not flag("compile_model", True):
         raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
     packed = bool(flag("packing", False) or flag("padding_free", False) or trainer.always_packs)
-    one_row = (
-        compiled and packed and trainer.kind == Kind.dpo
-    )  # a step is one row of each half; see planning/batches.py
+    # a step is one row of each half; see planning/batches.py
+    one_row = compiled and packed and trainer.kind == Kind.dpo
     setting = MemorySetting(
         shape=shape,
         kind=trainer.kind,
@@ -282,16 +341,23 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         packing=packed,
         liger=liger,
         fused_loss=liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
-        checkpointing=bool(flag("gradient_checkpointing", False)) or flag("activation_memory_budget", 1) < 1,
+        checkpointing=bool(flag("gradient_checkpointing", False))
+        or flag("activation_memory_budget", 1) < 1,
         attention=attention,
         precision=plan.parallel.precision
         if is_trl
-        else Precision.bf16,  # finetune.py:596 and dpo_tune_cache.py:338, whatever the launcher sets
+        # finetune.py:596 and dpo_tune_cache.py:338, whatever the launcher sets
+        else Precision.bf16,
         compiled=compiled,
         fused_optimizer=bool(flag("fused_optimizer", True)),
-        autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
+        autocast=is_trl
+        and plan.lora is None
+        and not plan.parallel.zero_stage
+        and "dtype" not in plan.flags,
         chunked_head=is_trl,
-        reference=has_reference(plan) and plan.lora is None and not flag("precompute_ref_log_probs", False),
+        reference=has_reference(plan)
+        and plan.lora is None
+        and not flag("precompute_ref_log_probs", False),
         generation=_generation(plan, environ) if is_rlvr and not uses_vllm(plan.config) else None,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
@@ -302,7 +368,9 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
 
 
 def has_reference(plan: Plan) -> bool:
-    """Whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL divergence counts."""
+    """Whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL divergence
+    counts.
+    """
     is_free = plan.config.trainer.kind == Kind.rlvr and not values_of(plan.flags).get("beta")
     return plan.config.trainer.live_reference and not is_free
 
@@ -313,15 +381,18 @@ def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
     if flags.get("use_transformers_continuous_batching"):
         card = card_memory(plan.config.cluster, environ)
         if card is None or "transformers_continuous_batching_config" in flags:
-            raise UnknownMemoryError("continuous batching takes a share of the card: set cluster.gpu_memory=GIB")
+            raise UnknownMemoryError(
+                "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
+            )
     response = recipe.response_length or 0
     rows = plan.batch.per_device * plan.batch.accumulation
     return Generation(rows, recipe.max_seq_length - response, response, card.gib if card else None)
 
 
 def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
-    """Return what vLLM takes of a training card, 0.3 by default (trl/trainer/grpo_config.py). Raises
-    UnknownMemoryError."""
+    """Return what vLLM takes of a training card, 0.3 by default (trl/trainer/grpo_config.py).
+    Raises UnknownMemoryError.
+    """
     flags = values_of(plan.flags)
     if not flags.get("use_vllm") or flags.get("vllm_mode", "colocate") != "colocate":
         return 0.0
@@ -332,7 +403,9 @@ def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
 
 
 def _reference_factor(plan: Plan) -> float:
-    """Return the samples of a forward pass of TRL's precomputation over those of training (dpo_trainer.py:1017)."""
+    """Return the samples of a forward pass of TRL's precomputation over those of training
+    (dpo_trainer.py:1017).
+    """
     values = values_of(plan.flags)
     if not plan.config.trainer.live_reference or not values.get("precompute_ref_log_probs"):
         return 0.0
@@ -351,13 +424,23 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         rank=plan.lora.rank,
         layers=plan.lora.count_layers(shape),
         fp32=fp32,
-        casts=fp32 and bool(plan.lora.dropout or plan.parallel.zero_stage or plan.parallel.precision != Precision.bf16),
+        casts=fp32
+        and bool(
+            plan.lora.dropout
+            or plan.parallel.zero_stage
+            or plan.parallel.precision != Precision.bf16
+        ),
         quantized=quantized,
         other_bytes=4 if quantized and not is_trl else 2,
     )
 
 
-NEXT_MODE = {Mode.ddp: Mode.zero2, Mode.zero1: Mode.zero2, Mode.zero2: Mode.zero3, Mode.zero3: Mode.zero3_offload}
+NEXT_MODE = {
+    Mode.ddp: Mode.zero2,
+    Mode.zero1: Mode.zero2,
+    Mode.zero2: Mode.zero3,
+    Mode.zero3: Mode.zero3_offload,
+}
 
 
 @dataclass(frozen=True)
@@ -375,11 +458,13 @@ class Remedy:
 def remedy_for(
     setting: MemorySetting, gib: float, *, liger: bool = True, lengths: Lengths | None = None
 ) -> Remedy | None:
-    """Return the first change with which `setting` is predicted to take at most `gib`; None when there is none.
+    """Return the first change with which `setting` is predicted to take at most `gib`; None when
+    there is none.
 
-    With the data's `lengths` the longest micro batch that they allow is what has to fit, else samples at the limit.
-    The change that costs the least time comes first: Liger where it may be used, then fewer samples per device, then
-    gradient checkpointing with as many samples as possible, then a mode that shards more.
+    With the data's `lengths` the longest micro batch that they allow is what has to fit, else
+    samples at the limit. The change that costs the least time comes first: Liger where it may be
+    used, then fewer samples per device, then gradient checkpointing with as many samples as
+    possible, then a mode that shards more.
     """
     for candidate in _candidates(setting, liger=liger):
         longest = candidate.tokens if lengths is None else longest_micro_batch(lengths, candidate)
@@ -396,14 +481,22 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
         for checkpointing in sorted({setting.checkpointing, True}):
             with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
             fused = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
-            changed = replace(setting, mode=mode, checkpointing=checkpointing, liger=with_liger, fused_loss=fused)
+            changed = replace(
+                setting, mode=mode, checkpointing=checkpointing, liger=with_liger, fused_loss=fused
+            )
             sizes = divisors(setting.micro_batch * setting.accumulation)
-            yield from (with_samples(changed, size) for size in reversed(sizes) if size <= setting.micro_batch)
+            yield from (
+                with_samples(changed, size)
+                for size in reversed(sizes)
+                if size <= setting.micro_batch
+            )
         mode = NEXT_MODE.get(mode) if setting.ranks > 1 else None
 
 
 def with_samples(setting: MemorySetting, size: int) -> MemorySetting:
-    """Return the setting with `size` samples of the same length per forward pass, and the same samples per step."""
+    """Return the setting with `size` samples of the same length per forward pass, and the same
+    samples per step.
+    """
     accumulation = setting.micro_batch * setting.accumulation // size
     length = setting.tokens // setting.sequences
     fewer = replace(setting, micro_batch=size, accumulation=accumulation)
@@ -413,7 +506,11 @@ def with_samples(setting: MemorySetting, size: int) -> MemorySetting:
 def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
     overrides = {
         "recipe.liger": (before.liger, after.liger, "true"),
-        "recipe.per_device_batch_size": (before.micro_batch, after.micro_batch, str(after.micro_batch)),
+        "recipe.per_device_batch_size": (
+            before.micro_batch,
+            after.micro_batch,
+            str(after.micro_batch),
+        ),
         "recipe.gradient_checkpointing": (before.checkpointing, after.checkpointing, "true"),
         "parallel": (before.mode, after.mode, after.mode.value),
     }

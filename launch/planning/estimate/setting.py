@@ -25,9 +25,12 @@ class AdapterSetting:
     rank: int
     layers: int  # adapted matrices of a block
     fp32: bool  # PEFT's default; TRL keeps bf16 ones on 4-bit weights and under ZeRO-3
-    casts: bool = False  # each A keeps its input in fp32; see `skips_input_casts` of launch/worker/patches/shared.py
+    # each A keeps its input in fp32; see `skips_input_casts` of launch/worker/patches/shared.py
+    casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
-    other_bytes: int = 2  # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
+    other_bytes: int = (
+        2  # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
+    )
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,22 @@ class MemorySetting:
     tokens: int  # of one forward pass, all rows with padding and both halves of the pairs
     accumulation: int = 1
     packing: bool = False
-    padding: bool = True  # whether rows differ in length: practically certain unless all reach the limit
+    padding: bool = (
+        True  # whether rows differ in length: practically certain unless all reach the limit
+    )
     liger: bool = False  # RMSNorm, RoPE and SwiGLU
-    fused_loss: bool = False  # the fused linear cross-entropy, which never holds the logits of all tokens
+    fused_loss: bool = (
+        False  # the fused linear cross-entropy, which never holds the logits of all tokens
+    )
     checkpointing: bool = False
     attention: Attention = Attention.sdpa
     precision: Precision = Precision.bf16
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
     chunked_head: bool = False  # TRL's output matrix, which never holds the logits of all tokens
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
-    reference_factor: float = 0.0  # samples of a forward pass that precomputes log-probs over those of a training one
+    reference_factor: float = (
+        0.0  # samples of a forward pass that precomputes log-probs over those of a training one
+    )
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # of RLVR
     vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training
@@ -71,7 +80,9 @@ class MemorySetting:
 
     @property
     def sequences(self) -> int:
-        """Sequences of a forward pass. DPO concatenates chosen and rejected (upstream dpo_utils.py:848-860)."""
+        """Sequences of a forward pass. DPO concatenates chosen and rejected (upstream
+        dpo_utils.py:848-860).
+        """
         return self.micro_batch * (2 if self.kind == Kind.dpo else 1)
 
     @property
@@ -84,9 +95,9 @@ class MemorySetting:
         """Whether attention gets a mask of row x row.
 
         SDPA does for rows with padding, and for a packed row of several documents (transformers
-        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not told apart, and
-        upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get no mask. Flash attention never
-        gets one.
+        masking_utils.py:293-301, :873-881). With a key-value cache the documents are not told
+        apart, and upstream's DPO passes no use_cache=False (dpo_utils.py:863): its packed rows get
+        no mask. Flash attention never gets one.
         """
         if self.attention == Attention.flash:
             return False

@@ -1,4 +1,6 @@
-"""The sizes of a decoder that determine memory and time, from a model's YAML or config.json; the FLOPs of a token."""
+"""The sizes of a decoder that determine memory and time, from a model's YAML or config.json; the
+FLOPs of a token.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,21 @@ from typing import Any
 from launch.config.schema import ShapeConfig
 from launch.files import load_json
 
-# Decoders whose block saves the same tensors as Llama's: two norms over the hidden size, grouped-query attention,
-# a gated MLP (transformers modeling_llama.py:290-330, modeling_qwen2.py, modeling_mistral.py). True: one more
-# norm over the queries and one over the keys (modeling_olmo2.py, modeling_qwen3.py).
-BLOCKS = {"llama": False, "mistral": False, "qwen2": False, "olmo2": True, "olmo3": True, "qwen3": True}
+# Decoders whose block saves the same tensors as Llama's: two norms over the hidden size,
+# grouped-query attention, a gated MLP (transformers modeling_llama.py:290-330, modeling_qwen2.py,
+# modeling_mistral.py). True: one more norm over the queries and one over the keys
+# (modeling_olmo2.py, modeling_qwen3.py).
+BLOCKS = {
+    "llama": False,
+    "mistral": False,
+    "qwen2": False,
+    "olmo2": True,
+    "olmo3": True,
+    "qwen3": True,
+}
 
-LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of each block
+# of each block
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -76,19 +87,34 @@ class ModelShape:
 
 
 def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
-    """Return the shape in a model's YAML; None when it leaves a number out, or names an unknown architecture."""
-    numbers = (config.layers, config.hidden, config.intermediate, config.heads, config.kv_heads, config.vocabulary)
+    """Return the shape in a model's YAML; None when it leaves a number out, or names an unknown
+    architecture.
+    """
+    numbers = (
+        config.layers,
+        config.hidden,
+        config.intermediate,
+        config.heads,
+        config.kv_heads,
+        config.vocabulary,
+    )
     if config.parameters is None or None in numbers or config.model_type not in BLOCKS:
         return None
-    layers, hidden, intermediate, heads, kv_heads, vocabulary = (int(number or 0) for number in numbers)
+    layers, hidden, intermediate, heads, kv_heads, vocabulary = (
+        int(number or 0) for number in numbers
+    )
     sizes = (layers, hidden, intermediate, heads, kv_heads, vocabulary)
     if min(sizes) < 1:
         return None
-    return ModelShape(config.parameters, *sizes, config.tied_embeddings, config.model_type, config.head_dim)
+    return ModelShape(
+        config.parameters, *sizes, config.tied_embeddings, config.model_type, config.head_dim
+    )
 
 
 def read_shape(folder: Path) -> ModelShape | None:
-    """Read the shape from a model folder's config.json; None without a readable one, or for an unknown architecture."""
+    """Read the shape from a model folder's config.json; None without a readable one, or for an
+    unknown architecture.
+    """
     try:
         config = load_json(folder / "config.json")
     except (OSError, ValueError):
@@ -97,7 +123,9 @@ def read_shape(folder: Path) -> ModelShape | None:
 
 
 def shape_from_hf_config(config: Mapping[str, Any]) -> ModelShape | None:
-    """Return the shape in a transformers configuration, with `parameters` counted; None for an unknown architecture."""
+    """Return the shape in a transformers configuration, with `parameters` counted; None for an
+    unknown architecture.
+    """
     try:
         model_type = str(config["model_type"])
         if model_type not in BLOCKS:
@@ -121,7 +149,9 @@ def shape_from_hf_config(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 def with_parameters(shape: ModelShape) -> ModelShape:
-    """Return the shape with `parameters` counted: matrices, embeddings and norms; not biases (Qwen2's), a millionth."""
+    """Return the shape with `parameters` counted: matrices, embeddings and norms; not biases
+    (Qwen2's), a millionth.
+    """
     norms = shape.layers * 2 * shape.hidden + shape.hidden
     matrices = shape.layers * shape.layer + shape.embedding * (1 if shape.tied else 2)
     return replace(shape, parameters=matrices + norms)
@@ -135,18 +165,21 @@ def token_flops(
     reference: bool = False,
     headless: bool = False,
 ) -> float:
-    """Return the operations of training on one token, which a model's FLOP/s utilisation (MFU) counts.
+    """Return the operations of training on one token, which a model's FLOP/s utilisation (MFU)
+    counts.
 
-    6 operations per element of the matrices that it is multiplied with, 2 forward and 4 backward: the layers' and the
-    output matrix; the embedding is a lookup. Attention within a document of S tokens adds 12 x layers x query width x S
-    (PaLM, arXiv:2204.02311, appendix B; the full square, as is usual, though half of it is masked). Recomputed
-    activations and padding do not count: neither trains anything.
+    6 operations per element of the matrices that it is multiplied with, 2 forward and 4 backward:
+    the layers' and the output matrix; the embedding is a lookup. Attention within a document of S
+    tokens adds 12 x layers x query width x S (PaLM, arXiv:2204.02311, appendix B; the full square,
+    as is usual, though half of it is masked). Recomputed activations and padding do not count:
+    neither trains anything.
 
-    `document`: tokens of the document that it attends to; None leaves attention out. With the mean length of several
-    documents the sum is a lower bound, as long ones have more of the tokens. `frozen`: the matrices have no gradients
-    of their own (LoRA, whose adapters are not counted): 4 operations per element. `reference`: a second, fixed model is
-    evaluated in the same step (DPO without cached reference): 2 more, and a third of attention's. `headless`: there is
-    no output matrix over the vocabulary (a reward model).
+    `document`: tokens of the document that it attends to; None leaves attention out. With the mean
+    length of several documents the sum is a lower bound, as long ones have more of the tokens.
+    `frozen`: the matrices have no gradients of their own (LoRA, whose adapters are not counted): 4
+    operations per element. `reference`: a second, fixed model is evaluated in the same step (DPO
+    without cached reference): 2 more, and a third of attention's. `headless`: there is no output
+    matrix over the vocabulary (a reward model).
     """
     matrices = shape.layers * shape.layer + (0 if headless else shape.embedding)
     attention = 12.0 * shape.layers * shape.query_width * (document or 0.0)

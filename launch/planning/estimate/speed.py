@@ -1,8 +1,10 @@
-"""The predicted time of an optimizer step: compute, communication, the host, and ranks that wait for each other.
+"""The predicted time of an optimizer step: compute, communication, the host, and ranks that wait
+for each other.
 
-The card computes while the host issues kernels and the ranks communicate: where two of these take about as long, they
-hide each other in part only. Under ZeRO 2 and 3 the ranks synchronise in every micro batch, so that each waits for the
-longest; without ZeRO, and under ZeRO 1, they synchronise once a step.
+The card computes while the host issues kernels and the ranks communicate: where two of these take
+about as long, they hide each other in part only. Under ZeRO 2 and 3 the ranks synchronise in every
+micro batch, so that each waits for the longest; without ZeRO, and under ZeRO 1, they synchronise
+once a step.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class StepTime:
     """A predicted step."""
 
     seconds: float
-    parts: Mapping[str, float]  # arithmetic, host, communication, optimizer: seconds that each would take by itself
+    # arithmetic, host, communication, optimizer: seconds that each would take by itself
+    parts: Mapping[str, float]
     load: SimulatedLoad
 
     @property
@@ -41,11 +44,13 @@ class StepTime:
         return self.load.tokens / self.seconds
 
 
-def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *, balanced: bool = False) -> StepTime:
+def predict_step(
+    setting: MemorySetting, lengths: Sequence[int], rates: Rates, *, balanced: bool = False
+) -> StepTime:
     """Predict the time of one optimizer step at `setting`, whose own `tokens` are ignored.
 
-    `lengths`: tokens of the data's samples (of both halves of a pair for DPO), or of some of them; `balanced`: each
-    global batch is dealt to the ranks by length.
+    `lengths`: tokens of the data's samples (of both halves of a pair for DPO), or of some of them;
+    `balanced`: each global batch is dealt to the ranks by length.
     """
     batch = Batch(
         setting.ranks * setting.micro_batch * setting.accumulation,
@@ -79,7 +84,9 @@ def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *
     parts["optimizer"] = optimizer
     sampled = setting.generation
     parts["generation"] = generation_seconds(setting, sampled, rates.memory) if sampled else 0.0
-    return StepTime(total / load.steps + once + optimizer + parts["generation"], MappingProxyType(parts), load)
+    return StepTime(
+        total / load.steps + once + optimizer + parts["generation"], MappingProxyType(parts), load
+    )
 
 
 def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rates) -> float:
@@ -91,8 +98,11 @@ def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rate
     if setting.masked or setting.attention == Attention.eager:
         operations, rate = 4.0 * squares, rates.masked
     else:
-        documents = setting.micro_batch if setting.packing and setting.attention == Attention.flash else 1
-        operations, rate = 2.0 * squares / documents, rates.causal  # the other half of the square is masked
+        documents = (
+            setting.micro_batch if setting.packing and setting.attention == Attention.flash else 1
+        )
+        # the other half of the square is masked
+        operations, rate = (2.0 * squares / documents, rates.causal)
     attention = operations * shape.query_width * shape.layers
     # backward takes 2.5 times forward's products of attention: it recomputes one of them
     seconds = matrices / rates.matrix + (3.5 + recomputed) * attention / rate
@@ -103,8 +113,8 @@ def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rate
 def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
     """Return the seconds of the host for one micro batch.
 
-    Checkpointing issues the forward pass once more; without Liger a layer takes about a quarter more kernels. Under
-    ZeRO-3 gathering and releasing weights takes longer than either.
+    Checkpointing issues the forward pass once more; without Liger a layer takes about a quarter
+    more kernels. Under ZeRO-3 gathering and releasing weights takes longer than either.
     """
     kernels = 1.0 if setting.liger else 1.25
     if setting.mode in _ZERO3:
@@ -116,7 +126,11 @@ def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
 
 def _fixed_seconds(setting: MemorySetting, rates: Rates) -> float:
     """Return the seconds of one micro batch that nothing hides, whatever its tokens."""
-    seconds = setting.shape.layers * rates.reduced_layer if setting.mode in (Mode.zero1, Mode.zero2) else 0.0
+    seconds = (
+        setting.shape.layers * rates.reduced_layer
+        if setting.mode in (Mode.zero1, Mode.zero2)
+        else 0.0
+    )
     if setting.padding:
         seconds += rates.varying + (rates.single_sample if setting.sequences == 1 else 0.0)
     return seconds
@@ -125,8 +139,9 @@ def _fixed_seconds(setting: MemorySetting, rates: Rates) -> float:
 def _bytes_sent_per_micro_batch(setting: MemorySetting) -> float:
     """Return the bytes that each rank sends for every micro batch.
 
-    ZeRO-3 gathers the weights for forward and for backward and scatters the gradients; ZeRO-2 also reduces them in
-    every micro batch (deepspeed engine.py checks is_gradient_accumulation_boundary at stage 1 only).
+    ZeRO-3 gathers the weights for forward and for backward and scatters the gradients; ZeRO-2 also
+    reduces them in every micro batch (deepspeed engine.py checks is_gradient_accumulation_boundary
+    at stage 1 only).
     """
     ring = (setting.ranks - 1) / setting.ranks
     size = setting.element * setting.shape.parameters
@@ -136,8 +151,9 @@ def _bytes_sent_per_micro_batch(setting: MemorySetting) -> float:
 
 
 def _bytes_sent_per_step(setting: MemorySetting) -> float:
-    """Return the bytes that each rank sends once a step: DDP reduces the gradients, ZeRO 1 reduces them and gathers the
-    updated weights, ZeRO 2 gathers those."""
+    """Return the bytes that each rank sends once a step: DDP reduces the gradients, ZeRO 1 reduces
+    them and gathers the updated weights, ZeRO 2 gathers those.
+    """
     ring = (setting.ranks - 1) / setting.ranks
     size = setting.element * setting.shape.parameters
     times = {Mode.ddp: 2, Mode.zero1: 3, Mode.zero2: 1}.get(setting.mode, 0)
@@ -145,7 +161,9 @@ def _bytes_sent_per_step(setting: MemorySetting) -> float:
 
 
 def _optimizer_seconds(setting: MemorySetting, rates: Rates) -> float:
-    """Return the seconds of clipping and the optimizer's step, over the rank's own shard of the state."""
+    """Return the seconds of clipping and the optimizer's step, over the rank's own shard of the
+    state.
+    """
     if setting.mode in (Mode.single, Mode.ddp):
         return rates.step + 10 * setting.element * setting.shape.parameters / rates.memory
     shard = setting.shape.parameters / setting.ranks
@@ -156,7 +174,9 @@ def _optimizer_seconds(setting: MemorySetting, rates: Rates) -> float:
 
 
 def count_steps(plan: Plan) -> int | None:
-    """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is known."""
+    """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is
+    known.
+    """
     recipe, rows = plan.config.recipe, None
     if recipe.packing != Packing.bins:  # a packed row holds several samples
         known = [data for data in plan.data if data is not None and data.all_]

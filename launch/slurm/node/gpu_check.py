@@ -1,4 +1,6 @@
-"""The check of a node's GPUs before its ranks start: all that Slurm gave it respond and have no memory error."""
+"""The check of a node's GPUs before its ranks start: all that Slurm gave it respond and have no
+memory error.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from launch.external import run_command
 _TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
 _QUERY = "--query-gpu=index,ecc.errors.uncorrected.volatile.total"
 # what nvidia-smi prints of a card that does not respond
-_BROKEN = re.compile(r"Unable to determine the device handle.*|.*GPU is lost.*|.*fallen off the bus.*")
+_BROKEN = re.compile(
+    r"Unable to determine the device handle.*|.*GPU is lost.*|.*fallen off the bus.*"
+)
 
 
 def check_gpus(environ: Mapping[str, str]) -> None:
@@ -31,16 +35,24 @@ def check_gpus(environ: Mapping[str, str]) -> None:
         raise _fault(f"nvidia-smi does not answer within {_TIMEOUT:.0f} s") from None
     if broken := _BROKEN.search(done.stdout + done.stderr):
         raise _fault(broken[0].strip())
-    cards = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if "," in line]
+    cards = [
+        [cell.strip() for cell in line.split(",")]
+        for line in done.stdout.splitlines()
+        if "," in line
+    ]
     given = environ.get("SLURM_GPUS_ON_NODE", "")
     in_slices = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "")  # of which Slurm counts each
     if cards and given.isdigit() and len(cards) < int(given) and not in_slices:
         raise _fault(f"nvidia-smi lists {len(cards)} of the {given} GPUs that Slurm gave this node")
     for index, errors in cards:
         if errors.isdigit() and int(errors):
-            raise _fault(f"GPU {index} has {errors} uncorrected memory error{'s' * (errors != '1')}")
+            raise _fault(
+                f"GPU {index} has {errors} uncorrected memory error{'s' * (errors != '1')}"
+            )
 
 
 def _fault(message: str) -> UserError:
-    cure = Cure("leave this node out (cluster.exclude) and report it, or set {0}", "allow=[gpu_fault]")
+    cure = Cure(
+        "leave this node out (cluster.exclude) and report it, or set {0}", "allow=[gpu_fault]"
+    )
     return refusal("gpu_fault", message, None, cure)

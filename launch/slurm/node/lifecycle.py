@@ -1,4 +1,6 @@
-"""From the start of a node's task to its end: plan, run the ranks, record the outcome, requeue the job."""
+"""From the start of a node's task to its end: plan, run the ranks, record the outcome, requeue the
+job.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ from launch.slurm.jobs import JobFolder, write_job_identity
 from launch.slurm.node.gpu_check import check_gpus
 from launch.slurm.node.ranks import is_listening, read_start_record, run_first_node, run_other_node
 from launch.slurm.node.recovery import choose_end_delay, recover
-from launch.slurm.node.task import NodeContext, NodeTask, await_job_outcome, describe_lost, report_failure, stage_task
+from launch.slurm.node.task import (
+    NodeContext,
+    NodeTask,
+    await_job_outcome,
+    describe_lost,
+    report_failure,
+    stage_task,
+)
 from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.requeue_policy import RestartMark, last_checkpoint
 from launch.slurm.signals import SIGINT_CAUSE, NodeSignals
@@ -44,18 +53,33 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
         plan = build_plan(composed, this_machine(composed))
         _check_start(plan, allocation, nodes=1)
         return build_cache(plan, display_for(sys.stdout))
-    folder = JobFolder.of(Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or "")
+    folder = JobFolder.of(
+        Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or ""
+    )
     if config.name and folder.path.is_dir():  # the batch script's mailbox is in it
-        # it is known before the plan: the nodes wait for node 0's digests, and one that cannot plan reports that
+        # it is known before the plan: the nodes wait for node 0's digests, and one that cannot plan
+        # reports that
         heartbeat = config.cluster.heartbeat
-        return _run(lambda peers: stage_task(composed, allocation, peers), folder, heartbeat, allocation, signals)
+        return _run(
+            lambda peers: stage_task(composed, allocation, peers),
+            folder,
+            heartbeat,
+            allocation,
+            signals,
+        )
     return run_task(stage_task(composed, allocation), allocation, signals)
 
 
 def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> int:
     """Run this node's part of a task and return its exit code. Raises UserError."""
     plan = task.plan
-    return _run(lambda peers: task, JobFolder.of_plan(plan), plan.config.cluster.heartbeat, allocation, signals)
+    return _run(
+        lambda peers: task,
+        JobFolder.of_plan(plan),
+        plan.config.cluster.heartbeat,
+        allocation,
+        signals,
+    )
 
 
 def _run(
@@ -68,10 +92,12 @@ def _run(
     attempt = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
 
     def on_lost(lost: LostNode) -> None:
-        if lost.failure.cause.startswith("interrupted by "):  # Slurm signals all nodes at once: this one is likely next
+        # Slurm signals all nodes at once: this one is likely next
+        if lost.failure.cause.startswith("interrupted by "):
             signals.end(after=_SIGNAL_SPREAD)
             return
-        if allocation.node_rank == 0:  # hundreds of nodes would bury the line; if node 0 is lost, one of them decides
+        # hundreds of nodes would bury the line; if node 0 is lost, one of them decides
+        if allocation.node_rank == 0:
             notify(describe_lost(allocation, lost))
         signals.end()
 
@@ -95,11 +121,20 @@ def _run(
         task = plan_task(peers)
         peers.report_progress("planned")
         _check_start(task.plan, allocation, task.plan.parallel.width.nodes)
-        refusals = stopping_problems(inspect(task.plan, [parser_accepts])) if allocation.node_rank == 0 else []
-        if refusals and not signals.terminated:  # Slurm's signal ends the parser's process too, which is not a refusal
-            raise UserError(refusals)  # before the task has a context, without which nothing requeues the job
+        refusals = (
+            stopping_problems(inspect(task.plan, [parser_accepts]))
+            if allocation.node_rank == 0
+            else []
+        )
+        # Slurm's signal ends the parser's process too, which is not a refusal
+        if refusals and not signals.terminated:
+            # before the task has a context, without which nothing requeues the job
+            raise UserError(refusals)
         node = NodeContext(task, allocation, attempt, peers, signals)
-        if task.plan.parallel.width.device == Device.cuda and "gpu_fault" not in task.plan.config.allow:
+        if (
+            task.plan.parallel.width.device == Device.cuda
+            and "gpu_fault" not in task.plan.config.allow
+        ):
             check_gpus(os.environ)
         before = last_checkpoint(node.plan) if node.is_first else None
         signals.choose_delay = partial(choose_end_delay, node, before)
@@ -118,11 +153,16 @@ def _run(
 
 
 def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
-    """Check that the job and the files are those of the plan. Raises UserError: other_allocation, plan_changed,
-    incomplete_model."""
+    """Check that the job and the files are those of the plan. Raises UserError: other_allocation,
+    plan_changed, incomplete_model.
+    """
     if len(allocation.hosts) != nodes:
-        message = f"job {allocation.job_id} has {len(allocation.hosts)} nodes, the plan needs {nodes}"
-        raise refusal("other_allocation", message, "nodes", "set nodes= to the value of #SBATCH --nodes")
+        message = (
+            f"job {allocation.job_id} has {len(allocation.hosts)} nodes, the plan needs {nodes}"
+        )
+        raise refusal(
+            "other_allocation", message, "nodes", "set nodes= to the value of #SBATCH --nodes"
+        )
     submitted = os.environ.get("LAUNCH_PLAN", plan.identity)
     if submitted != plan.identity:
         changed = "a configuration, an input or upstream's source has changed since"
@@ -137,18 +177,24 @@ def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
 
 
 def _run_ranks(node: NodeContext) -> int:
-    """Run the ranks; a node that is ended before they start also records an outcome. Raises UserError."""
+    """Run the ranks; a node that is ended before they start also records an outcome. Raises
+    UserError.
+    """
     try:
         node.signals.ready()
         return run_first_node(node) if node.is_first else run_other_node(node)
     except UserError as error:  # also raised by a step before the ranks whose processes were ended
-        was_ended = node.signals.terminated or node.signals.time_limit_near or node.peers.lost is not None
+        was_ended = (
+            node.signals.terminated or node.signals.time_limit_near or node.peers.lost is not None
+        )
         if not (node.is_first and was_ended):
             raise
         detail = tuple(str(problem) for problem in error.problems)
     except SystemExit:
         detail = ()
-    outcome = await_job_outcome(node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail))
+    outcome = await_job_outcome(
+        node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail)
+    )
     if node.is_first:
         notify("; ".join(["ended before its ranks started", str(outcome.cause), *detail]))
         _record_early_end(node, outcome)
@@ -156,10 +202,13 @@ def _run_ranks(node: NodeContext) -> int:
 
 
 def _record_early_end(node: NodeContext, outcome: Outcome) -> None:
-    """Write FAILED, unless another launcher holds the folder or it contains a run that is done or still to be
-    archived."""
+    """Write FAILED, unless another launcher holds the folder or it contains a run that is done or
+    still to be archived.
+    """
     plan, run_status = node.plan, folder_status(node.plan.folder)
-    has_older_run = run_status == "done" or (run_status != "absent" and RestartMark(plan, node.allocation).is_due)
+    has_older_run = run_status == "done" or (
+        run_status != "absent" and RestartMark(plan, node.allocation).is_due
+    )
     # a width of a rollout that never started gets no outcome, because its gates would judge it
     is_unstarted_width = run_status == "absent" and node.task.steps is not None
     if has_older_run or is_unstarted_width or find_holder(lock_path(plan.folder)):

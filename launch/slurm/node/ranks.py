@@ -1,4 +1,5 @@
-"""Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its start record.
+"""Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its
+start record.
 
 The start record has the command and the rendezvous.
 """
@@ -41,7 +42,9 @@ class StartRecord:
     """How the ranks of all nodes are started."""
 
     identity: str  # of node 0's plan
-    command: tuple[str, ...] = ()  # with placeholders that each node fills in; empty if there is nothing to run
+    command: tuple[
+        str, ...
+    ] = ()  # with placeholders that each node fills in; empty if there is nothing to run
     host: str = ""  # where rank 0 listens
     port: int = 0
 
@@ -69,7 +72,8 @@ def read_start_record(folder: Path) -> StartRecord | None:
 
 
 def rendezvous_port(job: int) -> int:
-    """Derive the port from the job's number, so that no other live job has it, or pick a free one if it is in use.
+    """Derive the port from the job's number, so that no other live job has it, or pick a free one
+    if it is in use.
 
     Call it on the node that will listen. Raises OSError if no port is free.
     """
@@ -79,7 +83,8 @@ def rendezvous_port(job: int) -> int:
             return port
         port = random.choice(_FALLBACK_PORTS)
     raise OSError(
-        f"none of {_TRIES} ports tried is free, the last ones of {_FALLBACK_PORTS.start} to {_FALLBACK_PORTS.stop}"
+        f"none of {_TRIES} ports tried is free, the last ones of {_FALLBACK_PORTS.start} to "
+        f"{_FALLBACK_PORTS.stop}"
     )
 
 
@@ -97,7 +102,9 @@ _RECORD_POLL = 0.2  # seconds
 
 
 def run_first_node(node: NodeContext) -> int:
-    """Run node 0's part of the task; the other nodes start their ranks when it starts its own. Raises UserError."""
+    """Run node 0's part of the task; the other nodes start their ranks when it starts its own.
+    Raises UserError.
+    """
     allocation = node.allocation
 
     def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
@@ -105,7 +112,9 @@ def run_first_node(node: NodeContext) -> int:
         start = StartRecord(started.identity, started.command, allocation.host, port)
         if len(allocation.hosts) > 1:
             hosts = ", ".join(allocation.hosts)
-            display.say(f"job {allocation.job_id} on {hosts}; rank 0 listens on {start.host}:{start.port}")
+            display.say(
+                f"job {allocation.job_id} on {hosts}; rank 0 listens on {start.host}:{start.port}"
+            )
         start.write(node.attempt)
         node.peers.report_progress("started")
         with node.signals.while_ranks_run():
@@ -120,16 +129,22 @@ def run_first_node(node: NodeContext) -> int:
 
 
 def run_other_node(node: NodeContext) -> int:
-    """Wait for node 0's start record and run this node's ranks; their logs are in nodes/N of the run folder.
+    """Wait for node 0's start record and run this node's ranks; their logs are in nodes/N of the
+    run folder.
 
     Raises UserError: nodes_differ.
     """
     plan, allocation = node.plan, node.allocation
     node.peers.wait_while("", "planned")
-    while (start := read_start_record(node.attempt)) is None:  # a shared file system may show it later
+    while (
+        start := read_start_record(node.attempt)
+    ) is None:  # a shared file system may show it later
         time.sleep(_RECORD_POLL)
     if start.identity != plan.identity:
-        message = f"the plan is {plan.identity} on {allocation.host} and {start.identity} on {allocation.hosts[0]}"
+        message = (
+            f"the plan is {plan.identity} on {allocation.host} and {start.identity} on "
+            f"{allocation.hosts[0]}"
+        )
         cure = "make checkout, configuration and package versions the same on all nodes"
         raise refusal("nodes_differ", message, None, cure)
     if not start.command:
@@ -137,7 +152,9 @@ def run_other_node(node: NodeContext) -> int:
     folder = RunFolder(node.record)
     folder.create()
     with node.signals.while_ranks_run():
-        outcome = supervise(node_execution(node, plan, start), folder, _MessageDisplay(allocation.host))
+        outcome = supervise(
+            node_execution(node, plan, start), folder, _MessageDisplay(allocation.host)
+        )
     outcome = await_job_outcome(node, outcome)
     folder.finish(outcome)
     return outcome.exit_code
@@ -146,14 +163,18 @@ def run_other_node(node: NodeContext) -> int:
 def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Execution:
     """Build the execution of this node's ranks.
 
-    Only node 0 sees the trainer's metrics, so it alone runs the guards that read them and counts the steps of a task
-    that ends early; it alone watches the disk and the checkpoints, too.
+    Only node 0 sees the trainer's metrics, so it alone runs the guards that read them and counts
+    the steps of a task that ends early; it alone watches the disk and the checkpoints, too.
     """
     allocation = node.allocation
     ranks_per_node = plan.parallel.width.local
-    ranks = tuple(range(allocation.node_rank * ranks_per_node, (allocation.node_rank + 1) * ranks_per_node))
+    ranks = tuple(
+        range(allocation.node_rank * ranks_per_node, (allocation.node_rank + 1) * ranks_per_node)
+    )
     watch_config = build_watch_config(plan)
-    watch_config = replace(watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks))
+    watch_config = replace(
+        watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks)
+    )
     if not node.is_first:
         off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
         guards = plan.config.guards and replace(plan.config.guards, **off)
@@ -171,7 +192,9 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
 
 
 class _MessageDisplay(PlainDisplay):
-    """The display of a node other than the first: messages only, each line prefixed with the host."""
+    """The display of a node other than the first: messages only, each line prefixed with the
+    host.
+    """
 
     def __init__(self, host: str) -> None:
         super().__init__(sys.stdout)

@@ -1,5 +1,6 @@
-"""Decides and requests, at the end of a node's task, that the job starts again: after its time limit, the loss of a
-node or a fault of the hardware."""
+"""Decides and requests, at the end of a node's task, that the job starts again: after its time
+limit, the loss of a node or a fault of the hardware.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,16 @@ from launch.slurm.requeue import (
     requeue,
     write_decision,
 )
-from launch.slurm.requeue_policy import find_hardware_fault, last_checkpoint, requeue_obstacle, retry_obstacle
+from launch.slurm.requeue_policy import (
+    find_hardware_fault,
+    last_checkpoint,
+    requeue_obstacle,
+    retry_obstacle,
+)
 from launch.terminal import notify
 
-_TEAR_DOWN = 30.0  # seconds before the time limit that ending the ranks and asking Slurm for a requeue may take
+# seconds before the time limit that ending the ranks and asking Slurm for a requeue may take
+_TEAR_DOWN = 30.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,11 @@ class _Reason:
 
 
 def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | None:
-    """Seconds from Slurm's warning that the time limit is near until this node ends its ranks; None: node 0 decides.
+    """Seconds from Slurm's warning that the time limit is near until this node ends its ranks;
+    None: node 0 decides.
 
-    A run that finishes in time, or that would not be requeued because there is nothing to resume from, goes on until
-    just before the limit; a checkpoint may still be written until then.
+    A run that finishes in time, or that would not be requeued because there is nothing to resume
+    from, goes on until just before the limit; a checkpoint may still be written until then.
     """
     if not node.is_first:
         return None
@@ -56,16 +64,22 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
     requeues = count_requeues(JobFolder(node.attempt.parent), allocation)
     obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=last_checkpoint(plan))
     if obstacle:
-        notify(f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be requeued: {obstacle}")
+        notify(
+            f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be "
+            f"requeued: {obstacle}"
+        )
         return until_limit
     return 0.0
 
 
-def recover(node: NodeContext, code: int, failure: NodeFailure | None, before: Checkpoint | None) -> None:
+def recover(
+    node: NodeContext, code: int, failure: NodeFailure | None, before: Checkpoint | None
+) -> None:
     """Requeue the job where another start helps.
 
-    `failure`: why this node's part ended. `before`: the last checkpoint when this attempt began. A job that lost a node
-    is ended in any case: srun would wait for that node's task as long as Slurm does.
+    `failure`: why this node's part ended. `before`: the last checkpoint when this attempt began. A
+    job that lost a node is ended in any case: srun would wait for that node's task as long as Slurm
+    does.
     """
     reason = _find_reason(node, code, failure)
     if reason is None or not claim_decision(node.attempt):
@@ -84,13 +98,16 @@ def recover(node: NodeContext, code: int, failure: NodeFailure | None, before: C
 def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _Reason | None:
     hosts, lost = node.allocation.hosts, node.peers.lost
     if lost and lost.is_silent:
-        return _Reason(describe_lost(node.allocation, lost), lost, avoided_host=hosts[lost.node_rank])
+        return _Reason(
+            describe_lost(node.allocation, lost), lost, avoided_host=hosts[lost.node_rank]
+        )
     if not node.is_first or code == EXIT_DONE:
         return None
     if node.signals.time_limit_near and code == EXIT_INTERRUPTED:
         return _Reason(TIME_LIMIT_NEAR)
     failures = dict(node.peers.failures())
-    if failure is not None and not (failures and failure.cause.startswith("node ")):  # else it repeats another node's
+    # else it repeats another node's
+    if failure is not None and not (failures and failure.cause.startswith("node ")):
         failures[0] = failure
     rank = find_hardware_fault(failures)
     if rank is None:
@@ -101,8 +118,14 @@ def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _
 
 
 def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bool:
-    """Requeue the job unless something forbids it, and write the decision down; whether it is requeued."""
-    allocation, now, folder = node.allocation, last_checkpoint(node.plan), JobFolder(node.attempt.parent)
+    """Requeue the job unless something forbids it, and write the decision down; whether it is
+    requeued.
+    """
+    allocation, now, folder = (
+        node.allocation,
+        last_checkpoint(node.plan),
+        JobFolder(node.attempt.parent),
+    )
     cluster = node.plan.config.cluster
     count = count_requeues(folder, allocation, retries=reason.is_retry)
     limit = cluster.retries if reason.is_retry else cluster.requeues
@@ -126,7 +149,9 @@ def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bo
     write_decision(node.attempt, decision, requeued=is_requeued, is_retry=reason.is_retry)
     notify("; ".join(decision))
     if is_requeued and node.mailbox:
-        instruct_batch_script(node.mailbox, "retry" if reason.is_retry else "requeue", reason.avoided_host)
+        instruct_batch_script(
+            node.mailbox, "retry" if reason.is_retry else "requeue", reason.avoided_host
+        )
     return is_requeued
 
 

@@ -1,4 +1,6 @@
-"""Reads `bench [common] -- [A's overrides] -- [B's overrides]`, plans both settings and runs them in turn."""
+"""Reads `bench [common] -- [A's overrides] -- [B's overrides]`, plans both settings and runs them
+in turn.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,15 @@ class BenchRequest:
         """The line of A (0) or B (1); a setting's own override replaces the common one."""
         own = self.own[side]
         keys = {override_key(override) for override in own}
-        keys |= {f"{key}.mode" for key in keys if key == "parallel"}  # choosing a group sets its keys anew
+        # choosing a group sets its keys anew
+        keys |= {f"{key}.mode" for key in keys if key == "parallel"}
         return self.common.without(*keys).with_overrides(*own)
 
 
 def read_request(line: CommandLine) -> BenchRequest:
-    """Split the line at its `--`. Raises UserError: bench_settings, bench_alone, bench_common, duplicate_override."""
+    """Split the line at its `--`. Raises UserError: bench_settings, bench_alone, bench_common,
+    duplicate_override.
+    """
     parts: list[list[str]] = [[]]
     for word in line.argv:
         if word == SEPARATOR:
@@ -65,7 +70,10 @@ def read_request(line: CommandLine) -> BenchRequest:
             parts[-1].append(word)
     if len(parts) != 3:
         given = {1: "no settings: there is no `--`", 2: "one setting: there is one `--`"}
-        message = f"bench compares two settings and got {given.get(len(parts), f'{len(parts) - 1} of them')}"
+        message = (
+            "bench compares two settings and got "
+            f"{given.get(len(parts), f'{len(parts) - 1} of them')}"
+        )
         raise refusal("bench_settings", message, "command line", f"use {_USAGE}")
     common, a, b = parts
     refuse_unsupported(line, "bench", "it runs two settings in turn")
@@ -75,25 +83,38 @@ def read_request(line: CommandLine) -> BenchRequest:
             key = override_key(argument)
             if key in _COMMON or key.startswith("bench."):
                 message = f"{key}= applies to the whole bench, not to setting {name} alone"
-                problems.append(Problem("bench_common", message, f"override {key}", "move it before the first `--`"))
+                problems.append(
+                    Problem(
+                        "bench_common", message, f"override {key}", "move it before the first `--`"
+                    )
+                )
             elif argument.startswith("-"):
                 message = f"'{argument}' is not an override of setting {name}"
-                problems.append(Problem("bench_common", message, "command line", "move it before the first `--`"))
+                problems.append(
+                    Problem(
+                        "bench_common", message, "command line", "move it before the first `--`"
+                    )
+                )
     if problems:
         raise UserError(problems)
-    return BenchRequest(expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b)))
+    return BenchRequest(
+        expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT),
+        (tuple(a), tuple(b)),
+    )
 
 
 LEAST_STEPS = 2  # after the warm-up
-_OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")  # besides the keys of `data`
-_LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")  # as they come out
+# besides the keys of `data`
+_OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")
+# as they come out
+_LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")
 
 
 def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> BenchRecord:
     """Plan both settings; `plan` plans the short run of a line.
 
-    Raises UserError with the problems of both, each problem once; and: bench_steps; bench_global_batch, bench_data (not
-    comparable, unless `allow` names the id).
+    Raises UserError with the problems of both, each problem once; and: bench_steps;
+    bench_global_batch, bench_data (not comparable, unless `allow` names the id).
     """
     plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
@@ -106,7 +127,9 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
         notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
     id_ = config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
-    return BenchRecord(folder, a.plan, config.bench.steps, config.bench.warmup, (a, b), differences, notes)
+    return BenchRecord(
+        folder, a.plan, config.bench.steps, config.bench.warmup, (a, b), differences, notes
+    )
 
 
 def _check_numbers(plan: Plan) -> Plan:
@@ -119,7 +142,9 @@ def _check_numbers(plan: Plan) -> Plan:
     total = plan.config.recipe.max_steps
     if total is not None and total < bench.steps:
         message = f"the stage has only {total} steps, fewer than steps={bench.steps}"
-        problems.append(Problem("bench_steps", message, "bench.steps", f"use steps={total} or fewer"))
+        problems.append(
+            Problem("bench_steps", message, "bench.steps", f"use steps={total} or fewer")
+        )
     if problems:
         raise UserError(problems)
     return plan
@@ -131,11 +156,17 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     if a.plan.batch.global_ != b.plan.batch.global_:
         sizes = f"A's global batch is {a.plan.batch.global_} and B's is {b.plan.batch.global_}"
         message = f"{sizes}: equal steps are not equal work"
-        cure = "set one recipe.global_batch_size= before the first `--`, or allow=[bench_global_batch]"
+        cure = (
+            "set one recipe.global_batch_size= before the first `--`, or allow=[bench_global_batch]"
+        )
         problems.append(Problem("bench_global_batch", message, "recipe.global_batch_size", cure))
     for side in (a, b):
         if side.plan.config.recipe.packing == Packing.bins:
-            message = f"{side.label} packs into bins, so its global batch is not a fixed number of samples"
+            message = (
+                f"{side.label} packs into bins, so its global batch is not a fixed number "
+                "of "
+                "samples"
+            )
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
             problems.append(Problem("bench_global_batch", message, "recipe.packing", cure))
             break
@@ -143,14 +174,20 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     if of_data:
         values = "; ".join(f"{row.what} is {row.a} in A and {row.b} in B" for row in of_data)
         cure = "set it once, before the first `--`, or allow=[bench_data]"
-        problems.append(Problem("bench_data", f"A and B do not train on the same data: {values}", None, cure))
+        problems.append(
+            Problem("bench_data", f"A and B do not train on the same data: {values}", None, cure)
+        )
     return problems
 
 
 def list_differences(a: Plan, b: Plan) -> list[Difference]:
     """The differences between two plans, without the folders that each run has for itself."""
-    ours, theirs = ({name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b))
-    rows = [Difference(name, ours.get(name, "-"), theirs.get(name, "-")) for name in {**ours, **theirs}]
+    ours, theirs = (
+        {name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b)
+    )
+    rows = [
+        Difference(name, ours.get(name, "-"), theirs.get(name, "-")) for name in {**ours, **theirs}
+    ]
     return [row for row in rows if row.a != row.b]
 
 
@@ -168,14 +205,19 @@ def _list_facts(plan: Plan) -> dict[str, Any]:
         "python": plan.command[0],
         "model": plan.inputs.model.reference,
         "expandable_segments": plan.config.expandable_segments,
-        **{name: value for name, value in settings.items() if name not in _LISTED_ABOVE and value != {}},
+        **{
+            name: value
+            for name, value in settings.items()
+            if name not in _LISTED_ABOVE and value != {}
+        },
     }
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:
     """Run both settings in turn and compare them.
 
-    Returns the record and the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130 interrupted.
+    Returns the record and the exit code: 0 there is a verdict, 3 a run failed or no pair is
+    complete, 130 interrupted.
     Raises UserError when the two cannot be compared or cannot run.
     """
     record = plan_bench(request, plan_probe)
@@ -195,7 +237,10 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
 def _describe_settings(record: BenchRecord) -> Iterator[str]:
     for side in record.sides:
         mode = f"{side.plan.parallel.width} {side.plan.parallel.mode.value}"
-        yield f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; {side.plan.batch})"
+        yield (
+            f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; "
+            f"{side.plan.batch})"
+        )
     if record.same_setting:
         yield "  A and B are the same setting: their difference is the measurement noise"
     yield from (f"  differs: {row.what}: {row.a} in A, {row.b} in B" for row in record.differences)
@@ -203,8 +248,12 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
     """Measure the peak rate of the cards, once for each precision, unless an earlier call has."""
-    recorded = [mapping(setting.get("rate")) for setting in objects(mapping(earlier).get("settings"))]
-    rates = [from_json(CardRate, rate) for rate in recorded if rate.get("measured_tflops") is not None]
+    recorded = [
+        mapping(setting.get("rate")) for setting in objects(mapping(earlier).get("settings"))
+    ]
+    rates = [
+        from_json(CardRate, rate) for rate in recorded if rate.get("measured_tflops") is not None
+    ]
     for side in record.sides:
         parallel = side.plan.parallel
         key = (card_name(side.plan), parallel.width.device, parallel.precision)
@@ -216,15 +265,22 @@ def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
 def run_in_turn(runner: Runner[BenchRun]) -> int:
     """Take every run of a bench in its turn.
 
-    Returns the exit code: 0 with a pair to compare, 3 when a run failed or no pair is complete, 130 when interrupted.
+    Returns the exit code: 0 with a pair to compare, 3 when a run failed or no pair is complete, 130
+    when interrupted.
     Raises UserError when the first run cannot be started.
     """
     record = runner.record
     assert isinstance(record, BenchRecord)
     for index, run in enumerate(record.runs):
         # how long a run takes is unknown before the first one, which therefore has no limit
-        left = seconds_left((other for other in record.runs if not other.reused), record.config.max_minutes)
-        if runner.find_earlier(run) or left is None or left >= _expected_seconds(record.runs, index):
+        left = seconds_left(
+            (other for other in record.runs if not other.reused), record.config.max_minutes
+        )
+        if (
+            runner.find_earlier(run)
+            or left is None
+            or left >= _expected_seconds(record.runs, index)
+        ):
             runner.take(run, left)
         else:
             run.state = State.not_run
@@ -240,7 +296,8 @@ def run_in_turn(runner: Runner[BenchRun]) -> int:
 
 
 def _expected_seconds(runs: Sequence[BenchRun], index: int) -> float:
-    """Seconds of the next run and, when it begins a pair, of the other run of that pair: half a pair compares nothing.
-    A setting that has not run yet counts as 0."""
+    """Seconds of the next run and, when it begins a pair, of the other run of that pair: half a
+    pair compares nothing. A setting that has not run yet counts as 0.
+    """
     pair = [run for run in runs[index:] if run.repeat == runs[index].repeat]
     return sum(max((other.seconds or 0.0 for other in run.side.runs), default=0.0) for run in pair)

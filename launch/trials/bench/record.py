@@ -63,13 +63,17 @@ class Side:
         """The requested settings that the runs refute or do not prove."""
         items = [item for run in self.done if run.measured for item in run.measured.evidence]
         not_proven = (item for item in items if item.get("verdict") in (REFUTED, UNPROVEN))
-        return list(dict.fromkeys(f"{item.get('what')} is {item['verdict']}" for item in not_proven))
+        return list(
+            dict.fromkeys(f"{item.get('what')} is {item['verdict']}" for item in not_proven)
+        )
 
     @property
     def steps_needed(self) -> int | None:
         """How many counted steps the rate needs; None where too few were measured to tell."""
         warmup = self.plan.config.bench.warmup
-        return count_steps_needed([step_rates(run.measured, warmup)[1] for run in self.done if run.measured])
+        return count_steps_needed(
+            [step_rates(run.measured, warmup)[1] for run in self.done if run.measured]
+        )
 
     def as_json(self) -> dict[str, Any]:
         figures = self.figures
@@ -84,7 +88,9 @@ class Side:
             "operations": self.operations,
             "not_proven": self.not_proven,
             "steps_needed": self.steps_needed,
-            "median": {name: median(getattr(run, name) for run in figures) for name in COMPARED} if figures else None,
+            "median": {name: median(getattr(run, name) for run in figures) for name in COMPARED}
+            if figures
+            else None,
         }
 
 
@@ -114,7 +120,9 @@ class BenchRecord(TrialRecord[BenchRun]):
         for repeat in range(1, self.config.repeats + 1):
             turns = -1 if self.config.order == Order.abba and repeat % 2 == 0 else 1
             for side in self.sides[::turns]:
-                name = f"{repeat}{side.label.lower()}-{side.plan.parallel.width}-{side.plan.identity}"
+                name = (
+                    f"{repeat}{side.label.lower()}-{side.plan.parallel.width}-{side.plan.identity}"
+                )
                 plan = side.plan.renamed(f"{self.folder.name}/{name}")
                 side.runs.append(BenchRun(f"{side.label}{repeat}", plan, repeat=repeat, side=side))
                 self.runs.append(side.runs[-1])
@@ -128,7 +136,9 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     def update(self, run: BenchRun) -> list[str]:
         completes_pair = any(repeat == run.repeat for repeat, _, _ in self.pairs)
-        return [f"  so far: {self.summary[0]}"] if completes_pair and run is not self.runs[-1] else []
+        return (
+            [f"  so far: {self.summary[0]}"] if completes_pair and run is not self.runs[-1] else []
+        )
 
     @property
     def same_setting(self) -> bool:
@@ -141,7 +151,9 @@ class BenchRecord(TrialRecord[BenchRun]):
     @property
     def pairs(self) -> list[Pair]:
         """Each repeat whose two runs have finished."""
-        a, b = ({run.repeat: run.figures for run in side.done if run.figures} for side in self.sides)
+        a, b = (
+            {run.repeat: run.figures for run in side.done if run.figures} for side in self.sides
+        )
         return [(repeat, a[repeat], b[repeat]) for repeat in sorted(a.keys() & b.keys())]
 
     @property
@@ -157,14 +169,21 @@ class BenchRecord(TrialRecord[BenchRun]):
         counted = self.steps - self.warmup
         needed = max(side.steps_needed or 0 for side in self.sides)
         if needed > counted:
-            lines.append(f"the steps vary too much for a rate from {counted} of them: set steps={needed + self.warmup}")
+            lines.append(
+                f"the steps vary too much for a rate from {counted} of them: set "
+                f"steps={needed + self.warmup}"
+            )
         lines += [
-            f"not every setting of {side.label} is in effect: {', '.join(side.not_proven)} (evidence.json)"
+            f"not every setting of {side.label} is in effect: {', '.join(side.not_proven)} "
+            "(evidence.json)"
             for side in self.sides
             if side.not_proven
         ]
         ended_early = [run for run in self.runs if run.state in (State.failed, State.interrupted)]
-        lines += [f"{run.label} {run.state.value}" + (f": {run.message}" if run.message else "") for run in ended_early]
+        lines += [
+            f"{run.label} {run.state.value}" + (f": {run.message}" if run.message else "")
+            for run in ended_early
+        ]
         if self.message:
             not_run = sum(run.state == State.not_run for run in self.runs)
             lines.append(f"{self.message}: {not_run} of {len(self.runs)} runs are missing")
@@ -172,15 +191,27 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     @property
     def notes(self) -> list[str]:
-        """The cards' rates, the operations that the utilisation counts, and how many steps a rate needs."""
+        """The cards' rates, the operations that the utilisation counts, and how many steps a rate
+        needs.
+        """
         operations = {side.label: str(side.operations) for side in self.sides if side.figures}
         shared = set(operations.values()) if len(operations) > 1 else ()
-        counted = [f"{label}: {text}" for label, text in operations.items()] if len(shared) != 1 else [*shared]
-        needed = {side.label: count for side in self.sides if (count := side.steps_needed) is not None}
+        counted = (
+            [f"{label}: {text}" for label, text in operations.items()]
+            if len(shared) != 1
+            else [*shared]
+        )
+        needed = {
+            side.label: count for side in self.sides if (count := side.steps_needed) is not None
+        }
         if needed:
-            counts = " and ".join(f"{count} timed steps in {title}" for title, count in needed.items())
+            counts = " and ".join(
+                f"{count} timed steps in {title}" for title, count in needed.items()
+            )
             timed = self.steps - self.warmup
-            counted.append(f"a throughput within {RATE_PRECISION:.0%} needs {counts}; {timed} were timed")
+            counted.append(
+                f"a throughput within {RATE_PRECISION:.0%} needs {counts}; {timed} were timed"
+            )
         return [*self.rate_lines, *counted, *map(str, self.planning_notes)]
 
     @property

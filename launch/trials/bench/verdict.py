@@ -1,4 +1,6 @@
-"""The verdict of a bench: speed as a paired ratio with its interval, loss, data and memory of B against A."""
+"""The verdict of a bench: speed as a paired ratio with its interval, loss, data and memory of B
+against A.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,23 @@ from launch.trials.measurement import Figures, median
 
 CONFIDENCE = 0.95
 # Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom, of 30 to 59, and of more
-_STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_STUDENT_T = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
 _T_30, _NORMAL = 2.042, 1.96
 
 RATE_PRECISION = 0.05  # relative: how well the rate of a run should be known
@@ -48,9 +66,10 @@ def student_t(freedom: int) -> float:
 def paired_ratio(values: Sequence[float]) -> Ratio | None:
     """Summarise the ratios of the pairs, each above 0; None without any.
 
-    The interval is Student's t over the logarithms of the ratios: whatever slows down both runs of a pair cancels out.
-    Two pairs have one degree of freedom, so the interval is 13 times as wide as their distance: a large difference
-    still lies outside of it, a small one is not mistaken for one.
+    The interval is Student's t over the logarithms of the ratios: whatever slows down both runs of
+    a pair cancels out. Two pairs have one degree of freedom, so the interval is 13 times as wide as
+    their distance: a large difference still lies outside of it, a small one is not mistaken for
+    one.
     """
     if not values or min(values) <= 0 or not all(math.isfinite(value) for value in values):
         return None
@@ -64,10 +83,11 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
 
 
 def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
-    """Return how many counted steps a run needs until its rate is known to RATE_PRECISION, with 95% confidence.
+    """Return how many counted steps a run needs until its rate is known to RATE_PRECISION, with 95%
+    confidence.
 
-    `runs`: the rate of each counted step of each run of one setting. The spread is that within the runs. None where no
-    run has two steps.
+    `runs`: the rate of each counted step of each run of one setting. The spread is that within the
+    runs. None where no run has two steps.
     """
     squares, freedom = 0.0, 0
     for rates in runs:
@@ -103,7 +123,9 @@ class BenchVerdict:
     summary: tuple[str, ...]
 
 
-def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = False) -> BenchVerdict | None:
+def judge_pairs(
+    pairs: Sequence[Pair], tolerance: float, same_setting: bool = False
+) -> BenchVerdict | None:
     """The verdict over the pairs of A and B; None without a pair."""
     ratio = paired_ratio([b.per_second / a.per_second for a, b in pairs if a.unit == b.unit])
     if ratio is None:
@@ -113,7 +135,9 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     progress = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
     loss, loss_sentence = _judge_loss(pairs, difference, tolerance, progress)
     data, data_sentence = _judge_data(pairs)
-    memory_ratio = median(b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib)
+    memory_ratio = median(
+        b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib
+    )
     memory, memory_sentence = _judge_memory(pairs, memory_ratio)
     if loss == "differs" and ratio.speed == "faster":
         loss_sentence += ", so its speed-up is not one of the same training"
@@ -128,7 +152,15 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
         loss_progress=progress,
         memory_ratio=memory_ratio,
         summary=tuple(
-            filter(None, (_describe_speed(ratio, same_setting), loss_sentence, data_sentence, memory_sentence))
+            filter(
+                None,
+                (
+                    _describe_speed(ratio, same_setting),
+                    loss_sentence,
+                    data_sentence,
+                    memory_sentence,
+                ),
+            )
         ),
     )
 
@@ -147,15 +179,27 @@ def relative_change(before: float | None, after: float | None) -> float | None:
 
 def format_ratio(ratio: float) -> str:
     """`5.62 x`; three decimals near 1, where a difference of one percent has to be visible."""
-    return f"{ratio:.3g} x" if ratio >= 10 else f"{ratio:.3f} x" if abs(ratio - 1) < 0.1 else f"{ratio:.2f} x"
+    return (
+        f"{ratio:.3g} x"
+        if ratio >= 10
+        else f"{ratio:.3f} x"
+        if abs(ratio - 1) < 0.1
+        else f"{ratio:.2f} x"
+    )
 
 
 def _describe_speed(ratio: Ratio, same_setting: bool) -> str:
     count = len(ratio.values)
-    pairs = "one pair" if count == 1 else f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
+    pairs = (
+        "one pair"
+        if count == 1
+        else f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
+    )
     interval = ""
     if ratio.low is not None and ratio.high is not None:
-        interval = f"; {CONFIDENCE:.0%} interval {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+        interval = (
+            f"; {CONFIDENCE:.0%} interval {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+        )
     if same_setting:
         unsteady = "this machine is not steady, and a difference of this size means nothing"
         noise = "the difference is noise" if ratio.speed == "undecided" else unsteady
@@ -163,7 +207,11 @@ def _describe_speed(ratio: Ratio, same_setting: bool) -> str:
     elif count == 1:
         conclusion = "one pair has no spread: undecided"
     else:
-        conclusion = "the interval includes 1: undecided" if ratio.speed == "undecided" else f"B is {ratio.speed}"
+        conclusion = (
+            "the interval includes 1: undecided"
+            if ratio.speed == "undecided"
+            else f"B is {ratio.speed}"
+        )
     return f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval}): {conclusion}"
 
 
@@ -173,23 +221,39 @@ def _judge_loss(
     """The verdict on the loss after the last step, and its sentence."""
     if difference is None:
         return "unknown", "no losses were logged: whether B trains the same is unknown"
-    distance = "not a number in one of them" if math.isinf(difference) else f"{difference:.2%} apart"
-    numbers = f"loss after {len(pairs[0][0].losses)} equal steps: {distance} ({tolerance:.0%} is allowed)"
+    distance = (
+        "not a number in one of them" if math.isinf(difference) else f"{difference:.2%} apart"
+    )
+    numbers = (
+        f"loss after {len(pairs[0][0].losses)} equal steps: {distance} ({tolerance:.0%} is allowed)"
+    )
     if difference > tolerance:
         return "differs", f"{numbers}: B changes the loss"
     hardly_moved = progress is not None and progress < tolerance
-    hint = f"; the loss moved by only {progress:.2%}, so this shows little about learning" if hardly_moved else ""
+    hint = (
+        f"; the loss moved by only {progress:.2%}, so this shows little about learning"
+        if hardly_moved
+        else ""
+    )
     return "same", f"{numbers}: the same{hint}"
 
 
 def _judge_data(pairs: Sequence[Pair]) -> tuple[str, str]:
-    """Whether each step has the same number of tokens without padding in both; and if not, a sentence."""
+    """Whether each step has the same number of tokens without padding in both; and if not, a
+    sentence.
+    """
     counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
     if not counted:
-        return "unknown", "tokens are not counted: only the plans show that A and B use the same data"
+        return (
+            "unknown",
+            "tokens are not counted: only the plans show that A and B use the same data",
+        )
     steps = [step for tokens in counted for step in itertools.zip_longest(*tokens, fillvalue=0.0)]
     if any(relative_difference(*step) > _SAME_TOKENS for step in steps):
-        return "differs", "the same steps of A and B have different token counts: they trained on different data"
+        return (
+            "differs",
+            "the same steps of A and B have different token counts: they trained on different data",
+        )
     return "same", ""
 
 

@@ -1,4 +1,6 @@
-"""Runs a rollout: takes its widths through the gates, here or as tasks of Slurm jobs, and then the whole stage."""
+"""Runs a rollout: takes its widths through the gates, here or as tasks of Slurm jobs, and then the
+whole stage.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +46,21 @@ from launch.trials.view import write_trial_report
 def run_rollout(
     request: RolloutRequest, display: Display, *, run_stage: Callable[[CommandLine], int]
 ) -> tuple[RolloutRecord, int]:
-    """Take the stage through its widths, and with then=run run the whole of it at the last width by `run_stage`.
+    """Take the stage through its widths, and with then=run run the whole of it at the last width by
+    `run_stage`.
 
-    Returns the record and the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit code
-    of the whole run with then=run. Raises UserError when a width cannot work.
+    Returns the record and the exit code: 0 all widths passed, 3 a gate failed or a width was not
+    run, and the exit code of the whole run with then=run. Raises UserError when a width cannot
+    work.
     """
     record = plan_rollout(request)
     config = record.plan.config
     if request.submit.makes_jobs:
         refuse_impossible_jobs(record, request)
     with run_lock(record.folder, display.say):
-        code = run_and_report(Runner(record, display), submit=request.submit, restart=config.restart)
+        code = run_and_report(
+            Runner(record, display), submit=request.submit, restart=config.restart
+        )
         if request.submit.makes_jobs and record.state == State.not_run:
             submitted = list(submit_remaining(record, request))
             record.write()
@@ -75,7 +81,8 @@ def plan_rollout(
     compose: Callable[[CommandLine], Composed] = compose_once,
     plan: Callable[[CommandLine], Plan] = plan_probe,
 ) -> RolloutRecord:
-    """Plan the short run of every width, below the folder that they share, <runs>/<stage>/rollout-<id>.
+    """Plan the short run of every width, below the folder that they share,
+    <runs>/<stage>/rollout-<id>.
 
     Raises UserError with the problems of all widths, each problem once.
     """
@@ -89,16 +96,25 @@ def plan_rollout(
     ]
     folder, warmup = first.runs / first.stage / name, config.gates.throughput_steady.skip
     differences = find_plan_differences(plans)
-    record = RolloutRecord(folder, runs[0].plan, config.rollout.steps, warmup, differences, runs=runs)
+    record = RolloutRecord(
+        folder, runs[0].plan, config.rollout.steps, warmup, differences, runs=runs
+    )
     read_earlier(folder, record.verb, {"stage": first.stage, "trainer": first.trainer})
     return record
 
 
-def run_and_report(runner: Runner[WidthRun], *, submit: SubmitMode = SubmitMode.none, **options: Any) -> int:
-    """Show the plan, run the widths and record them. Returns the exit code of `run_widths`, whose options these are."""
+def run_and_report(
+    runner: Runner[WidthRun], *, submit: SubmitMode = SubmitMode.none, **options: Any
+) -> int:
+    """Show the plan, run the widths and record them. Returns the exit code of `run_widths`, whose
+    options these are.
+    """
     record, display = runner.record, runner.display
     assert isinstance(record, RolloutRecord)
-    widths = [[f"  {run.label}", run.plan.parallel.mode.value, f"global {run.plan.batch}"] for run in record.runs]
+    widths = [
+        [f"  {run.label}", run.plan.parallel.mode.value, f"global {run.plan.batch}"]
+        for run in record.runs
+    ]
     differences = (f"  differs: {difference}" for difference in record.differences)
     say_plan(display, record, [*Table("", widths).lines(), *differences])
     code = run_widths(runner, submit=submit, **options)
@@ -111,7 +127,9 @@ def run_and_report(runner: Runner[WidthRun], *, submit: SubmitMode = SubmitMode.
 
 
 def rollout_id(plan: Plan) -> str:
-    """The id by which a rollout resumes: the same for every width, mode and number of steps of one recipe and data."""
+    """The id by which a rollout resumes: the same for every width, mode and number of steps of one
+    recipe and data.
+    """
     carried = plan.config.trainer.launch
     own = {carried.get("accumulation"), carried.get("output")}
     parts = {
@@ -122,7 +140,9 @@ def rollout_id(plan: Plan) -> str:
         "flags": {name: flag.value for name, flag in plan.flags.items() if name not in own},
         "batch": [plan.batch.global_, plan.batch.per_device],
     }
-    return compute_identity(parts, {plan.runs: "{runs}", plan.cache: "{cache}", resources.ROOT: "{project}"}, {})
+    return compute_identity(
+        parts, {plan.runs: "{runs}", plan.cache: "{cache}", resources.ROOT: "{project}"}, {}
+    )
 
 
 _EXITS = {State.done: EXIT_DONE, State.interrupted: EXIT_INTERRUPTED}
@@ -140,25 +160,34 @@ def run_widths(
 ) -> int:
     """Take every width in its turn.
 
-    `cards`: of a node, by default those that are visible; `nodes`: of this Slurm job. `submit`: which widths become
-    jobs instead. `restart`: run widths again that passed earlier. `only`: the width that this job runs; those before it
-    have run already.
+    `cards`: of a node, by default those that are visible; `nodes`: of this Slurm job. `submit`:
+    which widths become jobs instead. `restart`: run widths again that passed earlier. `only`: the
+    width that this job runs; those before it have run already.
 
-    Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width cannot run here; 130
-    when interrupted. Raises UserError when the first width cannot be started.
+    Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width
+    cannot run here; 130 when interrupted. Raises UserError when the first width cannot be started.
     """
     record, waits_for = runner.record, None
     cards = len(find_gpus(record.plan.machine.environ).seen) if cards is None else cards
-    runner.same_machine = only is None  # the nodes of a job may have other cards than those of the job before
+    # the nodes of a job may have other cards than those of the job before
+    runner.same_machine = only is None
     for run in record.runs:
         run.message, run.gate_results = None, ()
         runner.reuse = not (restart and only in (None, run))
         if runner.find_earlier(run) is None:
-            run.message = "it becomes a job" if submit == SubmitMode.all else _why_not_here(run.plan, cards, nodes)
-            if submit.makes_jobs:  # once a width becomes a job, the wider ones, which wait for it, do as well
+            run.message = (
+                "it becomes a job"
+                if submit == SubmitMode.all
+                else _why_not_here(run.plan, cards, nodes)
+            )
+            # once a width becomes a job, the wider ones, which wait for it, do as well
+            if submit.makes_jobs:
                 run.message = run.message or waits_for
             if only not in (None, run):
-                run.state, run.message = State.failed, "it has not passed, so no wider width may run"
+                run.state, run.message = (
+                    State.failed,
+                    "it has not passed, so no wider width may run",
+                )
             elif run.message is not None:
                 run.state, waits_for = State.not_run, f"it waits for {run.label}"
         if run.message is None:
@@ -181,15 +210,24 @@ def _why_not_here(plan: Plan, cards: int, nodes: int) -> str | None:
         return f"it needs {width.nodes} machines"
     if width.device != "cuda" or width.local <= cards:
         return None
-    visible, needed = ({0: "no GPU", 1: "one GPU"}.get(count, f"{count} GPUs") for count in (cards, width.local))
+    visible, needed = (
+        {0: "no GPU", 1: "one GPU"}.get(count, f"{count} GPUs") for count in (cards, width.local)
+    )
     return f"it needs {needed} and this machine has {visible}"
 
 
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
-    """The job of a width: its nodes get the overrides of the whole rollout, and which of the widths is theirs."""
+    """The job of a width: its nodes get the overrides of the whole rollout, and which of the widths
+    is theirs.
+    """
     plan = width.plan
-    overrides = node_overrides((*request.line.argv, request.widths_override, f"width={width.requested}"))
-    title = f"{width.label} of the rollout of {plan.stage} with {plan.trainer} over {request.widths_override}"
+    overrides = node_overrides(
+        (*request.line.argv, request.widths_override, f"width={width.requested}")
+    )
+    title = (
+        f"{width.label} of the rollout of {plan.stage} with {plan.trainer} over "
+        f"{request.widths_override}"
+    )
     return plan_job(plan, JobFolder.of_plan(plan), overrides, title=title)
 
 
@@ -202,8 +240,10 @@ def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> No
 
 
 def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
-    """Submit the widths that were not run here, each to start when the one before has passed, and with then=run the
-    whole stage after them. Yields the report's lines. Raises UserError when they cannot be submitted."""
+    """Submit the widths that were not run here, each to start when the one before has passed, and
+    with then=run the whole stage after them. Yields the report's lines. Raises UserError when they
+    cannot be submitted.
+    """
     remaining = {run.plan.folder: run for run in record.runs if run.state == State.not_run}
     narrowest = next(iter(remaining.values())).requested
     first = _plan_stage_job(narrowest, request, record)
@@ -220,7 +260,9 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
     return report_lines(steps, ids, {})
 
 
-def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
+def _plan_stage_job(
+    width: RequestedWidth, request: RolloutRequest, record: RolloutRecord
+) -> PlannedJob:
     return plan_run_job(plan_line(request.stage_line(width, record.config.parallel_at_one)))
 
 
@@ -228,8 +270,9 @@ _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to
 
 
 def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTask:
-    """Plan the width `label` of the rollout in `line` as a task: it runs if the widths before it passed, and its
-    gates are checked. Raises UserError: bad_width (`label` is not a width of this rollout).
+    """Plan the width `label` of the rollout in `line` as a task: it runs if the widths before it
+    passed, and its gates are checked. Raises UserError: bad_width (`label` is not a width of this
+    rollout).
     """
     request = read_request(line)
     record = plan_rollout(request)
@@ -252,7 +295,12 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         if allocation.restarts:
             wait_for_lock(plan.folder, display.say)
         # the `rollout` that submits this job holds the lock until all its jobs are submitted
-        wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
+        wait_for_lock(
+            record.folder,
+            display.say,
+            _SUBMIT_TIMEOUT,
+            "another launcher holds this rollout's record",
+        )
         with run_lock(record.folder, display.say):
             for later in record.runs[record.runs.index(only) + 1 :]:
                 ids = find_job_ids(JobFolder.of_plan(later.plan))

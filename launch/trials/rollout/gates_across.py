@@ -1,4 +1,6 @@
-"""The gates that compare a width with the one before it: data, schedule, losses, scaling; and the list of all gates."""
+"""The gates that compare a width with the one before it: data, schedule, losses, scaling; and the
+list of all gates.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,15 @@ from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, failed, gate
 from launch.worker.finding import Finding
 
 
-@gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks", kinds=LOSS_KINDS)
+@gate(
+    "same_data",
+    "the tokens of every optimizer step, counted by the trainer over all ranks",
+    kinds=LOSS_KINDS,
+)
 def same_data(case: GateCase) -> Finding | None:
-    """Each step must consist of the same samples, in the same micro batches, however many ranks share them."""
+    """Each step must consist of the same samples, in the same micro batches, however many ranks
+    share them.
+    """
     if case.before is None:
         return None
     pairs = [
@@ -38,7 +46,10 @@ def same_data(case: GateCase) -> Finding | None:
     return failed(message, steps=steps, differ=len(wrong), first=step)
 
 
-@gate("same_schedule", "finetune.py:354 and dpo_tune_cache.py:454 count the schedule in steps x ranks, rounded")
+@gate(
+    "same_schedule",
+    "finetune.py:354 and dpo_tune_cache.py:454 count the schedule in steps x ranks, rounded",
+)
 def same_schedule(case: GateCase) -> Finding | None:
     """The learning rate of a step must not depend on the width."""
     if case.before is None:
@@ -61,7 +72,9 @@ def same_schedule(case: GateCase) -> Finding | None:
     kinds=LOSS_KINDS,
 )
 def loss_parity(case: GateCase) -> Finding | None:
-    """The same step on the same data must have the same loss but for rounding; else the widths train differently."""
+    """The same step on the same data must have the same loss but for rounding; else the widths
+    train differently.
+    """
     if case.before is None:
         return None
     config = case.config.loss_parity
@@ -85,15 +98,24 @@ def loss_parity(case: GateCase) -> Finding | None:
     step, before, now = pairs[0]
     if first > first_limit:
         losses = f"loss {now:.6g} at step {step}, {case.before.width} had {before:.6g}"
-        return failed(f"{losses}: {first:.2g} apart, at most {first_limit:g} can be rounding", **numbers)
+        return failed(
+            f"{losses}: {first:.2g} apart, at most {first_limit:g} can be rounding", **numbers
+        )
     if median > limit:
-        message = f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} can be rounding"
+        message = (
+            f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} "
+            "can "
+            "be rounding"
+        )
         largest = _largest_rate_difference(case)
         if largest is not None and largest[0] > case.config.same_schedule.differs:
             message += "; the learning rates differ as well"
         return failed(message, **numbers)
     masters = "" if same_masters else "; one of the two has no fp32 master weights"
-    return passed(f"{first:.1g} apart at step {step}, {median:.1g} over {len(pairs)} steps{masters}", **numbers)
+    return passed(
+        f"{first:.1g} apart at step {step}, {median:.1g} over {len(pairs)} steps{masters}",
+        **numbers,
+    )
 
 
 @gate("scaling", "tokens per second and rank, over those of the width before")
@@ -109,7 +131,10 @@ def scaling(case: GateCase) -> Finding | None:
     faster = now.per_second / before.per_second
     efficiency = faster / ranks
     numbers = {"efficiency": efficiency, "faster": faster, "ranks": ranks}
-    message = f"{faster:.2f} x the speed of {case.before.width} on {ranks:g} x the ranks: {efficiency:.0%}"
+    message = (
+        f"{faster:.2f} x the speed of {case.before.width} on {ranks:g} x the ranks: "
+        f"{efficiency:.0%}"
+    )
     if case.now.width.device == Device.cpu:
         return passed(f"{message}; not judged, because CPU processes share their cores", **numbers)
     config = case.config.scaling
@@ -120,9 +145,15 @@ def scaling(case: GateCase) -> Finding | None:
 _SIGMAS = 4.0  # one in 16,000 by chance
 
 
-@gate("same_rewards", "the mean reward of all steps, and what sampling alone makes of it", kinds=(Kind.rlvr,))
+@gate(
+    "same_rewards",
+    "the mean reward of all steps, and what sampling alone makes of it",
+    kinds=(Kind.rlvr,),
+)
 def same_rewards(case: GateCase) -> Finding | None:
-    """Each width samples answers of its own, from the same model to the same prompts: rewards agree in the mean."""
+    """Each width samples answers of its own, from the same model to the same prompts: rewards agree
+    in the mean.
+    """
     if case.before is None:
         return None
     now, before = _mean_reward(case.now), _mean_reward(case.before)
@@ -131,7 +162,8 @@ def same_rewards(case: GateCase) -> Finding | None:
     apart, noise = abs(now[0] - before[0]), math.hypot(now[1], before[1])
     judge = failed if apart > _SIGMAS * noise else passed
     message = (
-        f"mean reward {now[0]:.3g}, {case.before.width} had {before[0]:.3g}: {apart:.2g} apart, and sampling alone "
+        f"mean reward {now[0]:.3g}, {case.before.width} had {before[0]:.3g}: {apart:.2g} "
+        "apart, and sampling alone "
     )
     return judge(f"{message}makes {_SIGMAS * noise:.2g} at most", apart=apart, noise=noise)
 
@@ -142,7 +174,9 @@ def _mean_reward(measured: Measurement) -> tuple[float, float] | None:
     if not rewards or len(rewards) != len(spreads):
         return None
     count = len(rewards) * measured.plan.batch.global_
-    return statistics.fmean(rewards), math.sqrt(statistics.fmean(spread**2 for spread in spreads) / count)
+    return statistics.fmean(rewards), math.sqrt(
+        statistics.fmean(spread**2 for spread in spreads) / count
+    )
 
 
 @gate(
@@ -151,7 +185,9 @@ def _mean_reward(measured: Measurement) -> tuple[float, float] | None:
     kinds=(Kind.rlvr,),
 )
 def generation_speed(case: GateCase) -> Finding | None:
-    """Generation and training scale each in its own way, and their sum hides which of them does not."""
+    """Generation and training scale each in its own way, and their sum hides which of them does
+    not.
+    """
     now = _speeds(case.now, case.config.throughput_steady.skip)
     if now is None:
         return None
@@ -167,7 +203,9 @@ def generation_speed(case: GateCase) -> Finding | None:
 
 
 def _speeds(measured: Measurement, skip: int) -> tuple[float, float] | None:
-    """Return tokens of completions per second of generation and of training, without the first steps."""
+    """Return tokens of completions per second of generation and of training, without the first
+    steps.
+    """
     names = ("completions/mean_length", "generation_seconds", "training_seconds")
     lengths, *seconds = (finite(measured.values(name))[skip:] for name in names)
     if not lengths or min(map(sum, seconds), default=0.0) <= 0:
@@ -177,22 +215,33 @@ def _speeds(measured: Measurement, skip: int) -> tuple[float, float] | None:
 
 
 def _largest_rate_difference(case: GateCase) -> tuple[float, int, float, float] | None:
-    """The largest difference of the learning rates, relative to the highest one; its step; the rates before and now."""
+    """The largest difference of the learning rates, relative to the highest one; its step; the
+    rates before and now.
+    """
     highest = case.now.plan.config.recipe.learning_rate
     if case.before is None or highest <= 0:
         return None
     pairs = _paired(case.before, case.now, "lr")
-    return max(((abs(before - now) / highest, step, before, now) for step, before, now in pairs), default=None)
+    return max(
+        ((abs(before - now) / highest, step, before, now) for step, before, now in pairs),
+        default=None,
+    )
 
 
 def _paired(before: Measurement, now: Measurement, name: str) -> list[tuple[int, float, float]]:
     """(step, number before, number now) of the steps that both have."""
     numbers_before = dict(before.series(name))
-    return [(step, numbers_before[step], value) for step, value in now.series(name) if step in numbers_before]
+    return [
+        (step, numbers_before[step], value)
+        for step, value in now.series(name)
+        if step in numbers_before
+    ]
 
 
 # in the order of the report
-GATES = tuple(value for value in [*vars(gates).values(), *globals().values()] if isinstance(value, Gate))
+GATES = tuple(
+    value for value in [*vars(gates).values(), *globals().values()] if isinstance(value, Gate)
+)
 
 
 def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[Finding, ...]:

@@ -1,4 +1,6 @@
-"""Finds what differs between the widths of a rollout, and by how much, in their plans, before anything runs."""
+"""Finds what differs between the widths of a rollout, and by how much, in their plans, before
+anything runs.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ class PlanDifference:
     cure: str | None = None  # how to avoid it
 
     def __str__(self) -> str:
-        parts = [self.what, self.bound or "by how much is unknown", *([self.cure] if self.cure else [])]
+        parts = [
+            self.what,
+            self.bound or "by how much is unknown",
+            *([self.cure] if self.cure else []),
+        ]
         return f"{'; '.join(parts)} [{self.id}]"
 
 
 def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:
-    """Everything that differs between the widths except the number of accumulation steps; () for one width."""
+    """Everything that differs between the widths except the number of accumulation steps; () for
+    one width.
+    """
     if len(plans) < 2:
         return ()
     rules = (
@@ -50,14 +58,20 @@ def _other_flags(plans: Sequence[Plan]) -> PlanDifference | None:
     expected = {flag_names.get("accumulation"), flag_names.get("output")}
     of_plans = [values_of(plan.flags) for plan in plans]
     names = set().union(*of_plans) - expected
-    differing = sorted(name for name in names if len({str(values.get(name)) for values in of_plans}) > 1)
+    differing = sorted(
+        name for name in names if len({str(values.get(name)) for values in of_plans}) > 1
+    )
     if not differing:
         return None
-    return PlanDifference("other_flags", f"the flags {', '.join(differing)} differ between the widths", None)
+    return PlanDifference(
+        "other_flags", f"the flags {', '.join(differing)} differ between the widths", None
+    )
 
 
 def _master_weights(plans: Sequence[Plan]) -> PlanDifference | None:
-    """finetune.py:596 and dpo_tune_cache.py:338 load bf16 weights; only DeepSpeed keeps fp32 master weights of them."""
+    """finetune.py:596 and dpo_tune_cache.py:338 load bf16 weights; only DeepSpeed keeps fp32 master
+    weights of them.
+    """
     first = plans[0].config.trainer
     if first.family != Family.open_instruct or first.launcher == Launcher.torchrun:
         return None
@@ -70,24 +84,34 @@ def _master_weights(plans: Sequence[Plan]) -> PlanDifference | None:
         f"and fp32 master weights at {', '.join(with_zero)}"
     )
     bound = (
-        "an update below 1/256 of a weight can be lost without them; the gate loss_parity has a tolerance of its own"
+        "an update below 1/256 of a weight can be lost without them; the gate loss_parity has "
+        "a tolerance of its own"
     )
     at_one_rank = any(plan.batch.width == 1 and not plan.parallel.zero_stage for plan in plans)
-    cure = "parallel_at_one=zero2 (or zero3_offload to save memory) compares exactly" if at_one_rank else None
+    cure = (
+        "parallel_at_one=zero2 (or zero3_offload to save memory) compares exactly"
+        if at_one_rank
+        else None
+    )
     return PlanDifference("master_weights", what, bound, cure)
 
 
 def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
-    """open-instruct rounds the warm-up down in units of a rank's step: int(steps x ranks x ratio) (finetune.py:355,
-    dpo_tune_cache.py:458); transformers rounds it up in optimizer steps at every width."""
+    """open-instruct rounds the warm-up down in units of a rank's step: int(steps x ranks x ratio)
+    (finetune.py:355, dpo_tune_cache.py:458); transformers rounds it up in optimizer steps at every
+    width.
+    """
     recipe = plans[0].config.recipe
     if not _steps_times_ranks(plans) or not recipe.warmup_ratio:
         return None
     if recipe.max_steps is None:
         bound = "less than one optimizer step"
-        return PlanDifference("warmup_rounding", "the end of the warm-up is rounded to the number of ranks", bound)
+        return PlanDifference(
+            "warmup_rounding", "the end of the warm-up is rounded to the number of ranks", bound
+        )
     lengths = {
-        plan.batch.width: warmup_steps(recipe.max_steps, recipe.warmup_ratio, plan.batch.width) for plan in plans
+        plan.batch.width: warmup_steps(recipe.max_steps, recipe.warmup_ratio, plan.batch.width)
+        for plan in plans
     }
     if len(set(lengths.values())) == 1:
         return None
@@ -100,51 +124,75 @@ def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
 
 
 def warmup_steps(steps: int, ratio: float, ranks: int) -> float:
-    """The length of open-instruct's warm-up in optimizer steps; its scheduler is stepped once per rank and step
-    (accelerate/scheduler.py:76)."""
+    """The length of open-instruct's warm-up in optimizer steps; its scheduler is stepped once per
+    rank and step (accelerate/scheduler.py:76).
+    """
     return int(steps * ranks * ratio) / ranks
 
 
 def _schedule(plans: Sequence[Plan]) -> PlanDifference | None:
-    """Without max_steps open-instruct counts the steps of the schedule before it shards the data (finetune.py:684)."""
+    """Without max_steps open-instruct counts the steps of the schedule before it shards the data
+    (finetune.py:684).
+    """
     if not _steps_times_ranks(plans) or plans[0].config.recipe.max_steps is not None:
         return None
-    what = "the length of the learning-rate schedule is computed before the data is split among the ranks, and rounded"
+    what = (
+        "the length of the learning-rate schedule is computed before the data is split among "
+        "the ranks, and rounded"
+    )
     epochs = plans[0].config.recipe.epochs
-    bound = "less than one optimizer step" + (f" for each of the {epochs} epochs" if epochs > 1 else "")
+    bound = "less than one optimizer step" + (
+        f" for each of the {epochs} epochs" if epochs > 1 else ""
+    )
     return PlanDifference("schedule_rounding", what, bound, "recipe.max_steps=N sets it exactly")
 
 
 def _last_step(plans: Sequence[Plan]) -> PlanDifference | None:
-    """accelerate gives every rank the same number of micro batches by repeating samples from the beginning
-    (data_loader.py, BatchSamplerShard, even_batches)."""
+    """accelerate gives every rank the same number of micro batches by repeating samples from the
+    beginning (data_loader.py, BatchSamplerShard, even_batches).
+    """
     if plans[0].config.trainer.launcher == Launcher.torchrun:
         return None
     widest = max(plan.batch.width for plan in plans)
     samples = (widest - 1) * plans[0].batch.per_device
-    what = "the last optimizer step of an epoch is padded so that every rank has the same number of micro batches"
+    what = (
+        "the last optimizer step of an epoch is padded so that every rank has the same number "
+        "of micro batches"
+    )
     bound = f"at most {samples} samples of an epoch are seen twice on {widest} ranks"
     return PlanDifference("end_of_epoch", what, bound)
 
 
 def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
-    """The best assignment of a global batch's samples depends on the ranks (launch/worker/dealing.py). The loss of
-    dpo_tune_cache.py is a mean over pairs, wherever they are; the other DPO trainers have no balanced batches."""
+    """The best assignment of a global batch's samples depends on the ranks
+    (launch/worker/dealing.py). The loss of dpo_tune_cache.py is a mean over pairs, wherever they
+    are; the other DPO trainers have no balanced batches.
+    """
     config = plans[0].config
     weighted = config.recipe.loss_averaging in EQUAL_WEIGHTS
     if not config.recipe.balanced or weighted or config.stage.kind == Kind.dpo:
         return None
-    what = "balanced batches group samples into different micro batches, and the loss is the mean of their means"
-    return PlanDifference("other_micro_batches", what, None, "recipe.loss_averaging=tokens makes the loss the same")
+    what = (
+        "balanced batches group samples into different micro batches, and the loss is the mean "
+        "of their means"
+    )
+    return PlanDifference(
+        "other_micro_batches", what, None, "recipe.loss_averaging=tokens makes the loss the same"
+    )
 
 
 def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
-    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs a micro batch by its
-    fraction of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch is one micro batch."""
+    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs a micro
+    batch by its fraction of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch
+    is one micro batch.
+    """
     config = plans[0].config
     if not config.trainer.weighs_pairs or config.recipe.packing != Packing.none:
         return None
-    what = "dpo.py weighs a micro batch by its fraction of its rank's tokens, so a pair's weight depends on the ranks"
+    what = (
+        "dpo.py weighs a micro batch by its fraction of its rank's tokens, so a pair's weight "
+        "depends on the ranks"
+    )
     cure = "trainer=dpo_tune_cache takes the mean over all pairs"
     return PlanDifference("pairs_weighed_by_tokens", what, None, cure)
 
@@ -161,8 +209,14 @@ def _dropout(plans: Sequence[Plan]) -> PlanDifference | None:
 def _sharding(plans: Sequence[Plan]) -> PlanDifference | None:
     if plans[0].config.trainer.launcher != Launcher.torchrun:
         return None
-    what = f"{plans[0].trainer} shards its data and its model by OLMo-core, so equal steps are not proven"
-    return PlanDifference("olmo_core_sharding", what, None, "the gates same_data and loss_parity compare the steps")
+    what = (
+        f"{plans[0].trainer} shards its data and its model by OLMo-core, so equal steps are "
+        "not "
+        "proven"
+    )
+    return PlanDifference(
+        "olmo_core_sharding", what, None, "the gates same_data and loss_parity compare the steps"
+    )
 
 
 def _steps_times_ranks(plans: Sequence[Plan]) -> bool:

@@ -1,4 +1,6 @@
-"""The record of a rollout: rollout.json, the sentences of its report, and what the whole training takes."""
+"""The record of a rollout: rollout.json, the sentences of its report, and what the whole training
+takes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Projection:
 
 
 def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) -> Projection | None:
-    """Project a width from its own measurement, else from the widest one's at the same speed per rank.
+    """Project a width from its own measurement, else from the widest one's at the same speed per
+    rank.
 
     None before anything was measured, or while the number of steps is unknown.
     """
@@ -51,9 +54,18 @@ def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) ->
 def compute_efficiency(width: WidthRun, narrowest: WidthRun) -> float | None:
     """The speed per rank over that of one rank; None when one rank was not measured."""
     speed, single = width.figures, narrowest.figures
-    if narrowest.plan.batch.width != 1 or speed is None or single is None or speed.unit != single.unit:
+    if (
+        narrowest.plan.batch.width != 1
+        or speed is None
+        or single is None
+        or speed.unit != single.unit
+    ):
         return None
-    return speed.per_second / single.per_second / width.plan.batch.width if single.per_second > 0 else None
+    return (
+        speed.per_second / single.per_second / width.plan.batch.width
+        if single.per_second > 0
+        else None
+    )
 
 
 @dataclass
@@ -115,25 +127,36 @@ class RolloutRecord(TrialRecord[WidthRun]):
         lines = [self.verdict, f"{passed} of {len(self.runs)} widths passed"]
         lines += [f"{run.label}: {run.message}" for run in self.runs if run.message]
         return lines + [
-            f"{run.label}: {result.message} [{result.id}]" for run in self.runs for result in run.failed_gates
+            f"{run.label}: {result.message} [{result.id}]"
+            for run in self.runs
+            for result in run.failed_gates
         ]
 
     @property
     def verdict(self) -> str:
         """The verdict of the whole rollout."""
         if self.state == State.done:
-            return f"all {len(self.runs)} widths passed: {self.runs[-1].label} may run the whole stage"
+            return (
+                f"all {len(self.runs)} widths passed: {self.runs[-1].label} may run the whole stage"
+            )
         for run in self.runs:
             if run.state == State.failed:
-                reasons = ", ".join(result.id for result in run.failed_gates) or "it could not be started"
+                reasons = (
+                    ", ".join(result.id for result in run.failed_gates) or "it could not be started"
+                )
                 later = [other.label for other in self.runs if other.state == State.planned]
-                return f"{run.label} failed: {reasons}" + (f"; not widened to {', '.join(later)}" if later else "")
+                return f"{run.label} failed: {reasons}" + (
+                    f"; not widened to {', '.join(later)}" if later else ""
+                )
         not_run = [run.label for run in self.runs if run.state == State.not_run]
         if not_run:
             return (
-                f"planned but not run here: {', '.join(not_run)}; on a Slurm cluster submit=rest submits them as jobs"
+                f"planned but not run here: {', '.join(not_run)}; on a Slurm cluster "
+                "submit=rest submits them as jobs"
             )
-        jobs = [f"{run.label} (job {run.job_id})" for run in self.runs if run.state == State.submitted]
+        jobs = [
+            f"{run.label} (job {run.job_id})" for run in self.runs if run.state == State.submitted
+        ]
         return f"submitted: {', '.join(jobs)}" if jobs else f"the rollout is {self.state.value}"
 
     @property

@@ -32,7 +32,9 @@ class SubmitMode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class RequestedWidth:
-    """One width of the command line, of `local` ranks on each of `nodes`. Ordered by ranks, then by nodes."""
+    """One width of the command line, of `local` ranks on each of `nodes`. Ordered by ranks, then by
+    nodes.
+    """
 
     ranks: int
     nodes: int
@@ -56,10 +58,14 @@ class RolloutRequest:
     dry_run: bool = False  # only write the job folders
 
     def stage_line(self, width: RequestedWidth, at_one: str | None = None) -> CommandLine:
-        """The line of the whole stage at one width; `at_one` replaces the line's own parallel mode at one rank."""
+        """The line of the whole stage at one width; `at_one` replaces the line's own parallel mode
+        at one rank.
+        """
         mode = (f"parallel={at_one}",) if at_one and width.ranks == 1 else ()
         nodes = (f"nodes={width.nodes}",) if width.nodes > 1 else ()
-        return self.line.without(*["parallel"] * len(mode)).with_overrides(f"{self.key}={width.local}", *nodes, *mode)
+        return self.line.without(*["parallel"] * len(mode)).with_overrides(
+            f"{self.key}={width.local}", *nodes, *mode
+        )
 
     @property
     def widths_override(self) -> str:
@@ -75,16 +81,25 @@ def read_request(line: CommandLine) -> RolloutRequest:
     """
     dry_run, line = line.pop_flag(_DRY_RUN)
     own, rest = line.pop_overrides((*WIDTHS, _SUBMIT))
-    refuse_unsupported(line, "rollout", "it runs one stage at several widths", nodes="write the widths as NODESxGPUS")
+    refuse_unsupported(
+        line,
+        "rollout",
+        "it runs one stage at several widths",
+        nodes="write the widths as NODESxGPUS",
+    )
     width_keys = [key for key in WIDTHS if key in own]
     if len(width_keys) != 1:
-        message = "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"
+        message = (
+            "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"
+        )
         cure = "set gpus=1,2,8, or device=cpu processes=1,2,4"
         raise refusal("device_conflict" if width_keys else "no_widths", message, None, cure)
     key = width_keys[0]
     widths = read_widths(own[key], key)
     submit = _read_submit(own.get(_SUBMIT, "none").lower(), dry_run=dry_run)
-    return RolloutRequest(key, widths, expand_short_options(rest, "rollout", SHORT), submit, dry_run)
+    return RolloutRequest(
+        key, widths, expand_short_options(rest, "rollout", SHORT), submit, dry_run
+    )
 
 
 def _read_submit(submit: str, *, dry_run: bool) -> SubmitMode:
@@ -109,7 +124,9 @@ def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
     widths = [_read_width(item.strip(), where) for item in text.strip("[]").split(",")]
     ascending = sorted(set(widths))
     if widths != ascending:
-        message = f"{text} does not ascend: a rollout goes from narrow to wide, through each width once"
+        message = (
+            f"{text} does not ascend: a rollout goes from narrow to wide, through each width once"
+        )
         cure = f"use {key}={','.join(map(str, ascending))}"
         raise refusal("widths_not_ascending", message, where, cure)
     return tuple(widths)

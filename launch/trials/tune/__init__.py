@@ -1,1 +1,3 @@
-"""`tune`: the fastest setting that fits and keeps a stage's mathematics, predicted first, then probed in short runs."""
+"""`tune`: the fastest setting that fits and keeps a stage's mathematics, predicted first, then
+probed in short runs.
+"""

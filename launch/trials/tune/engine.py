@@ -1,4 +1,6 @@
-"""Runs a search: predicts every setting, probes the most promising ones and writes the overlay of the best."""
+"""Runs a search: predicts every setting, probes the most promising ones and writes the overlay of
+the best.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,15 @@ from launch.worker.json_codec import to_json
 
 
 def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
-    """The record of a search before any probe. Raises UserError: unknown_shape, too_few_gpus, no_tokenised_data,
-    too_few_samples."""
+    """The record of a search before any probe. Raises UserError: unknown_shape, too_few_gpus,
+    no_tokenised_data, too_few_samples.
+    """
     prepare_inputs(plan, display.say)
     options = plan.config.tune
     on_gpus = plan.parallel.width.device == Device.cuda
-    card = plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU" if on_gpus else None
+    card = (
+        plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU" if on_gpus else None
+    )
     base, card_gib = _base_setting(plan)
     lengths = _find_lengths(plan, display)
     _refuse_too_few_samples(plan, lengths)
@@ -64,7 +69,8 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
         measured_lengths=lengths is not None,
         card_rates=rates_for_card(card),
         fuses=plan.config.trainer.fuses_loss,
-        flash=plan.machine.has_flash_attention and plan.config.trainer.family == Family.open_instruct,
+        flash=plan.machine.has_flash_attention
+        and plan.config.trainer.family == Family.open_instruct,
         card_gib=card_gib,
     )
     space = build_space(plan, plan.machine.versions)
@@ -83,40 +89,62 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
 
 def full_line(line: CommandLine) -> CommandLine:
     """The line that trains all weights in place of an adapter."""
-    keys = [key for override in line.overrides if (key := override_key(override)).startswith("recipe.lora.")]
+    keys = [
+        key
+        for override in line.overrides
+        if (key := override_key(override)).startswith("recipe.lora.")
+    ]
     return line.without(*keys).with_overrides("recipe.lora.rank=null")
 
 
 def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
-    """The recipe's own setting, and the card's memory in GiB, None where memory cannot be predicted. Raises UserError:
-    unknown_shape."""
+    """The recipe's own setting, and the card's memory in GiB, None where memory cannot be
+    predicted. Raises UserError: unknown_shape.
+    """
     has_flash, environ = plan.machine.has_flash_attention, plan.machine.environ
     try:
         setting = planned_setting(plan, environ, flash=has_flash)
     except UnknownMemoryError:
         shape = planned_shape(plan, environ)
         if shape is None:
-            message = f"nothing can be predicted: the shape of {plan.inputs.model.reference} is unknown"
-            cure = "download the model to this machine, or set model.shape.layers= and the other model.shape keys"
+            message = (
+                f"nothing can be predicted: the shape of {plan.inputs.model.reference} is unknown"
+            )
+            cure = (
+                "download the model to this machine, or set model.shape.layers= and the other "
+                "model.shape keys"
+            )
             raise refusal("unknown_shape", message, "model", cure) from None
         attention = Attention.flash if has_flash else Attention.sdpa
         size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
-        return MemorySetting(shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention), None
+        return MemorySetting(
+            shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention
+        ), None
     card = card_memory(plan.config.cluster, environ)
     return setting, card.gib if card else None
 
 
 def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
-    """The data's lengths; the data is tokenised first if necessary. None where tokenising does not yield them."""
+    """The data's lengths; the data is tokenised first if necessary. None where tokenising does not
+    yield them.
+    """
     lengths = load_lengths(plan.lengths_file)
-    if lengths or plan.lengths_file is None or tokenized_folder(plan) is None or plan.config.tune.dry_run:
+    if (
+        lengths
+        or plan.lengths_file is None
+        or tokenized_folder(plan) is None
+        or plan.config.tune.dry_run
+    ):
         return lengths
     problems = stopping_problems(inspect(plan, [enough_gpus]))
     if problems:  # before anything is tokenised for probes that cannot start
         raise UserError(problems)
     display.say("tokenising first: the predictions need the data's lengths")
     if build_cache(plan, display) != EXIT_DONE:
-        message, cure = "the data could not be tokenised", "run the stage with cache_only=true to see why"
+        message, cure = (
+            "the data could not be tokenised",
+            "run the stage with cache_only=true to see why",
+        )
         raise refusal("no_tokenised_data", message, "data", cure)
     return load_lengths(plan.lengths_file)
 
@@ -143,7 +171,9 @@ def read_request(line: CommandLine) -> CommandLine:
 
 def line_for_candidate(line: CommandLine, candidate: Candidate) -> CommandLine:
     """The line with the candidate's keys in place of its own."""
-    return line.without(*candidate.keys(), "parallel.mode", "name").with_overrides(*candidate.overrides())
+    return line.without(*candidate.keys(), "parallel.mode", "name").with_overrides(
+        *candidate.overrides()
+    )
 
 
 _SHOWN = 12  # predictions
@@ -153,8 +183,9 @@ _EXITS = {State.failed: EXIT_FAILED, State.interrupted: EXIT_INTERRUPTED}
 def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     """Search the fastest setting of the stage in `request` and write its overlay.
 
-    Returns the record and the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything,
-    130 interrupted. Raises UserError when nothing can be searched, or no probe could be started.
+    Returns the record and the exit code: 0 there is a result (with dry_run, predictions), 1 no
+    probe measured anything, 130 interrupted. Raises UserError when nothing can be searched, or no
+    probe could be started.
     """
     plan = plan_probe(request)
     options = plan.config.tune
@@ -163,8 +194,13 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
         cure = f"use {options.skip + 1} or more; 8 is the default"
         raise refusal("bad_steps", message, "tune.steps", cure)
     if options.compare_full and plan.lora is None:
-        message = f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} trains no adapter"
-        raise refusal("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it")
+        message = (
+            f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} "
+            "trains no adapter"
+        )
+        raise refusal(
+            "compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"
+        )
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
     earlier = read_earlier(folder, "tune", {"identity": plan.identity})
@@ -178,9 +214,14 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
         return record, code
 
 
-def _search(record: TuneRecord, request: CommandLine, display: Display, probed: Sequence[str]) -> int:
+def _search(
+    record: TuneRecord, request: CommandLine, display: Display, probed: Sequence[str]
+) -> int:
     def prepare(probe: Probe) -> None:
-        is_full, count = probe is record.full, f"{len(record.runs)} of at most {record.limits.probes}"
+        is_full, count = (
+            probe is record.full,
+            f"{len(record.runs)} of at most {record.limits.probes}",
+        )
         display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
         line = full_line(request) if is_full else request
         plan = plan_probe(line_for_candidate(line, probe.candidate))
@@ -200,14 +241,19 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
     if record.best is not None:
         record.overlay = overlay_path(record.id, os.environ)
         write_file(record.overlay, overlay_text(record))
-        display.say(f"wrote {record.overlay}: use it as +tuned={record.id} with the same stage and width")
+        display.say(
+            f"wrote {record.overlay}: use it as +tuned={record.id} with the same stage and width"
+        )
     say_document(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
 
 
 def _prediction_lines(record: TuneRecord) -> list[str]:
     """The fastest predictions that may be probed, and the recipe's own."""
-    shown, base = [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN], record.base_estimate
+    shown, base = (
+        [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN],
+        record.base_estimate,
+    )
     table = Table.of("", PREDICTIONS, map(to_json, shown if base in shown else [*shown, base]))
     return [*table.lines(), f"the recipe's own setting is {base.prediction.label}"]
 
@@ -223,8 +269,9 @@ def search(
     extras: Callable[[Candidate], Sequence[Extra]],
     probed: Sequence[str] = (),
 ) -> None:
-    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one after another;
-    `probed` are the settings of an earlier call, which come first: what it measured counts, whatever is predicted now.
+    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one
+    after another; `probed` are the settings of an earlier call, which come first: what it measured
+    counts, whatever is predicted now.
     """
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
@@ -240,7 +287,8 @@ def search(
     known = {prediction.label: prediction for prediction in record.predictions}
     for prediction in [known[label] for label in probed if label in known]:
         late = record.stop or exhausted_limit(prediction.seconds, record.runs, record.limits)
-        if not late and prediction.candidate != record.space.base:  # which comes last, with the time that is left
+        # which comes last, with the time that is left
+        if not late and prediction.candidate != record.space.base:
             run(prediction, record.limits.steps)
     while record.stop is None:
         choice = next_probe(record.estimates, record.runs, record.limits)
@@ -262,15 +310,23 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
     smallest = min(estimates, key=lambda estimate: estimate.memory_gib or 0.0)
     card, room = record.workload.card_gib or 0.0, record.limits.room
     message = (
-        f"no setting at {record.plan.parallel.width} fits: {smallest.prediction.label} needs the least, about "
+        f"no setting at {record.plan.parallel.width} fits: {smallest.prediction.label} needs the "
+        "least, about "
         f"{smallest.memory_gib:.0f} GiB of a card's {card:.0f} GiB, of which {room:.0%} stays free"
     )
-    cure = "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys yourself"
+    cure = (
+        "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys "
+        "yourself"
+    )
     raise refusal("nothing_fits", message, None, cure)
 
 
-def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]) -> None:
-    """Try each extra option on the best setting so far; the results are predictions like the others from then on."""
+def _try_extras(
+    record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]
+) -> None:
+    """Try each extra option on the best setting so far; the results are predictions like the others
+    from then on.
+    """
     if record.best is None:
         return
     for extra in extras(record.best.candidate):
@@ -285,8 +341,12 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
         run(refined, record.limits.steps)
 
 
-def probe_full(record: TuneRecord, request: CommandLine, display: Display, take: Callable[[Probe], None]) -> None:
-    """Probe full fine-tuning once, in the setting that is predicted to be its fastest of those that fit."""
+def probe_full(
+    record: TuneRecord, request: CommandLine, display: Display, take: Callable[[Probe], None]
+) -> None:
+    """Probe full fine-tuning once, in the setting that is predicted to be its fastest of those that
+    fit.
+    """
     try:
         full = begin_record(record.folder, plan_probe(full_line(request)), display)
         refuse_if_nothing_fits(full)
@@ -302,8 +362,10 @@ def probe_full(record: TuneRecord, request: CommandLine, display: Display, take:
 
 
 def _probe_base(record: TuneRecord, run: Run) -> None:
-    """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss are measured
-    against it. It is often many times slower than the best, so that a whole probe would take too long."""
+    """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss
+    are measured against it. It is often many times slower than the best, so that a whole probe
+    would take too long.
+    """
     if record.base is not None:
         return
     base = record.base_estimate

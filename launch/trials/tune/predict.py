@@ -1,4 +1,6 @@
-"""Predicts time and memory of every candidate before anything runs; probes, which measure them, and what they tell."""
+"""Predicts time and memory of every candidate before anything runs; probes, which measure them, and
+what they tell.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ class Workload:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One candidate's predicted step time and memory; the memory is None where it is not predicted."""
+    """One candidate's predicted step time and memory; the memory is None where it is not
+    predicted.
+    """
 
     candidate: Candidate
     accumulation: int
     step: StepTime = field(repr=False)
-    memory_gib: float | None = None  # that the card must have for the longest micro batch of a whole run
+    memory_gib: float | None = (
+        None  # that the card must have for the longest micro batch of a whole run
+    )
     probe_gib: float | None = None  # that torch reserves in a few steps
 
     @property
@@ -55,7 +61,9 @@ class Prediction:
 def predict(candidate: Candidate, workload: Workload) -> Prediction:
     """Predict the step time and the memory of one candidate."""
     setting = memory_setting(candidate, workload)
-    step = predict_step(setting, workload.lengths.tokens, workload.card_rates.rates, balanced=candidate.balanced)
+    step = predict_step(
+        setting, workload.lengths.tokens, workload.card_rates.rates, balanced=candidate.balanced
+    )
     if workload.card_gib is None:
         return Prediction(candidate, setting.accumulation, step)
     whole = estimate_memory(replace(setting, tokens=longest_tokens(candidate, setting, workload)))
@@ -76,15 +84,17 @@ def memory_setting(candidate: Candidate, workload: Workload) -> MemorySetting:
         liger=candidate.liger,
         fused_loss=candidate.liger and workload.fuses,
         checkpointing=candidate.checkpointing,
-        attention=ATTENTION.get(candidate.attention, Attention.flash if workload.flash else Attention.sdpa),
+        attention=ATTENTION.get(
+            candidate.attention, Attention.flash if workload.flash else Attention.sdpa
+        ),
     )
 
 
 def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workload) -> int:
     """An upper bound of the tokens, padding included, of the longest micro batch of a whole run.
 
-    Balanced by length, the sums of packed micro batches vary as the sum of the global batch does; but the longest
-    sample always has to be in one of them.
+    Balanced by length, the sums of packed micro batches vary as the sum of the global batch does;
+    but the longest sample always has to be in one of them.
     """
     dealt_as_they_come = longest_micro_batch(workload.lengths, setting)
     if not candidate.balanced or not setting.packing:
@@ -96,16 +106,20 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
 
 
 def nearest_error(candidate: Candidate, errors: Mapping[Candidate, float]) -> tuple[float, float]:
-    """Return the error of the most similar setting in `errors`, and how far that is, at most 1; (0, 1) without any.
+    """Return the error of the most similar setting in `errors`, and how far that is, at most 1; (0,
+    1) without any.
 
     An error is the logarithm of measured over predicted.
     """
     nearest = min(errors, key=candidate.distance, default=None)
-    return (0.0, 1.0) if nearest is None else (errors[nearest], min(candidate.distance(nearest), 1.0))
+    return (
+        (0.0, 1.0) if nearest is None else (errors[nearest], min(candidate.distance(nearest), 1.0))
+    )
 
 
 _WORTH_REPEATING = 1.25  # a run that was cut short is repeated if it gets so many times its seconds
-# ids of launch.execution.diagnosis.advice; a run on GPUs exceeds its host's memory independently of the card
+# ids of launch.execution.diagnosis.advice; a run on GPUs exceeds its host's memory independently of
+# the card
 OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"
 
 
@@ -121,17 +135,23 @@ class Probe(TrialRun):
 
     @property
     def ran(self) -> bool:
-        """Whether it shows that the setting works, or that it needs more memory than its device has."""
+        """Whether it shows that the setting works, or that it needs more memory than its device
+        has.
+        """
         return self.state == State.done or self.cause_id == OUT_OF_MEMORY
 
     @property
     def failed(self) -> bool:
-        """Whether it failed, or could not be started, for another reason than its device's memory."""
+        """Whether it failed, or could not be started, for another reason than its device's
+        memory.
+        """
         return self.state == State.failed and not self.ran
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of a step with the predicted number of tokens; measured steps differ in their tokens."""
+        """Seconds of a step with the predicted number of tokens; measured steps differ in their
+        tokens.
+        """
         if self.figures is None or self.state != State.done:
             return None
         if self.figures.unit != "tokens":
@@ -141,23 +161,31 @@ class Probe(TrialRun):
     @property
     def time_error(self) -> float | None:
         """The logarithm of measured over predicted seconds."""
-        return None if not self.step_seconds else math.log(self.step_seconds / self.prediction.seconds)
+        return (
+            None if not self.step_seconds else math.log(self.step_seconds / self.prediction.seconds)
+        )
 
     @property
     def memory_gib(self) -> float | None:
         """Peak that torch reserved."""
-        return None if self.figures is None else self.figures.reserved_gib or self.figures.memory_gib
+        return (
+            None if self.figures is None else self.figures.reserved_gib or self.figures.memory_gib
+        )
 
     @property
     def memory_error(self) -> float | None:
-        """The logarithm of measured over predicted memory; None when it was not measured, or not predicted."""
+        """The logarithm of measured over predicted memory; None when it was not measured, or not
+        predicted.
+        """
         if self.memory_gib is None or not self.prediction.probe_gib:
             return None
         return math.log(self.memory_gib / self.prediction.probe_gib)
 
 
 def judge_probe(probe: Probe) -> None:
-    """Decide whether a probe that has ended has measured something: it may have been cut short, or logged no number."""
+    """Decide whether a probe that has ended has measured something: it may have been cut short, or
+    logged no number.
+    """
     measured = probe.measured
     if measured is None or probe.state == State.interrupted:
         return
@@ -172,12 +200,16 @@ def judge_probe(probe: Probe) -> None:
 
 
 def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
-    """Whether another run of the same plan would measure nothing new: it finished, exceeded its card's memory, ran out
-    of time after the first `skip` steps, or had hardly less time than the `seconds` that it would get now (None: no
-    limit). Running out of host memory is not final: the next job may get more."""
+    """Whether another run of the same plan would measure nothing new: it finished, exceeded its
+    card's memory, ran out of time after the first `skip` steps, or had hardly less time than the
+    `seconds` that it would get now (None: no limit). Running out of host memory is not final: the
+    next job may get more.
+    """
     outcome = measured.outcome
     if measured.finished or outcome.cause_id == OUT_OF_MEMORY:
         return True
     if outcome.cause_id != TIME_USED:
         return False
-    return len(timed_steps(measured)) > skip or (seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING)
+    return len(timed_steps(measured)) > skip or (
+        seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING
+    )

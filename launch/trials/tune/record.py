@@ -1,4 +1,6 @@
-"""The record of a search: tune.json, the sentences of its report, and the overlay of its best setting."""
+"""The record of a search: tune.json, the sentences of its report, and the overlay of its best
+setting.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from launch.trials.view import COLUMNS, run_row
 
 _LISTED = 40  # predictions in the file
 _REASONS = {
-    Stop.best_beats_the_rest: "no other setting is predicted to be faster than the best one measured",
+    Stop.best_beats_the_rest: "no other setting is predicted to be faster than the best one "
+    "measured",
     Stop.all_tried: "every setting that fits was probed",
     Stop.probes_used: "the probes are used up",
     Stop.time_used: "the time is used up: another probe would exceed it",
@@ -45,7 +48,9 @@ _REASONS = {
 class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
-    loss_weighting: LossWeighting  # whether tokens weigh as in the recipe, so that only rounding differs
+    loss_weighting: (
+        LossWeighting  # whether tokens weigh as in the recipe, so that only rounding differs
+    )
     first: float | None  # relative difference at the first step, None unless both were measured
     median: float | None  # of the relative differences
     steps: int  # that were compared
@@ -74,7 +79,9 @@ class TuneRecord(TrialRecord[Probe]):
         judge_probe(run)
 
     def is_inspected(self, run: Probe) -> bool:
-        return run is not self.full and any(other.state == State.done and not other.reused for other in self.runs)
+        return run is not self.full and any(
+            other.state == State.done and not other.reused for other in self.runs
+        )
 
     @property
     def rows(self) -> Sequence[Probe]:
@@ -107,7 +114,9 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def base_estimate(self) -> Estimate:
         """The estimate of the recipe's own setting."""
-        return next(estimate for estimate in self.estimates if estimate.candidate == self.space.base)
+        return next(
+            estimate for estimate in self.estimates if estimate.candidate == self.space.base
+        )
 
     @property
     def loss_change(self) -> LossChange | None:
@@ -117,8 +126,12 @@ class TuneRecord(TrialRecord[Probe]):
             return None
         weighting = compare_loss(best.candidate, self.space.base, self.plan)
         losses = [probe.figures.losses if probe and probe.figures else () for probe in (best, base)]
-        differences = finite(relative_difference(own, loss) for loss, own in zip(*losses, strict=False))
-        return LossChange(weighting, next(iter(differences), None), median(differences), len(differences))
+        differences = finite(
+            relative_difference(own, loss) for loss, own in zip(*losses, strict=False)
+        )
+        return LossChange(
+            weighting, next(iter(differences), None), median(differences), len(differences)
+        )
 
     @property
     def summary(self) -> list[str]:
@@ -135,10 +148,15 @@ class TuneRecord(TrialRecord[Probe]):
             return f"Full fine-tuning was not measured: {full.message}"
         memory = f" in {full.memory_gib:.1f} GiB" if full.memory_gib else ""
         against = (
-            f", {best.step_seconds / full.step_seconds:.2f} times the adapter" if best and best.step_seconds else ""
+            f", {best.step_seconds / full.step_seconds:.2f} times the adapter"
+            if best and best.step_seconds
+            else ""
         )
         rate = f"{full.figures.per_second:,.0f} {full.figures.unit} per second"
-        return f"Full fine-tuning runs at {rate}{against}{memory}; its losses need its own learning rate."
+        return (
+            f"Full fine-tuning runs at {rate}{against}{memory}; its losses need its own "
+            "learning rate."
+        )
 
     @property
     def verdict(self) -> str:
@@ -150,7 +168,10 @@ class TuneRecord(TrialRecord[Probe]):
             return f"nothing was measured in {len(self.runs)} probes ({reason}){last}"
         if self.best is None or self.state == State.planned:
             return reason if self.stop else "predicted; nothing was run"
-        return f"the fastest setting measured is {self.best.prediction.label}: {self.gain} Stopped: {reason}"
+        return (
+            f"the fastest setting measured is {self.best.prediction.label}: {self.gain} "
+            f"Stopped: {reason}"
+        )
 
     @property
     def gain(self) -> str:
@@ -162,9 +183,15 @@ class TuneRecord(TrialRecord[Probe]):
         if best is base:
             return f"{rate}: the recipe's own setting is the fastest."
         if base is not None and base.step_seconds is not None:
-            return f"{rate}, {base.step_seconds / best.step_seconds:.2f} times the recipe's own setting, measured."
+            return (
+                f"{rate}, {base.step_seconds / best.step_seconds:.2f} times the recipe's own "
+                "setting, measured."
+            )
         speedup = self.base_estimate.seconds / best.step_seconds
-        return f"{rate}, about {speedup:.1f} times the recipe's own setting, which was predicted but not probed."
+        return (
+            f"{rate}, about {speedup:.1f} times the recipe's own setting, which was predicted "
+            "but not probed."
+        )
 
     @property
     def loss_sentence(self) -> str:
@@ -174,14 +201,23 @@ class TuneRecord(TrialRecord[Probe]):
             return ""
         measured = ""
         if change.median is not None and change.first is not None:
-            apart = f"{change.first:.2%} apart at the first step, a median of {change.median:.2%} over {change.steps}"
+            apart = (
+                f"{change.first:.2%} apart at the first step, a median of {change.median:.2%} "
+                f"over {change.steps}"
+            )
             measured = f" ({apart})"
         if change.loss_weighting == LossWeighting.same:
             return f"The loss is the recipe's own: every {unit} weighs as before{measured}."
         amount = measured or "; by how much was not measured"
         if change.loss_weighting == LossWeighting.token_weighted:
-            return f"It changes the loss: every token has the same weight, independent of its micro batch{amount}."
-        return f"It changes the loss: a different micro-batch split changes the weight of each {unit}{amount}."
+            return (
+                "It changes the loss: every token has the same weight, independent of its "
+                f"micro batch{amount}."
+            )
+        return (
+            "It changes the loss: a different micro-batch split changes the weight of each "
+            f"{unit}{amount}."
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -189,20 +225,32 @@ class TuneRecord(TrialRecord[Probe]):
         workload, space = self.workload, self.space
         tokens = workload.lengths.tokens
         if workload.measured_lengths:
-            data = f"{tokens.samples:,} samples of {tokens.mean:,.0f} tokens on average, {tokens.longest:,} at most"
+            data = (
+                f"{tokens.samples:,} samples of {tokens.mean:,.0f} tokens on average, "
+                f"{tokens.longest:,} at most"
+            )
         else:
-            data = f"lengths are unknown, so every sample is assumed to have {tokens.longest:,} tokens, the limit"
+            data = (
+                f"lengths are unknown, so every sample is assumed to have {tokens.longest:,} "
+                "tokens, the limit"
+            )
         lines = [f"data: {data}"]
         if workload.card_rates.why:
             lines.append(f"uncertain: {workload.card_rates.why}")
         if workload.card_gib is None:
-            lines.append("memory: not predicted; a probe that runs out of memory rules out the settings that need more")
+            lines.append(
+                "memory: not predicted; a probe that runs out of memory rules out the settings "
+                "that need more"
+            )
         if space.held:
             lines.append(f"not searched, as you set them: {', '.join(space.held)}")
         lines += [f"left out: {why}" for why in space.left_out]
         if overrides := self._loss_preserving_overrides():
             cure = f"{' '.join(overrides)} keep{'s' if len(overrides) == 1 else ''} it"
-            split = f"a different micro-batch split changes the weight of each {self._loss_unit}, and so the loss"
+            split = (
+                f"a different micro-batch split changes the weight of each {self._loss_unit}, "
+                "and so the loss"
+            )
             lines.append(f"loss: {split}; {cure}")
         return lines
 
@@ -212,7 +260,10 @@ class TuneRecord(TrialRecord[Probe]):
         for candidate in self.space.candidates:
             names = ("per_device", "balanced", "packing")
             differing = [name for name in names if getattr(candidate, name) != getattr(base, name)]
-            if len(differing) == 1 and compare_loss(candidate, base, self.plan) == LossWeighting.micro_batches:
+            if (
+                len(differing) == 1
+                and compare_loss(candidate, base, self.plan) == LossWeighting.micro_batches
+            ):
                 values[differing[0]] = getattr(base, differing[0])
         return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]
 
@@ -232,7 +283,8 @@ class TuneRecord(TrialRecord[Probe]):
             "versions": self.plan.machine.versions,
             "stop": self.stop,
             "options": self.limits,
-            "minutes_used": sum(probe.seconds or 0.0 for probe in self.runs) / 60,  # reused ones included
+            "minutes_used": sum(probe.seconds or 0.0 for probe in self.runs)
+            / 60,  # reused ones included
             "data": {
                 "measured": self.workload.measured_lengths,
                 "samples": lengths.samples if self.workload.measured_lengths else None,
@@ -274,7 +326,8 @@ def overlay_text(record: TuneRecord) -> str:
     assert best is not None and best.figures is not None
     date = record.began[:10]
     title = (
-        f"Written by `launch tune` on {date}: the fastest setting found for {record.plan.stage} with "
+        f"Written by `launch tune` on {date}: the fastest setting found for {record.plan.stage} "
+        "with "
         f"{record.plan.trainer} at {record.plan.parallel.width} on {record.card or 'a CPU'}."
     )
     comments = [
@@ -282,7 +335,12 @@ def overlay_text(record: TuneRecord) -> str:
         f"Use it as `+tuned={record.id}`. {record.gain}",
         record.loss_sentence,
         f"The search is in {record.folder}. Its probes:",
-        *(f"  {line}" for line in Table.of("", COLUMNS[record.verb], map(run_row, record.as_json()["runs"])).lines()),
+        *(
+            f"  {line}"
+            for line in Table.of(
+                "", COLUMNS[record.verb], map(run_row, record.as_json()["runs"])
+            ).lines()
+        ),
     ]
     facts: dict[str, Any] = {
         "name": record.id,
@@ -296,7 +354,9 @@ def overlay_text(record: TuneRecord) -> str:
         "machine": platform.node(),
         "card": record.card,
         "versions": dict(record.plan.machine.versions),
-        "tokens_per_second": _rounded(best.figures.per_second) if best.figures.unit == "tokens" else None,
+        "tokens_per_second": _rounded(best.figures.per_second)
+        if best.figures.unit == "tokens"
+        else None,
         "step_seconds": _rounded(best.figures.step_seconds),
         "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
@@ -308,9 +368,10 @@ def overlay_text(record: TuneRecord) -> str:
 
 
 def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
-    """All keys of the measured setting, including those that the command line set, which are not repeated when the
-    overlay is used. The mode is a choice that a command line can change; `auto` where it is the usual one, so that it
-    also works at other widths."""
+    """All keys of the measured setting, including those that the command line set, which are not
+    repeated when the overlay is used. The mode is a choice that a command line can change; `auto`
+    where it is the usual one, so that it also works at other widths.
+    """
     chosen = best.keys()
     mode = chosen.pop("parallel")
     if mode in (default_mode(plan.parallel.width), Mode.fsdp):

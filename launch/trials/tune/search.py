@@ -1,4 +1,6 @@
-"""Decides which setting to probe next and when to stop, from the predictions and the probes so far."""
+"""Decides which setting to probe next and when to stop, from the predictions and the probes so
+far.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +16,45 @@ from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
 from launch.trials.measurement import LEAST_NOISE
 from launch.trials.record import State, seconds_left
-from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, Prediction, Probe, Workload, nearest_error
+from launch.trials.tune.predict import (
+    HOST_MEMORY,
+    OUT_OF_MEMORY,
+    Prediction,
+    Probe,
+    Workload,
+    nearest_error,
+)
 from launch.trials.tune.space import Candidate, Trait
 
 _SAME_FAILURES = 2  # probes with the same cause: the next one like them is expected to fail, too
 _RANK = re.compile(r"\branks? [\d, ]+")  # which rank reports the cause first is chance
 
 
-def find_failure_traits(probes: Sequence[Probe], space: Iterable[Candidate]) -> list[frozenset[Trait]]:
+def find_failure_traits(
+    probes: Sequence[Probe], space: Iterable[Candidate]
+) -> list[frozenset[Trait]]:
     """For each cause that made several probes fail, the traits that those probes share.
 
-    Traits that the whole space has are left out, and so are those of a probe that ran, unless the failure needs several
-    traits together. An empty set means that the setting is not the reason.
+    Traits that the whole space has are left out, and so are those of a probe that ran, unless the
+    failure needs several traits together. An empty set means that the setting is not the reason.
     """
     failures_by_cause: dict[str, list[frozenset[Trait]]] = {}
     for probe in probes:
         if probe.failed:
-            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(probe.candidate.traits)
-    repeated = [failures for failures in failures_by_cause.values() if len(failures) >= _SAME_FAILURES]
+            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(
+                probe.candidate.traits
+            )
+    repeated = [
+        failures for failures in failures_by_cause.values() if len(failures) >= _SAME_FAILURES
+    ]
     common = shared_traits(space) if repeated else frozenset()
     ran = [probe.candidate.traits for probe in probes if probe.ran]
     found = []
     for failures in repeated:
         shared = frozenset.intersection(*failures) - common
         cleared = shared.difference(*ran)
-        is_combination = not any(shared <= traits for traits in ran)  # no probe that ran has all of them
+        # no probe that ran has all of them
+        is_combination = not any(shared <= traits for traits in ran)
         found.append(shared if is_combination and not cleared else cleared)
     return found
 
@@ -48,8 +64,12 @@ def shared_traits(candidates: Iterable[Candidate]) -> frozenset[Trait]:
     return frozenset.intersection(*(candidate.traits for candidate in candidates))
 
 
-def count_shared_traits(candidate: Candidate, probes: Sequence[Probe], space: Iterable[Candidate]) -> int:
-    """How many traits a setting shares with all failed probes: the fewer, the more its probe reveals of the cause."""
+def count_shared_traits(
+    candidate: Candidate, probes: Sequence[Probe], space: Iterable[Candidate]
+) -> int:
+    """How many traits a setting shares with all failed probes: the fewer, the more its probe
+    reveals of the cause.
+    """
     failed = [probe.candidate for probe in probes if probe.failed]
     return len(shared_traits([candidate, *failed]) - shared_traits(space)) if failed else 0
 
@@ -65,7 +85,8 @@ class Feasibility(StrEnum):
 
     fits = "fits"
     too_big = "too_big"  # for the card's memory, as predicted
-    ruled_out = "ruled_out"  # a setting that needs no more ran out of memory, and none that needs as much was measured
+    # a setting that needs no more ran out of memory, and none that needs as much was measured
+    ruled_out = "ruled_out"
     fails = "fails"  # it has all traits that probes which failed with one cause share
     unknown = "unknown"  # memory is not predicted
 
@@ -126,21 +147,28 @@ class Estimate:
 
 
 def correct_predictions(
-    predictions: Sequence[Prediction], probes: Sequence[Probe], workload: Workload, limits: TuneConfig
+    predictions: Sequence[Prediction],
+    probes: Sequence[Probe],
+    workload: Workload,
+    limits: TuneConfig,
 ) -> list[Estimate]:
     """Correct every prediction by the error of the probe most like it; the fastest comes first.
 
-    A setting is the less certain the less it is like a probe, and the more the errors of the probes differ: a model
-    that is wrong where it was measured is less certain elsewhere, too.
+    A setting is the less certain the less it is like a probe, and the more the errors of the probes
+    differ: a model that is wrong where it was measured is less certain elsewhere, too.
     """
     rates = workload.card_rates.rates
-    time_errors = {probe.candidate: error for probe in probes if (error := probe.time_error) is not None}
+    time_errors = {
+        probe.candidate: error for probe in probes if (error := probe.time_error) is not None
+    }
     memory_errors = _observe_memory(probes, workload)
     if time_errors:
         spread = _CAUTION * max(rates.spread, statistics.pstdev(time_errors.values()))
     else:
         spread = math.hypot(rates.bias, rates.spread)
-    failure_traits = find_failure_traits(probes, [prediction.candidate for prediction in predictions])
+    failure_traits = find_failure_traits(
+        probes, [prediction.candidate for prediction in predictions]
+    )
     estimates = []
     for prediction in predictions:
         candidate = prediction.candidate
@@ -150,7 +178,11 @@ def correct_predictions(
         seconds, low, high = (prediction.seconds * math.exp(error) for error in errors)
         memory_error, distance = nearest_error(candidate, memory_errors)
         memory_error /= 1 + distance  # half of it is that of all settings
-        memory_gib = None if prediction.memory_gib is None else prediction.memory_gib * math.exp(memory_error)
+        memory_gib = (
+            None
+            if prediction.memory_gib is None
+            else prediction.memory_gib * math.exp(memory_error)
+        )
         if any(traits and traits <= candidate.traits for traits in failure_traits):
             feasibility = Feasibility.fails
         elif _is_ruled_out(prediction, probes):
@@ -161,17 +193,24 @@ def correct_predictions(
             has_room = memory_gib <= workload.card_gib * (1 - limits.room)
             feasibility = Feasibility.fits if has_room else Feasibility.too_big
         estimates.append(Estimate(prediction, seconds, low, high, memory_gib, feasibility))
-    return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
+    return sorted(
+        estimates, key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device)
+    )
 
 
-def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneConfig) -> Estimate | Stop:
+def next_probe(
+    estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneConfig
+) -> Estimate | Stop:
     """The setting to probe, or why to stop.
 
-    The most promising setting goes first: the one that is fastest if its error is one standard deviation in its favour.
-    While all probes have failed, it is the setting least like them, which shows whether the settings are the reason.
+    The most promising setting goes first: the one that is fastest if its error is one standard
+    deviation in its favour. While all probes have failed, it is the setting least like them, which
+    shows whether the settings are the reason.
     """
     probed = {probe.candidate for probe in probes}
-    waiting = [estimate for estimate in estimates if estimate.is_open and estimate.candidate not in probed]
+    waiting = [
+        estimate for estimate in estimates if estimate.is_open and estimate.candidate not in probed
+    ]
     space = [estimate.candidate for estimate in estimates]
     failure_traits = find_failure_traits(probes, space)
     none_ran = not any(probe.ran for probe in probes)
@@ -182,9 +221,17 @@ def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: T
         return Stop.all_tried if probes else Stop.nothing_fits
     if none_ran:
         shared = [count_shared_traits(estimate.candidate, probes, space) for estimate in waiting]
-        waiting = [estimate for estimate, count in zip(waiting, shared, strict=True) if count == min(shared)]
+        waiting = [
+            estimate
+            for estimate, count in zip(waiting, shared, strict=True)
+            if count == min(shared)
+        ]
     most_promising = min(waiting, key=lambda estimate: estimate.low)
-    if best is not None and best.step_seconds is not None and most_promising.low > best.step_seconds * (1 - MARGIN):
+    if (
+        best is not None
+        and best.step_seconds is not None
+        and most_promising.low > best.step_seconds * (1 - MARGIN)
+    ):
         return Stop.best_beats_the_rest
     return exhausted_limit(most_promising.seconds, probes, limits) or most_promising
 
@@ -197,15 +244,19 @@ def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneConfig)
 
 
 def is_late(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> bool:
-    """Whether a probe with steps of `seconds` would not end in time. Reused probes count, so that a search that has
-    ended and is called again does nothing more."""
+    """Whether a probe with steps of `seconds` would not end in time. Reused probes count, so that a
+    search that has ended and is called again does nothing more.
+    """
     left = seconds_left(probes, limits.minutes)
     return left is not None and _startup_seconds(probes) + limits.steps * seconds > left
 
 
-def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig, skip: int) -> int | None:
-    """How many steps of `seconds` a last probe has time for, at most those of any probe; None if not even two of them
-    would count, or all probes are used. The first `skip` steps do not count."""
+def affordable_steps(
+    seconds: float, probes: Sequence[Probe], limits: TuneConfig, skip: int
+) -> int | None:
+    """How many steps of `seconds` a last probe has time for, at most those of any probe; None if
+    not even two of them would count, or all probes are used. The first `skip` steps do not count.
+    """
     left = seconds_left(probes, limits.minutes)
     if len(probes) >= limits.probes or left is None:
         return None
@@ -214,8 +265,9 @@ def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig
 
 
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
-    """The fastest probe whose whole run fits; of those that differ only by noise the earliest, which was predicted to
-    be the fastest."""
+    """The fastest probe whose whole run fits; of those that differ only by noise the earliest,
+    which was predicted to be the fastest.
+    """
     closed = {estimate.candidate for estimate in estimates if not estimate.is_open}
     measured = ((probe.step_seconds, probe) for probe in probes if probe.candidate not in closed)
     fitting = [(seconds, probe) for seconds, probe in measured if seconds is not None]
@@ -224,9 +276,16 @@ def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Prob
 
 
 def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
-    """Whether `candidate` needs at least the memory of `other`: the two differ only in what adds memory."""
-    same = all(getattr(candidate, name) == getattr(other, name) for name in ("mode", "packing", "attention"))
-    saves_no_more = (not candidate.checkpointing or other.checkpointing) and (not candidate.liger or other.liger)
+    """Whether `candidate` needs at least the memory of `other`: the two differ only in what adds
+    memory.
+    """
+    same = all(
+        getattr(candidate, name) == getattr(other, name)
+        for name in ("mode", "packing", "attention")
+    )
+    saves_no_more = (not candidate.checkpointing or other.checkpointing) and (
+        not candidate.liger or other.liger
+    )
     balances_no_more = not candidate.balanced or other.balanced
     return same and saves_no_more and balances_no_more and candidate.per_device >= other.per_device
 
@@ -244,8 +303,8 @@ def _startup_seconds(probes: Sequence[Probe]) -> float:
 def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
     """Whether a probe that ran out of memory rules the setting out.
 
-    A measurement refutes a prediction: neither the measured setting nor one that needs no more is ruled out by another
-    probe. A host that ran out of memory rules out its own offload mode only.
+    A measurement refutes a prediction: neither the measured setting nor one that needs no more is
+    ruled out by another probe. A host that ran out of memory rules out its own offload mode only.
     """
     candidate = prediction.candidate
     ran_out = [probe.prediction for probe in probes if probe.cause_id == OUT_OF_MEMORY]
@@ -259,12 +318,16 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
         return True
     if any(needs_at_least(candidate, other.candidate) for other in ran_out):
         return True
-    least = min((other.probe_gib for other in ran_out if other.probe_gib is not None), default=math.inf)
+    least = min(
+        (other.probe_gib for other in ran_out if other.probe_gib is not None), default=math.inf
+    )
     return prediction.probe_gib is not None and prediction.probe_gib >= least
 
 
 def _observe_memory(probes: Sequence[Probe], workload: Workload) -> dict[Candidate, float]:
-    """The errors of the memory predictions. A probe that ran out of memory needed at least the card's."""
+    """The errors of the memory predictions. A probe that ran out of memory needed at least the
+    card's.
+    """
     errors = {}
     for probe in probes:
         error = probe.memory_error

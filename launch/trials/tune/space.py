@@ -1,4 +1,6 @@
-"""The settings that are the same training: same global batch, same master weights, same user keys."""
+"""The settings that are the same training: same global batch, same master weights, same user
+keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from functools import partial
 from typing import Any
 
 from launch.config.line import format_value, override_key
-from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
+from launch.config.schema import (
+    Buckets,
+    Device,
+    Family,
+    Kind,
+    LossAveraging,
+    Mode,
+    Packing,
+    TrainerConfig,
+)
 from launch.errors import UserError, refusal
 from launch.planning.checks import check_dealing
 from launch.planning.flags import values_of
@@ -31,7 +42,14 @@ KEYS = {
     "attention": "recipe.attention",
     "balanced": "recipe.balanced",
 }
-_DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
+_DISTANCES = {
+    "mode": 1.0,
+    "checkpointing": 0.7,
+    "packing": 0.7,
+    "attention": 0.5,
+    "liger": 0.3,
+    "balanced": 0.3,
+}
 
 
 Trait = tuple[str, Any]  # an attribute of a setting and its value
@@ -74,20 +92,31 @@ class Candidate:
 
     @property
     def traits(self) -> frozenset[Trait]:
-        """What may keep the setting from running: its mode, its packing, and every option that is not default."""
+        """What may keep the setting from running: its mode, its packing, and every option that is
+        not default.
+        """
         default = Candidate(self.per_device, self.mode, self.packing)
         names = ("checkpointing", "liger", "attention", "balanced", "averaging", "extra")
-        changed = ((name, getattr(self, name)) for name in names if getattr(self, name) != getattr(default, name))
+        changed = (
+            (name, getattr(self, name))
+            for name in names
+            if getattr(self, name) != getattr(default, name)
+        )
         return frozenset({("mode", self.mode), ("packing", self.packing), *changed})
 
     def distance(self, other: Candidate) -> float:
         """0 for the same setting, about 1 where other parts of a step dominate its time."""
         distance = 0.5 * abs(math.log2(self.per_device / other.per_device))
-        distance += sum(weight for name, weight in _DISTANCES.items() if getattr(self, name) != getattr(other, name))
+        distance += sum(
+            weight
+            for name, weight in _DISTANCES.items()
+            if getattr(self, name) != getattr(other, name)
+        )
         return distance + (0.1 if self.extra != other.extra else 0.0)
 
 
-TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch has the same weight
+# of recipe.loss_averaging: every token of the global batch has the same weight
+TOKENS = LossAveraging.tokens.value
 _WORKERS = "dataloader_num_workers"
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
@@ -103,7 +132,9 @@ class Space:
 
 
 def build_space(plan: Plan, installed: Collection[str]) -> Space:
-    """The settings of a plan's stage at its width. `installed`: packages that the trainer's interpreter has."""
+    """The settings of a plan's stage at its width. `installed`: packages that the trainer's
+    interpreter has.
+    """
     trainer = plan.config.trainer
     base = base_candidate(plan)
     explicit = {override_key(override) for override in plan.origins.overrides}
@@ -116,7 +147,9 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
         "packing": _packings(base, trainer, left_out),
         "checkpointing": (False, True),
         "liger": (False, True) if on_gpus and "liger-kernel" in installed else (),
-        "attention": ("flash_2",) if on_gpus and "flash-attn" in installed and trainer.family == Family.trl else (),
+        "attention": ("flash_2",)
+        if on_gpus and "flash-attn" in installed and trainer.family == Family.trl
+        else (),
         "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
     }
     choices: dict[str, Iterable[Any]] = {}
@@ -126,28 +159,44 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
             held.append(key)
             choices[name] = (getattr(base, name),)
         else:
-            possible = others[name] if name in ("per_device", "mode") else _supported(trainer, recipe_key, others[name])
+            possible = (
+                others[name]
+                if name in ("per_device", "mode")
+                else _supported(trainer, recipe_key, others[name])
+            )
             choices[name] = dict.fromkeys([getattr(base, name), *possible])
     combinations = itertools.product(*choices.values())
-    candidates = [replace(base, **dict(zip(choices, values, strict=True))) for values in combinations]
-    distinct = [candidate for candidate in candidates if candidate != base and _is_distinct(candidate, plan)]
+    candidates = [
+        replace(base, **dict(zip(choices, values, strict=True))) for values in combinations
+    ]
+    distinct = [
+        candidate for candidate in candidates if candidate != base and _is_distinct(candidate, plan)
+    ]
     has_token_weighting = TOKENS in _supported(trainer, "loss_averaging", (TOKENS,))
     is_free = has_token_weighting and _is_compatible(plan, loss_averaging=LossAveraging.tokens)
     if "recipe.loss_averaging" not in explicit and is_free:
         weighted = [_token_weighted(candidate, base, plan) for candidate in distinct]
         if weighted != distinct:
-            left_out.append("changed means of micro batches: such settings use recipe.loss_averaging=tokens instead")
+            left_out.append(
+                "changed means of micro batches: such settings use recipe.loss_averaging=tokens "
+                "instead"
+            )
         distinct = weighted
     return Space(base, (base, *distinct), tuple(held), tuple(left_out))
 
 
 def extra_options(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
-    """(key, value) pairs to try on the best setting, whose effect is not predicted: DeepSpeed's bucket sizes, and
-    workers of the data loader where the trainer has a flag for them."""
+    """(key, value) pairs to try on the best setting, whose effect is not predicted: DeepSpeed's
+    bucket sizes, and workers of the data loader where the trainer has a flag for them.
+    """
     config = plan.config
     options: list[tuple[str, Any]] = []
     if config.parallel.buckets == Buckets.usual:
-        options += [("parallel.buckets", size.value) for size in bucket_sizes(best.mode) if size != Buckets.usual]
+        options += [
+            ("parallel.buckets", size.value)
+            for size in bucket_sizes(best.mode)
+            if size != Buckets.usual
+        ]
     if config.trainer.family == Family.trl and _WORKERS not in config.flags:
         options.append((f"flags.{_WORKERS}", 4))
     return options
@@ -178,40 +227,55 @@ def _effective(plan: Plan, key: str) -> Any:
         return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
         given = " ".join(f"flags.{name}={value}" for name, value in flags.items())
-        message = f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
+        message = (
+            f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
+        )
         values = " or ".join(f"recipe.{key}={value}" for value in meaning)
         raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
 
 class LossWeighting(StrEnum):
-    """The weights of tokens, or of DPO's pairs, in the loss, compared with the recipe's own setting."""
+    """The weights of tokens, or of DPO's pairs, in the loss, compared with the recipe's own
+    setting.
+    """
 
     same = "same"
-    token_weighted = "token_weighted"  # every token has the same weight; in the recipe it depends on the micro batch
+    # every token has the same weight; in the recipe it depends on the micro batch
+    token_weighted = "token_weighted"
     micro_batches = "micro_batches"  # the weights depend on other micro batches than the recipe's
 
 
 def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> LossWeighting:
     """How a setting changes the weights in the loss.
 
-    open-instruct's SFT takes the mean over the tokens of each micro batch and the mean of those (finetune.py:820), so
-    a token's weight depends on its micro batch unless tokens are weighted equally. TRL divides by the tokens of the
-    whole step (transformers trainer.py, num_items_in_batch). DPO's means are over pairs, equally many in each micro
-    batch; but dpo.py always weighs micro batches by their tokens (olmo_core_train_modules.py:236-243).
+    open-instruct's SFT takes the mean over the tokens of each micro batch and the mean of those
+    (finetune.py:820), so a token's weight depends on its micro batch unless tokens are weighted
+    equally. TRL divides by the tokens of the whole step (transformers trainer.py,
+    num_items_in_batch). DPO's means are over pairs, equally many in each micro batch; but dpo.py
+    always weighs micro batches by their tokens (olmo_core_train_modules.py:236-243).
     """
     if plan.config.trainer.weighs_pairs:
-        return LossWeighting.same if candidate.per_device == base.per_device else LossWeighting.micro_batches
+        return (
+            LossWeighting.same
+            if candidate.per_device == base.per_device
+            else LossWeighting.micro_batches
+        )
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return LossWeighting.same
     if candidate.averaging in EQUAL_WEIGHTS:
-        return LossWeighting.same if base.averaging == candidate.averaging else LossWeighting.token_weighted
+        return (
+            LossWeighting.same
+            if base.averaging == candidate.averaging
+            else LossWeighting.token_weighted
+        )
     same = candidate.per_device == base.per_device and _same_micro_batches(candidate, base)
     return LossWeighting.same if same else LossWeighting.micro_batches
 
 
 def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
-    """Whether both settings, of one size, group the same samples; balanced batches differ between padding and packing
-    (launch/worker/dealing.py)."""
+    """Whether both settings, of one size, group the same samples; balanced batches differ between
+    padding and packing (launch/worker/dealing.py).
+    """
     if candidate.per_device == 1:
         return True
     if candidate.balanced != base.balanced:
@@ -229,13 +293,17 @@ def _is_compatible(plan: Plan, **recipe: Any) -> bool:
 
 
 def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candidate:
-    """The candidate, with equal weights of all tokens if its micro batches would change the loss."""
+    """The candidate, with equal weights of all tokens if its micro batches would change the
+    loss.
+    """
     changes_loss = compare_loss(candidate, base, plan) == LossWeighting.micro_batches
     return replace(candidate, averaging=TOKENS) if changes_loss else candidate
 
 
 def _is_distinct(candidate: Candidate, plan: Plan) -> bool:
-    """Whether the candidate differs from all others: packing or balancing a single sample has no effect."""
+    """Whether the candidate differs from all others: packing or balancing a single sample has no
+    effect.
+    """
     if candidate.per_device == 1 and candidate.packing == Packing.flatten:
         return False
     return not (candidate.balanced and plan.batch.width == 1 and candidate.per_device == 1)
@@ -246,7 +314,9 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
     own, width = plan.parallel.mode, plan.parallel.width
     if width.device == Device.cpu or own == Mode.fsdp:
         return (own,)
-    modes: tuple[Mode, ...] = (Mode.single, Mode.zero3_offload) if width.world_size == 1 else _ON_GPUS
+    modes: tuple[Mode, ...] = (
+        (Mode.single, Mode.zero3_offload) if width.world_size == 1 else _ON_GPUS
+    )
     if "deepspeed" not in installed:
         left_out.append("ZeRO: deepspeed is not installed in the trainer's interpreter")
         modes = tuple(mode for mode in modes if mode in (Mode.single, Mode.ddp))
@@ -262,7 +332,10 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
 
 def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> tuple[Packing, ...]:
     if base.packing == Packing.bins:
-        left_out.append("packing none and flatten: the recipe packs into bins, which changes the samples per step")
+        left_out.append(
+            "packing none and flatten: the recipe packs into bins, which changes the samples per "
+            "step"
+        )
         return ()
     values = trainer.recipe.get("packing", {})
     if isinstance(values, Mapping) and Packing.bins.value in values:
@@ -281,11 +354,15 @@ def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple
 
 def held_flags(plan: Plan) -> dict[str, Any]:
     """The flags set by the user in place of keys that are searched."""
-    names = {_WORKERS}.union(*(explicit_flags(plan, key.partition(".")[2]) for key in KEYS.values()))
+    names = {_WORKERS}.union(
+        *(explicit_flags(plan, key.partition(".")[2]) for key in KEYS.values())
+    )
     return {name: value for name, value in plan.config.flags.items() if name in names}
 
 
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
-    """The flags of a recipe key that the user set explicitly; they take precedence over the recipe."""
+    """The flags of a recipe key that the user set explicitly; they take precedence over the
+    recipe.
+    """
     carried = flags_of_key(plan.config.trainer.recipe.get(key))
     return {name: value for name, value in plan.config.flags.items() if name in carried}

@@ -1,4 +1,6 @@
-"""Runs code of upstream in a process of its own: with a time limit, and without network, tokens or GPU."""
+"""Runs code of upstream in a process of its own: with a time limit, and without network, tokens or
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _SET = {
     "PYTHONUNBUFFERED": "1",
     "no_proxy": "",
     "NO_PROXY": "",
-    **dict.fromkeys([*_PROXIES, *map(str.upper, _PROXIES)], "http://127.0.0.1:9"),  # discard: nothing listens there
+    # discard: nothing listens there
+    **dict.fromkeys([*_PROXIES, *map(str.upper, _PROXIES)], "http://127.0.0.1:9"),
 }
 
 
@@ -41,13 +44,20 @@ def run_isolated(
     environ: Mapping[str, str] = os.environ,
     has_gpus: bool = False,
 ) -> dict[str, Any]:
-    """Run `python program RESULT ARGUMENTS...` to its end and return the JSON object that it wrote to RESULT.
+    """Run `python program RESULT ARGUMENTS...` to its end and return the JSON object that it wrote
+    to RESULT.
 
-    Without one, it is {"error": why}. `request` is its standard input, `environ` what its variables are made from. Its
-    processes end with it, and it leaves no file.
+    Without one, it is {"error": why}. `request` is its standard input, `environ` what its variables
+    are made from. Its processes end with it, and it leaves no file.
     """
-    with tempfile.TemporaryDirectory(prefix="launch-capture-", ignore_cleanup_errors=True) as folder:
-        home, result, errors = Path(folder, "home"), Path(folder, "result.json"), Path(folder, "errors.txt")
+    with tempfile.TemporaryDirectory(
+        prefix="launch-capture-", ignore_cleanup_errors=True
+    ) as folder:
+        home, result, errors = (
+            Path(folder, "home"),
+            Path(folder, "result.json"),
+            Path(folder, "errors.txt"),
+        )
         home.mkdir()
         argv = [python, program, str(result), *arguments]
         with logged_call(argv) as call, errors.open("wb") as stderr:
@@ -91,9 +101,15 @@ def _end_processes(home: Path) -> None:
                 process.kill()
 
 
-def isolated_environment(environ: Mapping[str, str], home: Path, *, has_gpus: bool = False) -> dict[str, str]:
-    """Return the variables of such a process: those given without tokens, and an empty home folder."""
+def isolated_environment(
+    environ: Mapping[str, str], home: Path, *, has_gpus: bool = False
+) -> dict[str, str]:
+    """Return the variables of such a process: those given without tokens, and an empty home
+    folder.
+    """
     kept = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
-    user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "~")).expanduser() / ".local")
+    user_base = environ.get("PYTHONUSERBASE") or str(
+        Path(environ.get("HOME", "~")).expanduser() / ".local"
+    )
     own = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "TMPDIR"), str(home))
     return {**kept, **_SET, **({} if has_gpus else _NO_GPUS), **own, "PYTHONUSERBASE": user_base}

@@ -1,11 +1,12 @@
-"""Runs in the trainer's interpreter: starts its script, stops it at its own parser, and writes what the parser accepts,
-or whether it accepts a command line.
+"""Runs in the trainer's interpreter: starts its script, stops it at its own parser, and writes what
+the parser accepts, or whether it accepts a command line.
 
     python program.py RESULT ENTRY [ROOT] < REQUEST    # ENTRY: a script below ROOT, or the name of an installed module
 
-REQUEST is nothing, or the JSON of {"argv": the arguments to parse, "placeholders": launch's folder, where the run has
-its placeholders for missing packages}. RESULT is JSON with `files` and `packages`, what was imported, and a schema
-(`launch.upstream.schema`), `accepted`, `refused` or `error`. Standard library only.
+REQUEST is nothing, or the JSON of {"argv": the arguments to parse, "placeholders": launch's folder,
+where the run has its placeholders for missing packages}. RESULT is JSON with `files` and
+`packages`, what was imported, and a schema (`launch.upstream.schema`), `accepted`, `refused` or
+`error`. Standard library only.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ REGISTRIES = {
     "dataset_transform_fn": ("open_instruct.dataset_transformation", "TRANSFORM_FNS"),
     "olmo_presets": ("open_instruct.olmo_core_utils", "OLMO_MODEL_CONFIG_MAP"),
 }
-_SEARCH_PATH = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
-_PARSE = ("parse", "parse_args_and_config", "parse_args_into_dataclasses", "parse_args", "parse_known_args")
-_NEVER = (Any, object, type(None), bytes, typing.Literal, typing.Union, types.UnionType)  # a text raises TypeError
+_SEARCH_PATH = [
+    folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent
+]
+_PARSE = (
+    "parse",
+    "parse_args_and_config",
+    "parse_args_into_dataclasses",
+    "parse_args",
+    "parse_known_args",
+)
+# a text raises TypeError
+_NEVER = (Any, object, type(None), bytes, typing.Literal, typing.Union, types.UnionType)
 _KINDS: dict[Any, str] = dict.fromkeys(_NEVER, "never")
 _KINDS |= {None: "str", str: "str", int: "int", float: "float", bool: "truthy", dict: "dict"}
 _UNSETTABLE = {
@@ -54,7 +64,8 @@ _UNSETTABLE = {
 class _StandInType(type):
     """The type of what a missing package has: classes that also work as decorators.
 
-    Whatever they have or return is another one, so that a module's top level runs without the package.
+    Whatever they have or return is another one, so that a module's top level runs without the
+    package.
     """
 
     def __getattr__(cls, name: str) -> Any:
@@ -82,12 +93,17 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.root = str(root)
         self.names: set[str] = set()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         package = name.partition(".")[0]
         if package not in self.names:
-            files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1)))
+            files = (
+                frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))
+            )
             imported_by = next(file for file in files if "importlib" not in file)
-            is_of_package = Path(self.root, package).exists() or package in sys.modules  # which lacks it
+            # which lacks it
+            is_of_package = Path(self.root, package).exists() or package in sys.modules
             if is_of_package or not imported_by.startswith(self.root):
                 return None
             self.names.add(package)
@@ -98,7 +114,9 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Capture:
-    """Stops `entry` where its parser is given the command line: describes the parser, or has it parse `argv`."""
+    """Stops `entry` where its parser is given the command line: describes the parser, or has it
+    parse `argv`.
+    """
 
     def __init__(self, result: Path, entry: str, root: Path | None, argv: list[str] | None) -> None:
         self.result, self.entry, self.root, self.argv = result, entry, root, argv
@@ -123,7 +141,9 @@ class _Capture:
         def build_parser(parser: Any, *arguments: Any, **options: Any) -> None:
             if any(cls.__name__ == "HfArgumentParser" for cls in type(parser).__mro__):
                 stack = traceback.walk_stack(sys._getframe(1))
-                frame, line = next(place for place in stack if place[0].f_locals.get("self") is not parser)
+                frame, line = next(
+                    place for place in stack if place[0].f_locals.get("self") is not parser
+                )
                 built_at = f"{_relative(frame.f_code.co_filename)}:{line}"
                 for name in _PARSE:
                     if method := getattr(parser, name, None):
@@ -139,7 +159,9 @@ class _Capture:
         self.parses = True
         if self.argv is None:
             given = inspect.signature(method).bind(*arguments, **options).arguments
-            keeps_unknown = given.get("return_remaining_strings") or method.__name__ == "parse_known_args"
+            keeps_unknown = (
+                given.get("return_remaining_strings") or method.__name__ == "parse_known_args"
+            )
             schema = _describe(parser, built_at, method.__name__, keeps_unknown, self.root)
             self.finish({"entry": self.entry, **schema, "names": _registered_names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
@@ -150,11 +172,14 @@ class _Capture:
         return self.finish({"accepted": True})
 
     def finish(self, content: dict[str, Any]) -> NoReturn:
-        """Write the result and end at once: no thread, exit handler or `except` of the script runs after it."""
+        """Write the result and end at once: no thread, exit handler or `except` of the script runs
+        after it.
+        """
         packages = _imported_packages() | dict.fromkeys(sorted(self.missing.names), "")
         if os.getpid() == self.pid:  # not a fork of the script, which goes on beside it
             self.result.write_text(
-                json.dumps({**content, "files": self.files(), "packages": packages}), encoding="utf-8"
+                json.dumps({**content, "files": self.files(), "packages": packages}),
+                encoding="utf-8",
             )
         os._exit(0)
 
@@ -162,7 +187,9 @@ class _Capture:
         """Return {path: git blob id} of the files of `root` that were imported."""
         if self.root is None:
             return {}
-        paths = {Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())}
+        paths = {
+            Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())
+        }
         own = {path for path in paths if path.suffix == ".py" and path.is_relative_to(self.root)}
         return {
             path.relative_to(self.root).as_posix(): _blob_id(path.read_bytes())
@@ -180,32 +207,52 @@ def _imported_packages() -> dict[str, str]:
 
 
 def _registered_names(parser: Any) -> dict[str, list[str]]:
-    """Return the keys of upstream's registries, of the modules that were imported; the others are unknown."""
+    """Return the keys of upstream's registries, of the modules that were imported; the others are
+    unknown.
+    """
     found = {}
     for flag, (module, name) in REGISTRIES.items():
         registry = getattr(sys.modules.get(module), name, None)
         if isinstance(registry, dict):
             found[flag] = sorted(map(str, registry))
-    if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
-        defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
+    if build := getattr(
+        sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None
+    ):
+        defaults = types.SimpleNamespace(
+            **{action.dest: action.default for action in parser._actions}
+        )
         with contextlib.suppress(Exception):
             found["verifiers"] = sorted(build(defaults, defaults))
     return found
 
 
-def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root: Path | None) -> dict[str, Any]:
+def _describe(
+    parser: Any, built_at: str, method: str, keeps_unknown: bool, root: Path | None
+) -> dict[str, Any]:
     """Return a schema's JSON without what the script around the parser decides."""
     actions = {action.dest: action for action in reversed(parser._actions) if action.option_strings}
-    negated = {action.dest for action in parser._actions if isinstance(action, argparse._StoreFalseAction)}
+    negated = {
+        action.dest for action in parser._actions if isinstance(action, argparse._StoreFalseAction)
+    }
     fields: dict[str, dict[str, Any]] = {}
     for cls in parser.dataclass_types:
         declared = _declarations(cls)
         for field in dataclasses.fields(cls):
             described = _describe_field(field, actions.get(field.name), declared[field.name])
-            fields[field.name] = {**described, "group": cls.__name__, "negatable": field.name in negated}
-    added = [a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in (*fields, "help")]
+            fields[field.name] = {
+                **described,
+                "group": cls.__name__,
+                "negatable": field.name in negated,
+            }
+    added = [
+        a.option_strings[0]
+        for a in parser._actions
+        if a.option_strings and a.dest not in (*fields, "help")
+    ]
     reasons = [f"the script adds {', '.join(added)} to its parser"] if added else []
-    reasons += ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
+    reasons += (
+        ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
+    )
     code = {cls.__name__: _post_init(cls, parser, root) for cls in parser.dataclass_types}
     return {
         "parser_at": built_at,
@@ -219,18 +266,28 @@ def _describe(parser: Any, built_at: str, method: str, keeps_unknown: bool, root
 
 
 def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str, Any]:
-    """Describe a field by its argparse action, None if the dataclass sets it itself, and what its source states."""
+    """Describe a field by its argparse action, None if the dataclass sets it itself, and what its
+    source states.
+    """
     is_own = action is None
     if is_own:
-        declared = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        action = argparse.Action([], field.name, default=None if declared is dataclasses.MISSING else declared)
+        declared = (
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory()
+        )
+        action = argparse.Action(
+            [], field.name, default=None if declared is dataclasses.MISSING else declared
+        )
     convert, unknown = action.type, stated["unknown"]
     accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
     if accepts_none:
         convert = inspect.getclosurevars(convert).nonlocals["inner"]
     is_missing = isinstance(convert, _StandInType)
     if is_missing:
-        unknown["type"] = unknown["choices"] = f"{convert.__name__} is of a package that is not installed"
+        unknown["type"] = unknown["choices"] = (
+            f"{convert.__name__} is of a package that is not installed"
+        )
     kind = "unknown" if is_own or is_missing else _kind(convert)
     choices = convert if kind == "enum" else action.choices
     try:
@@ -250,7 +307,11 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         "choices": None if choices is None else _to_plain(list(choices)),
         "default": None if "default" in unknown else default,
         "required": action.required,
-        "aliases": [text for text in action.option_strings if text.removeprefix("--").replace("-", "_") != field.name],
+        "aliases": [
+            text
+            for text in action.option_strings
+            if text.removeprefix("--").replace("-", "_") != field.name
+        ],
         "unsettable_because": "the dataclass sets it itself (init=False)" if is_own else unsettable,
         "none_words": accepts_none,
         "in_parser": not is_own,
@@ -270,7 +331,8 @@ def _kind(convert: Any) -> str:
 
 
 def _declarations(cls: type) -> dict[str, dict[str, Any]]:
-    """Return {field: owner, type, file, line and docstring} from the source of the class and its bases.
+    """Return {field: owner, type, file, line and docstring} from the source of the class and its
+    bases.
 
     The default is unknown if it depends on the environment.
     """
@@ -292,11 +354,13 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
                 reasons = [
                     f"{file}:{part.lineno}: '{ast.unparse(part)}' depends on the environment"
                     for part in ast.walk(statement)
-                    if isinstance(part, ast.Call) and ast.unparse(part).startswith(("os.environ", "os.getenv"))
+                    if isinstance(part, ast.Call)
+                    and ast.unparse(part).startswith(("os.environ", "os.getenv"))
                 ]
                 found[statement.target.id] = {
                     "owner": base.__name__,
-                    "type": ast.unparse(statement.annotation).strip("'\""),  # without the quotes of a postponed one
+                    # without the quotes of a postponed one
+                    "type": ast.unparse(statement.annotation).strip("'\""),
                     "file": file,
                     "line": statement.lineno,
                     "docstring": ast.get_docstring(ast.Module(body[after:], [])),
@@ -319,8 +383,9 @@ def _source(cls: type) -> tuple[str, list[ast.stmt]]:
 def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
     """Return where `__post_init__` and what it calls are, and the constants that they name.
 
-    The functions are the class's, and those of upstream that refer to nothing but builtins and json. A class's constant
-    is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum {"enum": its values}.
+    The functions are the class's, and those of upstream that refer to nothing but builtins and
+    json. A class's constant is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum
+    {"enum": its values}.
     """
     functions: list[dict[str, Any]] = []
     named: dict[str, Any] = {}
@@ -338,7 +403,11 @@ def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | No
                 for node in ast.walk(ast.parse(textwrap.dedent(source))):
                     if isinstance(node, ast.Name) and node.id in value.__globals__:
                         named[node.id] = value.__globals__[node.id]
-                    elif isinstance(node, ast.Attribute) and node.attr not in (*attributes, *fields, "__setattr__"):
+                    elif isinstance(node, ast.Attribute) and node.attr not in (
+                        *attributes,
+                        *fields,
+                        "__setattr__",
+                    ):
                         attributes.append(node.attr)
     names: dict[str, Any] = {}
     for name, value in named.items():
@@ -355,12 +424,16 @@ def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | No
                 names[name] = _to_plain(value)
     order = [*(base.__name__ for base in cls.__mro__), ""]
     functions.sort(key=lambda function: order.index(function["name"].rpartition(".")[0]))
-    opaque = [action.dest for action in parser._actions if action.dest in fields and _is_opaque(action)]
+    opaque = [
+        action.dest for action in parser._actions if action.dest in fields and _is_opaque(action)
+    ]
     return {"functions": functions, "names": names, "opaque": opaque} if functions else None
 
 
 def _locate(function: types.FunctionType, owner: str = "") -> tuple[dict[str, Any], str]:
-    """Return a function's qualified name, file, first and last line and the digest of these lines; and its text."""
+    """Return a function's qualified name, file, first and last line and the digest of these lines;
+    and its text.
+    """
     lines, line = inspect.getsourcelines(function)
     text = "".join(lines)
     place = {
@@ -379,7 +452,11 @@ def _is_opaque(action: argparse.Action) -> bool:
         is_plain = json.loads(json.dumps(action.default)) == action.default
     except (TypeError, ValueError):
         is_plain = False
-    is_converted = isinstance(convert, type) and issubclass(convert, enum.Enum | Path) and not issubclass(convert, str)
+    is_converted = (
+        isinstance(convert, type)
+        and issubclass(convert, enum.Enum | Path)
+        and not issubclass(convert, str)
+    )
     return is_converted or not is_plain
 
 
@@ -392,7 +469,9 @@ def _relative(path: str) -> str:
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert to JSON types: enum members to their value, tuples and sets to lists. Raises TypeError."""
+    """Convert to JSON types: enum members to their value, tuples and sets to lists. Raises
+    TypeError.
+    """
     return json.loads(json.dumps(value, default=_simplify))
 
 
@@ -415,7 +494,9 @@ def clean_help(text: str) -> str:
 
 
 def digest_help(text: str) -> str:
-    """Return a digest of a help text that has been cleaned; the lock has it in place of the text."""
+    """Return a digest of a help text that has been cleaned; the lock has it in place of the
+    text.
+    """
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -431,7 +512,9 @@ def main(result: str, entry: str, root: str | None = None) -> None:
         patches = importlib.import_module("launch.worker.patches.olmo_core")
         sys.path[:] = _SEARCH_PATH
         sys.meta_path.append(patches.PlaceholderFinder(patches.find_missing()))
-    capture = _Capture(Path(result), entry, Path(root).resolve() if root else None, request.get("argv"))
+    capture = _Capture(
+        Path(result), entry, Path(root).resolve() if root else None, request.get("argv")
+    )
     try:
         capture.run()
         error = "it ended before it parsed its arguments"

@@ -1,4 +1,6 @@
-"""Asks a trainer's own parser what it accepts, and whether it accepts a command line: once for each content."""
+"""Asks a trainer's own parser what it accepts, and whether it accepts a command line: once for each
+content.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,19 @@ class ParserVerdict:
 
 
 def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
-    """Return what the parser of `entry` accepts: a script below `root`, or without it an installed module's.
+    """Return what the parser of `entry` accepts: a script below `root`, or without it an installed
+    module's.
 
-    The script runs in `python` up to its parser, unless the same files and packages have been captured before.
+    The script runs in `python` up to its parser, unless the same files and packages have been
+    captured before.
     Raises UserError: trainer_script_missing, trainer_unreadable (what it accepts is unknown then).
     """
     place = str(root) if root else python
     if root and not (root / entry).is_file():
-        cure = "use the root of an open-instruct checkout with this script, or an installed package's folder"
+        cure = (
+            "use the root of an open-instruct checkout with this script, or an installed "
+            "package's folder"
+        )
         raise refusal("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure)
     script = _Script(entry, root, python)
     content = script.load() or script.load(script.surroundings())
@@ -65,7 +72,10 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
         elif content["error"].startswith(_LASTING):
             script.save(content, script.surroundings())
     if "error" in content:
-        message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
+        message = (
+            f"the flags of {entry} are unknown, because it can't be brought to its parser: "
+            f"{content['error']}"
+        )
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
         raise refusal("trainer_unreadable", message, place, cure)
     return replace(schema_from_json(content), sources=script.folders)
@@ -81,16 +91,20 @@ def ask_parser(
     environ: Mapping[str, str],
     has_placeholders: bool,
 ) -> ParserVerdict:
-    """Have the parser of `entry` parse `argv`, with `__post_init__`, in the run's environment and without network.
+    """Have the parser of `entry` parse `argv`, with `__post_init__`, in the run's environment and
+    without network.
 
-    key: identifies the command line, up to values that the parser can't refuse; an accepted one is asked once for each
-    content. has_placeholders: the run has placeholders for packages that are not installed.
+    key: identifies the command line, up to values that the parser can't refuse; an accepted one is
+    asked once for each content. has_placeholders: the run has placeholders for packages that are
+    not installed.
     """
     script = _Script(entry, root, python)
     if script.load(key):
         return ParserVerdict(True, "")
     notify(f"asking {entry.rpartition('/')[2]}'s own parser whether it accepts the command")
-    request = json.dumps({"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None})
+    request = json.dumps(
+        {"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None}
+    )
     began = time.monotonic()
     content = script.run(request, environ, has_gpus=True)
     if "accepted" in content:
@@ -102,7 +116,9 @@ def ask_parser(
 
 @dataclass(frozen=True)
 class _Script:
-    """A trainer's script, and its earlier results: each holds while the files and packages that were imported stay."""
+    """A trainer's script, and its earlier results: each holds while the files and packages that
+    were imported stay.
+    """
 
     entry: str
     root: Path | None
@@ -113,10 +129,18 @@ class _Script:
         """Where its code is."""
         return (*([self.root] if self.root else []), *package_folders(self.python))
 
-    def run(self, request: str = "", environ: Mapping[str, str] = os.environ, has_gpus: bool = False) -> dict[str, Any]:
+    def run(
+        self, request: str = "", environ: Mapping[str, str] = os.environ, has_gpus: bool = False
+    ) -> dict[str, Any]:
         arguments = [self.entry, *([str(self.root)] if self.root else [])]
         return run_isolated(
-            self.python, program.__file__, arguments, SECONDS, request, environ=environ, has_gpus=has_gpus
+            self.python,
+            program.__file__,
+            arguments,
+            SECONDS,
+            request,
+            environ=environ,
+            has_gpus=has_gpus,
         )
 
     def load(self, key: str = "") -> dict[str, Any] | None:
@@ -129,14 +153,28 @@ class _Script:
         return None
 
     def save(self, content: Mapping[str, Any], key: str = "") -> None:
-        """Keep a result; in a read-only cache nothing is kept, so that it is asked again the next time."""
+        """Keep a result; in a read-only cache nothing is kept, so that it is asked again the next
+        time.
+        """
         with contextlib.suppress(OSError):
-            write_exact(_cache_folder() / f"{self._prefix(key)}-{_digest(content)}.json", json.dumps(content))
+            write_exact(
+                _cache_folder() / f"{self._prefix(key)}-{_digest(content)}.json",
+                json.dumps(content),
+            )
 
     def _prefix(self, key: str) -> str:
         parts = {part for folder in package_folders(self.python) for part in folder.parts}
-        version = sorted(part for part in parts if part.startswith("python3."))  # of lib/python3.11/site-packages
-        return _digest([self.entry, self.python, version, key, Path(program.__file__).read_text(encoding="utf-8")])
+        # of lib/python3.11/site-packages
+        version = sorted(part for part in parts if part.startswith("python3."))
+        return _digest(
+            [
+                self.entry,
+                self.python,
+                version,
+                key,
+                Path(program.__file__).read_text(encoding="utf-8"),
+            ]
+        )
 
     def _holds(self, content: Mapping[str, Any]) -> bool:
         if self.root and differing_files(self.root, content["files"]):
@@ -145,10 +183,14 @@ class _Script:
             return False
         versions = installed_versions(package_folders(self.python), list(content["packages"]))
         # '' is the version of one that was missing
-        return all(versions.get(name, "") == version for name, version in content["packages"].items())
+        return all(
+            versions.get(name, "") == version for name, version in content["packages"].items()
+        )
 
     def surroundings(self) -> str:
-        """Return a digest of what a failed import may lack: the installed packages, and the files beside the script."""
+        """Return a digest of what a failed import may lack: the installed packages, and the files
+        beside the script.
+        """
         folders = package_folders(self.python)
         installed = sorted(info.name for folder in folders for info in folder.glob("*.dist-info"))
         files = sorted((self.root / self.entry).parent.rglob("*.py")) if self.root else []

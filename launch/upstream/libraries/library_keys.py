@@ -1,4 +1,6 @@
-"""A library's configuration keys: the locked tree, the version that is installed, and a map compared with them."""
+"""A library's configuration keys: the locked tree, the version that is installed, and a map
+compared with them.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,19 @@ _TRUTH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "
 class KeySpec:
     """The values that one key accepts."""
 
-    keys: Mapping[str, KeySpec] = field(default_factory=dict)  # of the map under it; empty if no keys are read there
-    free: bool = False  # other keys are accepted too (the map is passed on whole, or can't be followed)
-    types: tuple[str, ...] = ()  # accepted JSON types: bool, int, float, str, list, map; empty: unknown
+    # of the map under it; empty if no keys are read there
+    keys: Mapping[str, KeySpec] = field(default_factory=dict)
+    free: bool = (
+        False  # other keys are accepted too (the map is passed on whole, or can't be followed)
+    )
+    types: tuple[
+        str, ...
+    ] = ()  # accepted JSON types: bool, int, float, str, list, map; empty: unknown
     lenient: bool = False  # values are converted as pydantic does ("true" is a bool, "3" an int)
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
-    removed: str | None = None  # of a key that the library no longer has: its line in the library, and the issue
+    removed: str | None = (
+        None  # of a key that the library no longer has: its line in the library, and the issue
+    )
     instead: tuple[str, ...] = ()  # the keys that the library names in the place of a removed one
 
     def names(self) -> Iterator[tuple[str, ...]]:
@@ -38,7 +47,11 @@ class KeySpec:
 
     def accepts_type(self, value: Any) -> bool:
         """Whether the key's value may have that type; null and `auto` are always accepted."""
-        return not self.types or value in (None, "auto") or any(self._is_of_type(value, kind) for kind in self.types)
+        return (
+            not self.types
+            or value in (None, "auto")
+            or any(self._is_of_type(value, kind) for kind in self.types)
+        )
 
     def _is_of_type(self, value: Any, kind: str) -> bool:
         if kind in _CLASSES:
@@ -66,8 +79,14 @@ class LibraryKeys:
 
     @property
     def release(self) -> str:
-        """The library and version, for messages: `deepspeed 0.19.8`, and what is installed if it differs."""
-        note = f" ({self.installed} is installed)" if self.installed not in (None, self.version) else ""
+        """The library and version, for messages: `deepspeed 0.19.8`, and what is installed if it
+        differs.
+        """
+        note = (
+            f" ({self.installed} is installed)"
+            if self.installed not in (None, self.version)
+            else ""
+        )
         return f"{self.library} {self.version}{note}"
 
     def describe(self) -> str:

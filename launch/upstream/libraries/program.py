@@ -1,10 +1,11 @@
-"""Runs in an interpreter with accelerate or DeepSpeed and writes the configuration keys that the library reads.
+"""Runs in an interpreter with accelerate or DeepSpeed and writes the configuration keys that the
+library reads.
 
     python program.py RESULT LIBRARY < SPEC    # SPEC: the locked keys as JSON, of which DeepSpeed's are renewed
 
-The keys of accelerate are the fields of its dataclass and the options of its parser. Those of DeepSpeed are partly
-pydantic models, which `"model"` names, and partly kept by hand: each with the line of DeepSpeed's source that defines
-or reads it (`"source"`).
+The keys of accelerate are the fields of its dataclass and the options of its parser. Those of
+DeepSpeed are partly pydantic models, which `"model"` names, and partly kept by hand: each with the
+line of DeepSpeed's source that defines or reads it (`"source"`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 
 # accelerate adds these prefixes to the map's keys that lack them (commands/launch.py:1238-1243).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
-_OLD_KEYS = ("dynamo_backend", "fp16")  # which accelerate converts (commands/config/config_args.py:104-108)
+# which accelerate converts (commands/config/config_args.py:104-108)
+_OLD_KEYS = ("dynamo_backend", "fp16")
 _JSON_TYPES: dict[Any, str] = {pathlib.Path: "str", tuple: "list", dict: "map"}
 _JSON_TYPES |= {cls: cls.__name__ for cls in (bool, int, float, str, list)}
 _Spec = dict[str, Any]
@@ -33,8 +35,9 @@ _Spec = dict[str, Any]
 def _read_accelerate_keys() -> _Spec:
     """Return the keys of an accelerate YAML.
 
-    The maps are copied to the parser's namespace key by key, unchecked (commands/launch.py:1233-1244 in 1.15.0): a key
-    that is not an option of the parser is set there and never read.
+    The maps are copied to the parser's namespace key by key, unchecked
+    (commands/launch.py:1233-1244 in 1.15.0): a key that is not an option of the parser is set there
+    and never read.
     """
     config = _load("accelerate.commands.config.config_args.ClusterConfig")
     parser = _load("accelerate.commands.launch.launch_command_parser")()
@@ -56,7 +59,9 @@ def _read_accelerate_keys() -> _Spec:
 
 
 def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
-    """Return the spec of a map with the keys of its model as they are now, and the lines of those kept by hand."""
+    """Return the spec of a map with the keys of its model as they are now, and the lines of those
+    kept by hand.
+    """
     keys: _Spec = {}
     if "model" in spec:
         keys = _read_model_keys(_load(spec["model"]))
@@ -72,22 +77,32 @@ def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
 
 
 def _read_removed_keys(table: str, path: str) -> _Spec:
-    """Return where the library's table of removed keys has each one, with the issue and the keys that its text names.
+    """Return where the library's table of removed keys has each one, with the issue and the keys
+    that its text names.
 
     The text itself stays in the library.
     """
     module, _, name = table.rpartition(".")
-    source = pathlib.Path(importlib.import_module(module).__file__ or "").read_text(encoding="utf-8")
+    source = pathlib.Path(importlib.import_module(module).__file__ or "").read_text(
+        encoding="utf-8"
+    )
     (mapping,) = [
         node.value
         for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and ast.unparse(node.targets[0]) == name
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Dict)
+        and ast.unparse(node.targets[0]) == name
     ]
     lines = {key.value: key.lineno for key in mapping.keys if isinstance(key, ast.Constant)}
     keys: _Spec = {}
     for key, text in _load(table).items():
-        place = [f"{module.replace('.', '/')}.py:{lines[key]}", *re.findall(r"https://[\w./-]*\w", text)]
-        named = dict.fromkeys(re.findall(r"(?<=')[\w.]+(?=')|\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"https:\S+", "", text)))
+        place = [
+            f"{module.replace('.', '/')}.py:{lines[key]}",
+            *re.findall(r"https://[\w./-]*\w", text),
+        ]
+        named = dict.fromkeys(
+            re.findall(r"(?<=')[\w.]+(?=')|\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"https:\S+", "", text))
+        )
         keys[key] = {"removed": ", ".join(place)}
         if instead := [word for word in named if word not in (key, path + key)]:
             keys[key]["instead"] = instead
@@ -95,7 +110,9 @@ def _read_removed_keys(table: str, path: str) -> _Spec:
 
 
 def _locate(name: str, source: str, around: str) -> str:
-    """Return the `file:line` where the key is an operand or argument: the first after that of the map around it."""
+    """Return the `file:line` where the key is an operand or argument: the first after that of the
+    map around it.
+    """
     path, _, _ = source.rpartition(":")
     outer_path, _, outer_line = around.rpartition(":")
     operand = re.compile(rf"^[^#]*[=(\[,]\s*(['\"]){re.escape(name)}\1")
@@ -103,7 +120,9 @@ def _locate(name: str, source: str, around: str) -> str:
     lines = (pathlib.Path(package).parent / path).read_text(encoding="utf-8").splitlines()
     found = [number for number, line in enumerate(lines, 1) if operand.search(line)]
     if not found:
-        raise ValueError(f"'{name}' is no longer in {path}: remove it from the list, or correct its source")
+        raise ValueError(
+            f"'{name}' is no longer in {path}: remove it from the list, or correct its source"
+        )
     after = [number for number in found if path == outer_path and number >= int(outer_line)]
     return f"{path}:{(after or found)[0]}"
 
@@ -122,7 +141,11 @@ def _read_model_keys(model: Any) -> _Spec:
 def _spec_of_type(annotation: Any) -> _Spec:
     """Return what a field of that type accepts; anything if the type is none that JSON has."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = [part for part in (typing.get_args(annotation) if is_union else [annotation]) if part is not type(None)]
+    parts = [
+        part
+        for part in (typing.get_args(annotation) if is_union else [annotation])
+        if part is not type(None)
+    ]
     part = parts[0] if len(parts) == 1 else None
     if hasattr(part, "model_fields"):
         return {"keys": _read_model_keys(part), "types": ["map"]}

@@ -1,1 +1,3 @@
-"""The pinned open-instruct commit: the lock, the rename ledger, comparing commits and moving the pin."""
+"""The pinned open-instruct commit: the lock, the rename ledger, comparing commits and moving the
+pin.
+"""

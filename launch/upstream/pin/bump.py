@@ -21,11 +21,13 @@ from launch.upstream.trainers import OPEN_INSTRUCT
 def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
     """Build the files ({path: text}) of the pin at the commit of `impact`; nothing is written yet.
 
-    Raises UserError: why a trainer has not been captured there; rename_unconfirmed; library_unreadable (a key that is
-    kept by hand has left DeepSpeed's source).
+    Raises UserError: why a trainer has not been captured there; rename_unconfirmed;
+    library_unreadable (a key that is kept by hand has left DeepSpeed's source).
     """
     problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
-    proposed = {(c.flag, c.renamed_to): t.trainer for t in impact.trainers for c in t.changes if c.proposed}
+    proposed = {
+        (c.flag, c.renamed_to): t.trainer for t in impact.trainers for c in t.changes if c.proposed
+    }
     for (old, new), trainer in proposed.items():
         message = f"'{old}' of {trainer} may be '{new}' now: their names or help texts are alike"
         cure = f"confirm it with --rename {old}={new}, or, if it was removed, write --rename {old}="
@@ -34,7 +36,9 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
         raise UserError(problems)
     schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
     changes = {t.trainer: t.changes for t in impact.trainers if t.trainer in OPEN_INSTRUCT}
-    ledger = extend_ledger(load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE))
+    ledger = extend_ledger(
+        load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE)
+    )
     return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: json_text(ledger) + "\n"}
 
 
@@ -47,19 +51,25 @@ def extend_ledger(
 ) -> dict[str, Any]:
     """Return the ledger's JSON with another tip.
 
-    changes: {trainer: its changes from the lock}. Entries of commits that are not the tip's ancestors are left out. A
-    change belongs to the last commit between that added or removed the flag's name, else to the tip.
+    changes: {trainer: its changes from the lock}. Entries of commits that are not the tip's
+    ancestors are left out. A change belongs to the last commit between that added or removed the
+    flag's name, else to the tip.
     """
     commit = find_commit(repo, tip)
     kept = ancestors(repo, commit.id)
     entries = {_key(entry): entry for entry in content["entries"] if entry["commit"] in kept}
     notes = {("renamed", hint["old"], hint["new"]): hint.get("note") for hint in hints["renames"]}
     notes |= {("removed", flag, None): note for flag, note in hints["removed"].items()}
-    found = [(trainer, change) for trainer, its_changes in changes.items() for change in its_changes]
+    found = [
+        (trainer, change) for trainer, its_changes in changes.items() for change in its_changes
+    ]
     for trainer, change in found if content["tip"] in kept else ():
         made_by = commit
         if change.kind in ("added", "removed", "renamed"):
-            made_by = last_change(repo, change.renamed_to or change.flag, content["tip"], commit.id) or commit
+            made_by = (
+                last_change(repo, change.renamed_to or change.flag, content["tip"], commit.id)
+                or commit
+            )
         made = {"commit": made_by.id, "date": made_by.date, "pull_request": made_by.pull_request}
         entry = {**change.as_json(), **made, "trainers": []}
         if note := notes.get((change.kind, change.flag, change.renamed_to)):
@@ -75,7 +85,8 @@ def _key(entry: Mapping[str, Any]) -> str:
 
 
 def apply_move(files: Mapping[Path, str], commit: str, project: Path, checkout: Path) -> list[str]:
-    """Write the files and move the gitlink; return a description of each step. If one fails, everything is restored.
+    """Write the files and move the gitlink; return a description of each step. If one fails,
+    everything is restored.
 
     Raises UserError: git_failed, git_missing.
     """

@@ -1,7 +1,7 @@
 """Finds the open-instruct checkout, reads its commit, and compares its files with the lock.
 
-No git command runs: the commit is read from the checkout's git files, and the content is compared by git blob ids, so
-a copy without `.git` can be verified too.
+No git command runs: the commit is read from the checkout's git files, and the content is compared
+by git blob ids, so a copy without `.git` can be verified too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
 SUBMODULE = "external/open-instruct"
 
-# A checkout has the package's shared module and at least one of these entry scripts, which cover old commits too.
+# A checkout has the package's shared module and at least one of these entry scripts, which cover
+# old commits too.
 _SHARED_MODULE = "open_instruct/utils.py"
-_ENTRY_SCRIPTS = ("open_instruct/finetune.py", "open_instruct/dpo_tune_cache.py", "open_instruct/grpo_fast.py")
+_ENTRY_SCRIPTS = (
+    "open_instruct/finetune.py",
+    "open_instruct/dpo_tune_cache.py",
+    "open_instruct/grpo_fast.py",
+)
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MAX_SYMBOLIC_REFS = 5  # git's own limit (refs.c, SYMREF_MAXDEPTH)
 
@@ -33,8 +38,11 @@ class Checkout:
 
     root: Path
     commit: str | None  # None without readable git data
-    differing: tuple[str, ...]  # locked files that differ from the pin or are missing, relative to `root`
-    found_by: str  # the setting that names it: upstream.dir, OPEN_INSTRUCT_DIR or the submodule's path
+    # locked files that differ from the pin or are missing, relative to `root`
+    differing: tuple[str, ...]
+    found_by: (
+        str  # the setting that names it: upstream.dir, OPEN_INSTRUCT_DIR or the submodule's path
+    )
 
     @property
     def matches_pin(self) -> bool:
@@ -46,7 +54,9 @@ class Checkout:
         place = f"open-instruct in {self.root} ({self.found_by})"
         pin = load_lock().pin
         if self.matches_pin:
-            return f"{place} is at the pin {pin[:9]}" + ("" if self.commit else ", verified by content (no .git)")
+            return f"{place} is at the pin {pin[:9]}" + (
+                "" if self.commit else ", verified by content (no .git)"
+            )
         count = len(self.differing)
         differ = f"{count} file{' differs' if count == 1 else 's differ'} from the lock"
         if self.commit not in (None, pin):
@@ -59,7 +69,8 @@ class Checkout:
 def find_checkout(
     explicit: str | None, environ: Mapping[str, str], project: Path, named: str = DIR_KEY
 ) -> Checkout | None:
-    """Find the open-instruct checkout: `explicit`, else $OPEN_INSTRUCT_DIR, else the project's submodule.
+    """Find the open-instruct checkout: `explicit`, else $OPEN_INSTRUCT_DIR, else the project's
+    submodule.
 
     `named`: what the user typed to set `explicit`, for messages.
     Returns None if neither is set and the submodule is absent or empty.
@@ -77,14 +88,21 @@ def find_checkout(
 
 def is_checkout(root: Path) -> bool:
     """Whether the folder contains open-instruct's package with at least one entry script."""
-    return (root / _SHARED_MODULE).is_file() and any((root / script).is_file() for script in _ENTRY_SCRIPTS)
+    return (root / _SHARED_MODULE).is_file() and any(
+        (root / script).is_file() for script in _ENTRY_SCRIPTS
+    )
 
 
 def fetch_command() -> str:
-    """Return the command that gets the pin: the submodule of a clone of launch, elsewhere a clone of open-instruct."""
+    """Return the command that gets the pin: the submodule of a clone of launch, elsewhere a clone
+    of open-instruct.
+    """
     if IN_CLONE:
         return f"git submodule update --init {SUBMODULE}"
-    return f"git clone https://github.com/allenai/open-instruct && git -C open-instruct checkout {load_lock().pin}"
+    return (
+        "git clone https://github.com/allenai/open-instruct && git -C open-instruct checkout "
+        f"{load_lock().pin}"
+    )
 
 
 def missing_checkout_problem() -> Problem:
@@ -94,9 +112,11 @@ def missing_checkout_problem() -> Problem:
 
 
 def read_commit(root: Path) -> str | None:
-    """Read the commit of `root`'s HEAD from its git files; None if there are none or they can't be read.
+    """Read the commit of `root`'s HEAD from its git files; None if there are none or they can't be
+    read.
 
-    Supports a `.git` folder, a `.git` file (`gitdir:`, in submodules and worktrees), packed refs and a detached HEAD.
+    Supports a `.git` folder, a `.git` file (`gitdir:`, in submodules and worktrees), packed refs
+    and a detached HEAD.
     """
     pointer = _read_stripped(root / ".git") or "gitdir: .git"
     git_dir = root / pointer.removeprefix("gitdir:").strip()
@@ -105,13 +125,21 @@ def read_commit(root: Path) -> str | None:
     for _ in range(_MAX_SYMBOLIC_REFS):
         if content and content.startswith("ref:"):
             name = content.removeprefix("ref:").strip()
-            content = _read_stripped(git_dir / name) or _read_stripped(common / name) or _packed_ref(common, name)
+            content = (
+                _read_stripped(git_dir / name)
+                or _read_stripped(common / name)
+                or _packed_ref(common, name)
+            )
     return content if content and _OBJECT_ID.fullmatch(content) else None
 
 
 def differing_files(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the paths of `files` ({path: git blob id}) that are missing in `root` or have other content, in order."""
-    return tuple(path for path, expected in files.items() if not _has_blob_id(root / path, expected))
+    """Return the paths of `files` ({path: git blob id}) that are missing in `root` or have other
+    content, in order.
+    """
+    return tuple(
+        path for path, expected in files.items() if not _has_blob_id(root / path, expected)
+    )
 
 
 def _require_checkout(root: Path, found_by: str) -> None:
@@ -122,14 +150,19 @@ def _require_checkout(root: Path, found_by: str) -> None:
     elif not root.is_dir():
         message = f"{root} is not a folder"
     else:
-        message = f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an entry script"
+        message = (
+            f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an "
+            "entry script"
+        )
     where = f"${found_by}" if found_by == DIR_VARIABLE else f"{found_by}={root}"
     cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {fetch_command()}"
     raise refusal("not_open_instruct", message, where, cure)
 
 
 def blob_id(content: bytes) -> str:
-    """Return the git blob id of a file's content; it compares a folder without `.git` with a commit."""
+    """Return the git blob id of a file's content; it compares a folder without `.git` with a
+    commit.
+    """
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -139,7 +172,9 @@ def _has_blob_id(path: Path, expected: str) -> bool:
     except OSError:
         return False
     # git on Windows may check files out with CRLF; the blob has LF.
-    return blob_id(content) == expected or (b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == expected)
+    return blob_id(content) == expected or (
+        b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == expected
+    )
 
 
 def _packed_ref(common: Path, name: str) -> str | None:

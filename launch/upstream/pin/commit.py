@@ -43,9 +43,13 @@ def find_commit(repo: Path, name: str) -> Commit:
 
 
 def last_change(repo: Path, text: str, base: str, tip: str) -> Commit | None:
-    """Return the last commit of `base`..`tip` that added or removed the text in the package; None if none did."""
+    """Return the last commit of `base`..`tip` that added or removed the text in the package; None
+    if none did.
+    """
     try:
-        line = run_git(repo, *_LAST, "--first-parent", f"-S{text}", f"{base}..{tip}", "--", "open_instruct/")
+        line = run_git(
+            repo, *_LAST, "--first-parent", f"-S{text}", f"{base}..{tip}", "--", "open_instruct/"
+        )
     except UserError:  # a partial clone lacks the files of older commits
         return None
     return Commit(*line.strip("\n").split("\0")) if line else None
@@ -57,7 +61,9 @@ def ancestors(repo: Path, tip: str) -> set[str]:
 
 @contextmanager
 def extracted(repo: Path, commit: str) -> Iterator[Path]:
-    """Give a folder with the package of the commit while the block runs. Raises UserError: git_failed."""
+    """Give a folder with the package of the commit while the block runs. Raises UserError:
+    git_failed.
+    """
     with tempfile.TemporaryDirectory(prefix="launch-commit-") as folder:
         archive, root = Path(folder, "commit.tar"), Path(folder, "open-instruct")
         run_git(repo, "archive", f"--output={archive}", commit, "open_instruct")

@@ -1,4 +1,6 @@
-"""Finds what another commit of open-instruct would break here: lines of trainer YAMLs, stages and patches, the lock."""
+"""Finds what another commit of open-instruct would break here: lines of trainer YAMLs, stages and
+patches, the lock.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
 from launch.worker.patches import PATCHES
 
-# the sections of a trainer's YAML that every run may set a flag by, and not only one with an adapter or a push, say
+# the sections of a trainer's YAML that every run may set a flag by, and not only one with an
+# adapter or a push, say
 _FOR_EVERY_RUN = ("recipe", "launch", "flags", "cpu_flags")
 
 
@@ -39,7 +42,9 @@ class TrainerImpact:
     schema: Schema | None  # None: it can't be captured
     changes: tuple[FlagChange, ...]  # from the lock
     problem: Problem | None = None  # why it can't be captured
-    unread: tuple[str, ...] = ()  # flags that were added or removed, of unread help: one may be a rename of another
+    unread: tuple[
+        str, ...
+    ] = ()  # flags that were added or removed, of unread help: one may be a rename of another
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,20 @@ class Impact:
 
 
 def assess_impact(
-    repo: Path, commit: str, python: str, configs: Path = CONFIGS, renames: Mapping[str, str] | None = None
+    repo: Path,
+    commit: str,
+    python: str,
+    configs: Path = CONFIGS,
+    renames: Mapping[str, str] | None = None,
 ) -> Impact:
-    """Compare a commit with the lock, without checking it out: its trainers' parsers are captured in `python`.
+    """Compare a commit with the lock, without checking it out: its trainers' parsers are captured
+    in `python`.
 
-    And TRL's, if `python` has another version of it, or of transformers, whose arguments it takes, than the lock's.
+    And TRL's, if `python` has another version of it, or of transformers, whose arguments it takes,
+    than the lock's.
 
-    renames: those that a person has confirmed, {old name: new name, '' for a flag that was removed}.
+    renames: those that a person has confirmed, {old name: new name, '' for a flag that was
+    removed}.
     Raises UserError: unknown_commit, git_missing, git_failed.
     """
     found = find_commit(repo, commit)
@@ -69,7 +81,9 @@ def assess_impact(
         folders = packages
         with contextlib.suppress(UserError):  # the clone may lack the pin
             folders = [stack.enter_context(extracted(repo, load_lock().pin)), *packages]
-        trainers = tuple(_assess_trainer(root, name, python, renames or {}, folders) for name in names)
+        trainers = tuple(
+            _assess_trainer(root, name, python, renames or {}, folders) for name in names
+        )
         breaks = [*find_broken_configs(trainers, configs), *_find_broken_patches(root)]
         breaks += [*find_stale_rules(trainers), *_find_losses(trainers)]
         return Impact(found.id, trainers, tuple(dict.fromkeys(breaks)))
@@ -92,24 +106,36 @@ def _assess_trainer(
     changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
     unread = {"removed": old_help.unread, "added": new_help.unread}
     may_be_renamed = unread.keys() <= {change.kind for change in changes}
-    unknown = [change.flag for change in changes if may_be_renamed and change.flag in unread.get(change.kind, ())]
+    unknown = [
+        change.flag
+        for change in changes
+        if may_be_renamed and change.flag in unread.get(change.kind, ())
+    ]
     return TrainerImpact(name, schema, tuple(changes), unread=tuple(unknown))
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Problem]:
-    """Find the lines of the trainers' YAMLs, and of the stages that choose them, that no longer fit.
+    """Find the lines of the trainers' YAMLs, and of the stages that choose them, that no longer
+    fit.
 
     Raises UserError: bad_config.
     """
     impacts = {impact.trainer: impact for impact in trainers}
-    for path in (*sorted((configs / "trainer").glob("*.yaml")), *sorted((configs / "stage").glob("*.yaml"))):
+    for path in (
+        *sorted((configs / "trainer").glob("*.yaml")),
+        *sorted((configs / "stage").glob("*.yaml")),
+    ):
         place = str(path.relative_to(configs.parents[1]))
         try:
             content = load_yaml(path.read_text(encoding="utf-8")) or {}
         except NotYamlError as error:
             raise refusal("bad_config", f"the file can't be parsed: {error}", place) from None
         is_stage = path.parent.name == "stage"
-        trainer = Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer") if is_stage else path.stem
+        trainer = (
+            Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer")
+            if is_stage
+            else path.stem
+        )
         impact = impacts.get(trainer or "")
         if impact and impact.schema:
             flags = list(flags_named_in({"flags": content.get("flags")} if is_stage else content))
@@ -123,7 +149,9 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
             yield replace(impact.problem, where=f"{place}:{find_line(path, ('entry',))}", cure=None)
 
 
-def _find_stale_flag(impact: TrainerImpact, schema: Schema, flag: str, value: Any, where: str) -> Iterator[Problem]:
+def _find_stale_flag(
+    impact: TrainerImpact, schema: Schema, flag: str, value: Any, where: str
+) -> Iterator[Problem]:
     """Find a flag that the trainer no longer has, or a value that it no longer accepts."""
     if flag in schema.fields:
         is_template = isinstance(value, str) and "{" in value  # which the run fills in
@@ -133,15 +161,25 @@ def _find_stale_flag(impact: TrainerImpact, schema: Schema, flag: str, value: An
         explanation = explain_unknown_flag(impact.trainer, flag, schema.fields)
         message = f"{impact.trainer} has no '{flag}' at that commit"
         message += f": {explanation.message}" if explanation else ""
-        renamed = {change.flag: change.renamed_to for change in impact.changes if change.kind == "renamed"}
+        renamed = {
+            change.flag: change.renamed_to for change in impact.changes if change.kind == "renamed"
+        }
         use = renamed.get(flag) or (explanation.use if explanation else None)
-        yield Problem("stale_allowlist", message, where, f"write '{use}'" if use else "fix this line")
+        yield Problem(
+            "stale_allowlist", message, where, f"write '{use}'" if use else "fix this line"
+        )
 
 
-def _find_newly_required(trainer: str, schema: Schema, settable: set[str], file: str) -> Iterator[Problem]:
+def _find_newly_required(
+    trainer: str, schema: Schema, settable: set[str], file: str
+) -> Iterator[Problem]:
     locked = locked_schema(trainer).fields
     for name, field in schema.fields.items():
-        if field.required and name not in settable and not (name in locked and locked[name].required):
+        if (
+            field.required
+            and name not in settable
+            and not (name in locked and locked[name].required)
+        ):
             message = f"{trainer} requires '{name}' at that commit, and nothing here sets it"
             cure = f"map a recipe key to it or set it under flags ({field.where})"
             yield Problem("missing_required", message, file, cure)
@@ -155,15 +193,27 @@ def _find_broken_patches(root: Path) -> Iterator[Problem]:
             file = root / source.file
             code = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
             if not source.matches(code):
-                change = f"no longer contains `{' '.join(source.text.split())}`" if code else "is missing"
+                change = (
+                    f"no longer contains `{' '.join(source.text.split())}`"
+                    if code
+                    else "is missing"
+                )
                 message = f"patch {patch.id}: {source.file} {change}"
                 yield Problem("patch_source_changed", message, str(source), "review the patch")
 
 
 def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
-    """Find functions whose text has changed since launch's rules about them were written: the rules no longer apply."""
-    codes = [code for impact in trainers if impact.schema for code in impact.schema.post_init.values()]
-    digests = {(place["file"], place["name"]): place["digest"] for code in codes for place in code["functions"]}
+    """Find functions whose text has changed since launch's rules about them were written: the rules
+    no longer apply.
+    """
+    codes = [
+        code for impact in trainers if impact.schema for code in impact.schema.post_init.values()
+    ]
+    digests = {
+        (place["file"], place["name"]): place["digest"]
+        for code in codes
+        for place in code["functions"]
+    }
     for known in load_rules():
         file, name = known["file"], known["name"]
         if digests.get((file, name), known["digest"]) != known["digest"]:
@@ -178,7 +228,11 @@ def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
         locked = locked_schema(impact.trainer).fields
         for name, field in impact.schema.fields.items() if impact.schema else ():
             before = locked.get(name)
-            if before and before.type == field.type and field.unknown.keys() - before.unknown.keys():
+            if (
+                before
+                and before.type == field.type
+                and field.unknown.keys() - before.unknown.keys()
+            ):
                 reasons = "; ".join(dict.fromkeys(field.unknown.values()))
                 message = f"the lock would lose what {impact.trainer}'s '{name}' accepts: {reasons}"
                 cure = "name an interpreter that has the package: --python PYTHON"

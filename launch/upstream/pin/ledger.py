@@ -1,8 +1,8 @@
 """Explains unknown flags from upstream's renames and removals, each with its pull request.
 
-The data (`data/ledger.json`) is of upstream's history, which `bump.py` extends. Names that differ between
-trainers at one commit follow from the same entries: where dpo_tune_cache renamed `dataset_mixer_list` to `mixer_list`,
-finetune still has the old name.
+The data (`data/ledger.json`) is of upstream's history, which `bump.py` extends. Names that differ
+between trainers at one commit follow from the same entries: where dpo_tune_cache renamed
+`dataset_mixer_list` to `mixer_list`, finetune still has the old name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class LedgerEntry:
     date: str  # YYYY-MM-DD
     pull_request: int | None
     renamed_to: str | None = None
-    old: Any = None  # the default, choices, type or requirement before, where `kind` is one of those
+    old: Any = (
+        None  # the default, choices, type or requirement before, where `kind` is one of those
+    )
     new: Any = None
     note: str | None = None
     instead: Mapping[str, str] | None = (
@@ -45,7 +47,11 @@ class LedgerEntry:
         return f"{f'#{self.pull_request}' if self.pull_request else self.commit[:9]} ({self.date})"
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "trainers" and value is not None}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name != "trainers" and value is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ class Ledger:
 
     tip: str  # commit
     entries: Sequence[LedgerEntry]  # oldest first
-    synonyms: Sequence[Sequence[str]]  # groups of names that different trainers use for the same thing
+    # groups of names that different trainers use for the same thing
+    synonyms: Sequence[Sequence[str]]
 
     def of(self, trainer: str) -> list[LedgerEntry]:
         """Return the changes of a trainer's flags, oldest first."""
@@ -68,7 +75,8 @@ class Explanation:
     message: str  # a clause, which continues a Problem's message
     use: str | None = None  # the name to use instead
     removed: bool = False
-    instead: Mapping[str, str] = field(default_factory=dict)  # by the flag's value: the override of launch
+    # by the flag's value: the override of launch
+    instead: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cure(self) -> str | None:
@@ -86,10 +94,14 @@ def load_ledger() -> Ledger:
     return Ledger(content["tip"], entries, load_json(HINTS_FILE)["same"])
 
 
-def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) -> Explanation | None:
-    """Explain why a trainer whose schema has only `known_flags` lacks `flag`; None without an explanation.
+def explain_unknown_flag(
+    trainer: str, flag: str, known_flags: Collection[str]
+) -> Explanation | None:
+    """Explain why a trainer whose schema has only `known_flags` lacks `flag`; None without an
+    explanation.
 
-    Only names in `known_flags` are suggested, so the answer fits whatever commit the schema was read from.
+    Only names in `known_flags` are suggested, so the answer fits whatever commit the schema was
+    read from.
     """
     name = trainer_name(trainer)
     if name is None or flag in known_flags:
@@ -101,7 +113,9 @@ def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) 
 def _explain_by_own_history(
     entries: Sequence[LedgerEntry], flag: str, known_flags: Collection[str]
 ) -> Iterator[Explanation]:
-    """Explain by the trainer's own entries: renamed or removed since, or, with an older checkout, not added yet."""
+    """Explain by the trainer's own entries: renamed or removed since, or, with an older checkout,
+    not added yet.
+    """
     current, changes = flag, []
     for entry in entries:
         if entry.flag == current and entry.kind in ("renamed", "removed"):
@@ -113,7 +127,9 @@ def _explain_by_own_history(
         if current in known_flags:
             yield Explanation(f"'{flag}' was renamed to '{current}' {past}", current)
         elif changes[-1].kind == "removed":
-            yield Explanation(f"'{flag}' was removed {past}", removed=True, instead=changes[-1].instead or {})
+            yield Explanation(
+                f"'{flag}' was removed {past}", removed=True, instead=changes[-1].instead or {}
+            )
     earlier, added_by = flag, None
     for entry in reversed(entries):
         if entry.renamed_to == earlier:
@@ -127,14 +143,20 @@ def _explain_by_own_history(
 
 
 def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> Iterator[Explanation]:
-    """Explain by the other trainers: their renames from or to this flag (dpo began with dpo_tune_cache's new names),
-    their flags at the pin, with this one's synonym where there is one, and their removals."""
+    """Explain by the other trainers: their renames from or to this flag (dpo began with
+    dpo_tune_cache's new names), their flags at the pin, with this one's synonym where there is one,
+    and their removals.
+    """
     history = [entry for entry in reversed(load_ledger().entries) if name not in entry.trainers]
     for entry in history:
         use = entry.renamed_to
         if entry.flag == flag and use in known_flags:
             note = f" ({entry.note})" if entry.note else ""
-            message = f"{_listed(entry.trainers)} used '{flag}' before {entry.change}; {name} uses '{use}'{note}"
+            message = (
+                f"{_listed(entry.trainers)} used '{flag}' before {entry.change}; {name} "
+                "uses "
+                f"'{use}'{note}"
+            )
             yield Explanation(message, use)
         if use == flag and entry.flag in known_flags:
             message = f"{_listed(entry.trainers, 'use')} '{flag}'; {name} uses '{entry.flag}'"
@@ -143,7 +165,9 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
     for group in load_ledger().synonyms:
         for synonym in group if flag in group else ():
             if synonym in known_flags and owners:
-                yield Explanation(f"{_listed(owners, 'use')} '{flag}'; {name} uses '{synonym}'", synonym)
+                yield Explanation(
+                    f"{_listed(owners, 'use')} '{flag}'; {name} uses '{synonym}'", synonym
+                )
             elif synonym in known_flags:
                 yield Explanation(f"{name} uses '{synonym}' instead of '{flag}'", synonym)
     if owners:

@@ -1,7 +1,8 @@
 """Rewrites the lock: `python -m launch.upstream.pin.relock CHECKOUT [--python PYTHON]`.
 
-CHECKOUT is a clone of open-instruct with the pin. PYTHON has the trainers' packages: trl, transformers, accelerate,
-deepspeed and olmo_core. Each trainer's parser is captured there, which takes some seconds the first time.
+CHECKOUT is a clone of open-instruct with the pin. PYTHON has the trainers' packages: trl,
+transformers, accelerate, deepspeed and olmo_core. Each trainer's parser is captured there, which
+takes some seconds the first time.
 """
 
 from __future__ import annotations
@@ -31,28 +32,43 @@ from launch.upstream.trl_templates import TEMPLATES_FILE, describe_templates
 from launch.worker.json_codec import versioned
 
 _DISTRIBUTION = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
-_NOT_LOCKED: Mapping[str, Any] = {"names": {}, "files": {}, "packages": {}}  # the lock has them once
+# the lock has them once
+_NOT_LOCKED: Mapping[str, Any] = {"names": {}, "files": {}, "packages": {}}
 _SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m launch.upstream.pin.relock", description="Rewrites the lock.")
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.upstream.pin.relock", description="Rewrites the lock."
+    )
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--python", default=sys.executable, help="the trainers' interpreter (default: this one)")
-    parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the trainers' interpreter (default: this one)"
+    )
+    parser.add_argument(
+        "--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.only:
             files = add_trainer(options.checkout, options.only, options.python)
         else:
             pin = find_commit(options.checkout, load_lock().pin).id
-            files = build_lock(pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python)
+            files = build_lock(
+                pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python
+            )
             for library in LIBRARIES:
                 if library_keys_file(library) not in files:
-                    notify(f"{library} is not installed in {options.python}: its locked keys stay as they are")
+                    notify(
+                        f"{library} is not installed in {options.python}: its locked keys stay as "
+                        "they are"
+                    )
             if TEMPLATES_FILE not in files:
-                notify(f"trl is not installed in {options.python}: the digests of its chat templates stay as they are")
+                notify(
+                    f"trl is not installed in {options.python}: the digests of its chat templates "
+                    "stay as they are"
+                )
     except UserError as error:
         notify(str(error))
         return EXIT_REFUSED
@@ -62,18 +78,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _capture(checkout: Path, commit: str, trainers: Iterable[str], python: str) -> dict[str, Schema]:
-    """Capture these trainers' schemas at a commit of the checkout's history, or of the installed TRL.
+def _capture(
+    checkout: Path, commit: str, trainers: Iterable[str], python: str
+) -> dict[str, Schema]:
+    """Capture these trainers' schemas at a commit of the checkout's history, or of the installed
+    TRL.
 
     Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
     """
     with nullcontext() if set(trainers) <= TRL.keys() else extracted(checkout, commit) as root:
-        return {name: capture_schema(ENTRIES[name], None if name in TRL else root, python) for name in trainers}
+        return {
+            name: capture_schema(ENTRIES[name], None if name in TRL else root, python)
+            for name in trainers
+        }
 
 
 def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
-    """Build the lock's files ({path: text}) from the captured schemas, and from the libraries of `python` that have
-    locked keys; nothing is written. Raises UserError: library_unreadable."""
+    """Build the lock's files ({path: text}) from the captured schemas, and from the libraries of
+    `python` that have locked keys; nothing is written. Raises UserError: library_unreadable.
+    """
     names = {flag: names for schema in schemas.values() for flag, names in schema.names.items()}
     packages = {**load_lock().packages, **_captured_versions(schemas)}
     files = _lock_files(Lock(pin, {}, packages, names), schemas)
@@ -81,22 +104,30 @@ def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Pat
     for library in LIBRARIES:
         if installed_version(library, folders):
             keys = renewed_library_keys(library, python)
-            files[library_keys_file(library)] = json.dumps(keys, indent=1, ensure_ascii=False) + "\n"
+            files[library_keys_file(library)] = (
+                json.dumps(keys, indent=1, ensure_ascii=False) + "\n"
+            )
     if version := installed_version("trl", folders):
         files[TEMPLATES_FILE] = json_text(versioned(describe_templates(folders, version))) + "\n"
     return files
 
 
 def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
-    """Build the lock's files that one more trainer changes: its schema, and the blobs of its files of open-instruct.
+    """Build the lock's files that one more trainer changes: its schema, and the blobs of its files
+    of open-instruct.
 
-    Raises UserError: unlocked_package, if a package has another version than the lock's; those of `_capture`.
+    Raises UserError: unlocked_package, if a package has another version than the lock's; those of
+    `_capture`.
     """
     lock = load_lock()
     schemas = _capture(checkout, lock.pin, [name], python)
     for package, version in _captured_versions(schemas).items():
         if version != (locked := lock.packages[package]):
-            message = f"{name} was captured with {package} {version}, but the lock is of {package} {locked}"
+            message = (
+                f"{name} was captured with {package} {version}, but the lock is of "
+                f"{package} "
+                f"{locked}"
+            )
             cure = f"pip install {_DISTRIBUTION[package]}=={locked} in {python}"
             raise refusal("unlocked_package", message, cure=cure)
     return _lock_files(lock, schemas)
@@ -104,37 +135,57 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
 
 def _captured_versions(schemas: Mapping[str, Schema]) -> dict[str, str]:
     """Return the versions of those of the lock's packages that the trainers have imported."""
-    imported = {name: version for schema in schemas.values() for name, version in schema.packages.items()}
-    return {package: imported[name] for package, name in _DISTRIBUTION.items() if imported.get(name)}
+    imported = {
+        name: version for schema in schemas.values() for name, version in schema.packages.items()
+    }
+    return {
+        package: imported[name] for package, name in _DISTRIBUTION.items() if imported.get(name)
+    }
 
 
 def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
     """Build the lock with the schemas' files added to its own, and the schemas."""
-    blobs = {**lock.files, **{path: blob for schema in schemas.values() for path, blob in schema.files.items()}}
-    files = {LOCK_FILE: json_text(versioned(replace(lock, files=dict(sorted(blobs.items()))))) + "\n"}
+    blobs = {
+        **lock.files,
+        **{path: blob for schema in schemas.values() for path, blob in schema.files.items()},
+    }
+    files = {
+        LOCK_FILE: json_text(versioned(replace(lock, files=dict(sorted(blobs.items()))))) + "\n"
+    }
     for name, schema in schemas.items():
-        files[SCHEMAS / f"{name}.json"] = json_text({**schema_to_json(schema), **_NOT_LOCKED}) + "\n"
+        files[SCHEMAS / f"{name}.json"] = (
+            json_text({**schema_to_json(schema), **_NOT_LOCKED}) + "\n"
+        )
     return files
 
 
 def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
-    """Return the installed library's configuration keys as the lock's JSON. Raises UserError: library_unreadable."""
+    """Return the installed library's configuration keys as the lock's JSON. Raises UserError:
+    library_unreadable.
+    """
     request = json.dumps(load_json(library_keys_file(library))["spec"])
     result = run_isolated(python, program.__file__, [library], _SECONDS, request)
     if error := result.get("error"):
         message = f"the configuration keys of {library} can't be read in {python}: {error}"
-        raise refusal("library_unreadable", message, cure=f"install {library}, or correct its list of keys")
+        raise refusal(
+            "library_unreadable", message, cure=f"install {library}, or correct its list of keys"
+        )
     return result
 
 
 def json_text(value: Any, indent: str = "\n") -> str:
-    """Format JSON with a line for each item of its two outer levels, so that a changed flag is a changed line."""
+    """Format JSON with a line for each item of its two outer levels, so that a changed flag is a
+    changed line.
+    """
     is_object = isinstance(value, dict)
     if not value or not (is_object or isinstance(value, list)) or len(indent) > 2:
         return json.dumps(value, ensure_ascii=False)
     inner = f"{indent} "
     pairs = value.items() if is_object else enumerate(value)
-    items = [(f"{json.dumps(key)}: " if is_object else "") + json_text(item, inner) for key, item in pairs]
+    items = [
+        (f"{json.dumps(key)}: " if is_object else "") + json_text(item, inner)
+        for key, item in pairs
+    ]
     start, end = "{}" if is_object else "[]"
     return f"{start}{inner}{f',{inner}'.join(items)}{indent}{end}"
 

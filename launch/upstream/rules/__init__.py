@@ -1,1 +1,3 @@
-"""Checks command lines and values against a trainer's schema, including what its `__post_init__` refuses."""
+"""Checks command lines and values against a trainer's schema, including what its `__post_init__`
+refuses.
+"""

@@ -1,6 +1,8 @@
-"""Checks a trainer's command line with its own parser, and more strictly, and reports every problem at once.
+"""Checks a trainer's command line with its own parser, and more strictly, and reports every problem
+at once.
 
-Stricter than argparse: `abbreviated` (argparse completes a unique prefix) and `duplicate` (it uses the last value).
+Stricter than argparse: `abbreviated` (argparse completes a unique prefix) and `duplicate` (it uses
+the last value).
 """
 
 from __future__ import annotations
@@ -30,20 +32,24 @@ _STRICTER = ("abbreviated", "duplicate")
 class ArgvReport:
     """The problems of a command line, the values that it sets, and what can't be decided."""
 
-    # by the index of the token, None for missing flags and combinations; `where` is the flag, without dashes. Ids:
-    # unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required,
-    # positional, contradiction
+    # by the index of the token, None for missing flags and combinations; `where` is the flag,
+    # without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice,
+    # missing_value, missing_required, positional, contradiction
     problems: list[tuple[int | None, Problem]] = field(default_factory=list)
     rejected: bool | None = False  # argparse refuses it; None: undecided
     # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
     values: dict[str, Any] = field(default_factory=dict)
-    given: dict[str, int] = field(default_factory=dict)  # {field name: token index} of the first occurrence
+    # {field name: token index} of the first occurrence
+    given: dict[str, int] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)  # why the parser's verdict is uncertain
-    assumed: list[str] = field(default_factory=list)  # conditions on the machine under which a `__post_init__` refuses
+    # conditions on the machine under which a `__post_init__` refuses
+    assumed: list[str] = field(default_factory=list)
 
     @property
     def refused(self) -> bool | None:
-        """Whether the trainer's own parser (with `__post_init__`) refuses the command; None: undecided."""
+        """Whether the trainer's own parser (with `__post_init__`) refuses the command; None:
+        undecided.
+        """
         if self.rejected or any(problem.id == "contradiction" for _, problem in self.problems):
             return True
         return None if self.undecided or self.rejected is None else False
@@ -56,12 +62,15 @@ class ArgvReport:
         return None if self.refused is None else True
 
 
-def check_argv(schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[str, Any] | None = None) -> ArgvReport:
+def check_argv(
+    schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[str, Any] | None = None
+) -> ArgvReport:
     """Check the arguments after the script's name.
 
-    An `ArgvToken` with `unknown=True` contains a shell variable or the like. Where a flag takes a value, it stands for
-    one plain argument: a string field accepts it, and for a number the verdict is undecided. Elsewhere it may stand for
-    any arguments. `config` is the content of the file that TRL's `--config` names, if it has been read.
+    An `ArgvToken` with `unknown=True` contains a shell variable or the like. Where a flag takes a
+    value, it stands for one plain argument: a string field accepts it, and for a number the verdict
+    is undecided. Elsewhere it may stand for any arguments. `config` is the content of the file that
+    TRL's `--config` names, if it has been read.
     """
     checker = _ArgvChecker(schema=schema, config=config)
     checker.check([token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv])
@@ -73,7 +82,8 @@ def check_argv(schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[
 class _ArgvChecker(ArgvReport):
     schema: Schema
     config: Mapping[str, Any] | None
-    open_lists: list[str] = field(default_factory=list)  # those with an unquoted variable: how long they are is unknown
+    # those with an unquoted variable: how long they are is unknown
+    open_lists: list[str] = field(default_factory=list)
     more_flags_possible: bool = False  # an unknown token may stand for further flags
     config_given: bool = False
 
@@ -87,20 +97,24 @@ class _ArgvChecker(ArgvReport):
         self._check_others(split, tokens)
         if split.error:
             self._add(None, Problem("bad_type", split.error))
-        if not split.asks_help:  # argparse prints the help and exits with 0: nothing after it matters
+        # argparse prints the help and exits with 0: nothing after it matters
+        if not split.asks_help:
             self._check_required()
             self._check_contradictions()
 
     def _skip_file_argument(self, tokens: list[ArgvToken]) -> int | None:
-        """Return the index of the first argument after `file.yaml`; None if the values come from that file.
+        """Return the index of the first argument after `file.yaml`; None if the values come from
+        that file.
 
-        ArgumentParserPlus.parse (open_instruct/utils.py) takes it as the first argument and applies other rules to the
-        rest, so the command is then undecided.
+        ArgumentParserPlus.parse (open_instruct/utils.py) takes it as the first argument and applies
+        other rules to the rest, so the command is then undecided.
         """
         if not tokens or not self.schema.yaml_file:
             return 0
         if tokens[0].unknown and not tokens[0].prefix.startswith("-"):
-            self.undecided.append(f"what {tokens[0].text} stands for (this script also takes a YAML file)")
+            self.undecided.append(
+                f"what {tokens[0].text} stands for (this script also takes a YAML file)"
+            )
             self.more_flags_possible = True
             return 1
         if not tokens[0].unknown and tokens[0].text.endswith(".yaml"):
@@ -109,7 +123,9 @@ class _ArgvChecker(ArgvReport):
         return 0
 
     def _remove_config(self, tokens: list[tuple[int, ArgvToken]]) -> list[tuple[int, ArgvToken]]:
-        """Remove the first `--config PATH`, as TrlParser.parse_args_and_config does before argparse sees the rest."""
+        """Remove the first `--config PATH`, as TrlParser.parse_args_and_config does before argparse
+        sees the rest.
+        """
         texts = [None if token.unknown else token.text for _, token in tokens]
         if not self.schema.config_flag or "--config" not in texts:
             return tokens
@@ -124,7 +140,11 @@ class _ArgvChecker(ArgvReport):
 
     def _check_others(self, split: SplitArgv, tokens: list[ArgvToken]) -> None:
         """Report what belongs to no option. What follows an unknown flag may be its value."""
-        before = {given.values[-1][0] for given in split.options if given.values and self._may_contain_flags(given)}
+        before = {
+            given.values[-1][0]
+            for given in split.options
+            if given.values and self._may_contain_flags(given)
+        }
         for index in split.others:
             token = tokens[index]
             is_new = index - 1 not in before
@@ -143,12 +163,17 @@ class _ArgvChecker(ArgvReport):
             elif is_flag(token.text):
                 self._add_unknown_flag(index, token.text.partition("=")[0], split)
             elif is_new:
-                message, cure = f"'{token.text}' does not belong to a flag", _positional_cure(split, tokens, index)
+                message, cure = (
+                    f"'{token.text}' does not belong to a flag",
+                    _positional_cure(split, tokens, index),
+                )
                 self._add(index, Problem("positional", message, None, cure))
 
     @staticmethod
     def _may_contain_flags(given: GivenOption) -> bool:
-        """Whether the last value may be further flags: `--packing $MORE`, an unquoted variable that is optional."""
+        """Whether the last value may be further flags: `--packing $MORE`, an unquoted variable that
+        is optional.
+        """
         token = given.values[-1][1]
         is_optional = not given.is_joined and (given.option.nargs == "?" or len(given.values) > 1)
         return is_optional and token.unknown and token.splits and not token.prefix
@@ -159,7 +184,10 @@ class _ArgvChecker(ArgvReport):
         if index in split.completions:
             self._add_abbreviated(split, index, tokens[index])
         if index in split.negated_values:
-            self._add(index, Problem("bad_type", f"--no_{name} takes no value", name, f"write --{name} false"))
+            self._add(
+                index,
+                Problem("bad_type", f"--no_{name} takes no value", name, f"write --{name} false"),
+            )
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"
             self._add(index, Problem("duplicate", message, name, "keep one of them"), rejects=False)
@@ -195,14 +223,24 @@ class _ArgvChecker(ArgvReport):
             self._add(index, *error.problems)
             return UNKNOWN
         if value is UNKNOWN:
-            self.undecided.append(f"whether {flag.name} accepts '{token.text}': {flag.unknown.get('type', flag.type)}")
+            self.undecided.append(
+                f"whether {flag.name} accepts '{token.text}': {flag.unknown.get('type', flag.type)}"
+            )
         return value
 
     def _check_unknown_value(self, flag: Field, token: ArgvToken, index: int) -> None:
         if token.prefix.startswith("-") and index != self.given.get(flag.name):
             self.undecided.append(f"whether {token.text} is a value or a flag")
-        choices = None if flag.choices is None or flag.none_words else [str(choice) for choice in flag.choices]
-        if choices is not None and token.prefix and not any(c.startswith(token.prefix) for c in choices):
+        choices = (
+            None
+            if flag.choices is None or flag.none_words
+            else [str(choice) for choice in flag.choices]
+        )
+        if (
+            choices is not None
+            and token.prefix
+            and not any(c.startswith(token.prefix) for c in choices)
+        ):
             self._add(index, *choice_error(flag, token.text).problems)
         elif flag.kind == "never":
             self._add(index, *unsettable_error(flag).problems)
@@ -220,14 +258,20 @@ class _ArgvChecker(ArgvReport):
             self._add(index, Problem("abbreviated", message, given, cure))
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
-        self._add(index, Problem("abbreviated", message, given, f"write {matches[0]}"), rejects=False)
+        self._add(
+            index, Problem("abbreviated", message, given, f"write {matches[0]}"), rejects=False
+        )
 
     def _add_unknown_flag(self, index: int, text: str, split: SplitArgv) -> None:
         given = text.lstrip("-")
         name = given.replace("-", "_")
         flags = [flag.name for flag in self.schema.fields.values() if flag.in_parser]
         suggestions = [name] if name in flags else nearest(name, flags)
-        cure = f"did you mean {' or '.join(f'--{suggestion}' for suggestion in suggestions)}?" if suggestions else None
+        cure = (
+            f"did you mean {' or '.join(f'--{suggestion}' for suggestion in suggestions)}?"
+            if suggestions
+            else None
+        )
         unread = self.schema.unknown
         if unread:
             self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
@@ -235,11 +279,17 @@ class _ArgvChecker(ArgvReport):
             self._add_unverified(name, index)
             return
         message = f"{self.schema.entry.rpartition('/')[2]} has no flag {text}"
-        self._add(index, Problem("unknown_flag", message, given, cure), rejects=None if unread else True)
+        self._add(
+            index, Problem("unknown_flag", message, given, cure), rejects=None if unread else True
+        )
 
     def _add_unverified(self, name: str, index: int) -> None:
         cure = "the job asks the trainer's own parser"
-        self._add(index, Problem("unverified", unverified_message(self.schema, name), name, cure), rejects=None)
+        self._add(
+            index,
+            Problem("unverified", unverified_message(self.schema, name), name, cure),
+            rejects=None,
+        )
 
     def _check_required(self) -> None:
         for flag in self.schema.fields.values():
@@ -261,9 +311,12 @@ class _ArgvChecker(ArgvReport):
             if contradiction.certain is None:
                 if not defaults_known:
                     continue  # one reason is enough: the file has not been read
-                unknown_flags = " and ".join(name for name in flags if UNKNOWN in _as_list(self.values.get(name)))
+                unknown_flags = " and ".join(
+                    name for name in flags if UNKNOWN in _as_list(self.values.get(name))
+                )
                 self.undecided.append(
-                    f"whether {unknown_flags or 'the command'} avoids the error of {contradiction.where}"
+                    f"whether {unknown_flags or 'the command'} avoids the error of "
+                    f"{contradiction.where}"
                 )
             elif not contradiction.certain:
                 self.assumed.append(f"the machine avoids the error of {contradiction.where}")
@@ -272,20 +325,28 @@ class _ArgvChecker(ArgvReport):
                 settings = _describe_settings(self.schema, flags, self.values)
                 text = f"{contradiction.message} ({contradiction.where})"
                 problem = Problem(
-                    "contradiction", f"{settings}: {text}" if settings else text, flag or next(iter(flags), None)
+                    "contradiction",
+                    f"{settings}: {text}" if settings else text,
+                    flag or next(iter(flags), None),
                 )
                 self.problems.append((None if flag is None else self.given[flag], problem))
 
     def _add(self, index: int | None, problem: Problem, *, rejects: bool | None = True) -> None:
-        """Add a problem; rejects=None: whether argparse refuses the command because of it is not known."""
+        """Add a problem; rejects=None: whether argparse refuses the command because of it is not
+        known.
+        """
         self.problems.append((index, problem))
         self.rejected = self.rejected or rejects if rejects is not False else self.rejected
 
 
 def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """Describe the flags that a condition reads: `push_to_hub False and try_launch_beaker True (its default)`."""
+    """Describe the flags that a condition reads: `push_to_hub False and try_launch_beaker True (its
+    default)`.
+    """
     given = [
-        f"{name} {'(given)' if values[name] is UNKNOWN else repr(values[name])}" for name in flags if name in values
+        f"{name} {'(given)' if values[name] is UNKNOWN else repr(values[name])}"
+        for name in flags
+        if name in values
     ]
     defaults = [
         f"{name} {schema.fields[name].default!r} (its default)"

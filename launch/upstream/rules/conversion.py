@@ -1,4 +1,6 @@
-"""Converts an argument string to the trainer's value as argparse does, or reports why the parser refuses it."""
+"""Converts an argument string to the trainer's value as argparse does, or reports why the parser
+refuses it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A trainer's own parser, rebuilt from its schema with the real argparse: it splits a command into options and values.
+"""A trainer's own parser, rebuilt from its schema with the real argparse: it splits a command into
+options and values.
 
-Its options refuse nothing, so that it comes to the end of every command line: what they are given is checked afterwards
-(`argv.py`). The rules are those of the Python that the launcher runs on.
+Its options refuse nothing, so that it comes to the end of every command line: what they are given
+is checked afterwards (`argv.py`). The rules are those of the Python that the launcher runs on.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import Any, NoReturn
 
 from launch.upstream.schema import Field, Schema
 
-_NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}  # a missing value is no error of argparse's
-_NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)  # what argparse takes for a value
+# a missing value is no error of argparse's
+_NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}
+# what argparse takes for a value
+_NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)
 _NO_OPTION = "--?"  # begins what stands for a flag that is none of the parser's
 _PART = 500  # words that argparse splits at a time
-_PARSERS: dict[int, tuple[Schema, _Parser]] = {}  # by the schema's id, which stays its own while it is kept
+_PARSERS: dict[
+    int, tuple[Schema, _Parser]
+] = {}  # by the schema's id, which stays its own while it is kept
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class SplitArgv:
     """A command line, split by argparse."""
 
     options: list[GivenOption] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)  # the tokens of options that argparse has yet to come to
+    # the tokens of options that argparse has yet to come to
+    flags: list[int] = field(default_factory=list)
     others: list[int] = field(default_factory=list)  # the tokens that belong to none
     completions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of abbreviated flags
     negated_values: list[int] = field(default_factory=list)  # of `--no_x=value`
@@ -70,15 +76,25 @@ def list_options(schema: Schema) -> tuple[Option, ...]:
     options: list[Option] = []
     for item in schema.fields.values():
         if item.in_parser:
-            options.append(Option(item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required))
+            options.append(
+                Option(item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required)
+            )
             if item.negatable:
-                options.append(Option(item, _spellings("no_", item.name), "0", required=False, negates=True))
+                options.append(
+                    Option(item, _spellings("no_", item.name), "0", required=False, negates=True)
+                )
     return tuple(options)
 
 
 def _spellings(prefix: str, name: str) -> tuple[str, ...]:
-    """Return `--a_b` and `--a-b`; mixtures of the two don't exist (hf_argparser.py, `_parse_dataclass_field`)."""
-    return tuple(dict.fromkeys((f"--{prefix}{name}", f"--{prefix.replace('_', '-')}{name.replace('_', '-')}")))
+    """Return `--a_b` and `--a-b`; mixtures of the two don't exist (hf_argparser.py,
+    `_parse_dataclass_field`).
+    """
+    return tuple(
+        dict.fromkeys(
+            (f"--{prefix}{name}", f"--{prefix.replace('_', '-')}{name.replace('_', '-')}")
+        )
+    )
 
 
 def is_flag(text: str) -> bool:
@@ -95,7 +111,8 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
         _PARSERS[id(schema)] = schema, _Parser(schema)
     parser = _PARSERS[id(schema)][1]
     split = SplitArgv()
-    parts: list[list[str]] = [[]]  # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    parts: list[list[str]] = [[]]
     rest: list[int] = []
     for position, (index, token) in enumerate(tokens):
         if token.text == "--" and not token.unknown:
@@ -119,9 +136,13 @@ class _EndError(Exception):
 
 
 class _Keep(argparse.Action):
-    """Keeps what an option is given. The option is its `const`, which is the value where there is none; None: help."""
+    """Keeps what an option is given. The option is its `const`, which is the value where there is
+    none; None: help.
+    """
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
         if self.const is None:
             raise _EndError
         index = namespace.split.flags.pop(0)
@@ -147,12 +168,16 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_Keep, nargs=0)
         self.options: dict[str, Option | None] = {"-h": None, "--help": None}
         for option in list_options(schema):
-            self.add_argument(*option.strings, action=_Keep, nargs=_NARGS[option.nargs], const=option)
+            self.add_argument(
+                *option.strings, action=_Keep, nargs=_NARGS[option.nargs], const=option
+            )
             self.options |= dict.fromkeys(option.strings, option)
         self.completes = schema.abbreviations
 
     def encode(self, index: int, token: ArgvToken, split: SplitArgv) -> str:
-        """Return a token's flag in full, `--x=INDEX` for `--x=value`, and the index of any other token."""
+        """Return a token's flag in full, `--x=INDEX` for `--x=value`, and the index of any other
+        token.
+        """
         if token.unknown and not token.prefix.startswith("--"):
             return str(index)
         name, equals, _ = token.text.partition("=")

@@ -1,8 +1,10 @@
-"""Follows a `__post_init__` of upstream on values of which some are unknown, and reports everything that it raises.
+"""Follows a `__post_init__` of upstream on values of which some are unknown, and reports everything
+that it raises.
 
-Nothing of it is executed. Plain statements, `if`, loops over fixed names and calls of the class's own functions are
-followed. Everything else is unknown: so is all that it assigns or could change, and what it raises is undecided. A
-refusal is certain only where everything that it depends on is known.
+Nothing of it is executed. Plain statements, `if`, loops over fixed names and calls of the class's
+own functions are followed. Everything else is unknown: so is all that it assigns or could change,
+and what it raises is undecided. A refusal is certain only where everything that it depends on is
+known.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Contradiction:
     message: str
     where: str  # upstream's file:line
     flags: tuple[str, ...]  # the fields that its condition reads
-    certain: bool | None  # None: depends on an unknown value; False: on the machine, or on code that is not followed
+    # None: depends on an unknown value; False: on the machine, or on code that is not followed
+    certain: bool | None
 
 
 class _EndError(Exception):
@@ -96,8 +99,8 @@ def run_post_init(
 ) -> list[Contradiction]:
     """Return what the first function raises for the values of an instance's fields.
 
-    Upstream stops at the first raise; this goes on as if it had not happened. constants: of upstream's modules and
-    classes; a text enum is {"enum": its values}.
+    Upstream stops at the first raise; this goes on as if it had not happened. constants: of
+    upstream's modules and classes; a text enum is {"enum": its values}.
     """
     follower = _Follower(fields, constants, functions)
     try:
@@ -110,8 +113,11 @@ def run_post_init(
     return list(follower.found.values())
 
 
-def check_rules(rules: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any]) -> list[Contradiction]:
-    """Return the rules that the values of the fields break: {file:line: `if`, a condition on fields, and `message`}.
+def check_rules(
+    rules: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any]
+) -> list[Contradiction]:
+    """Return the rules that the values of the fields break: {file:line: `if`, a condition on
+    fields, and `message`}.
 
     A rule is not broken where its condition raises an error.
     """
@@ -134,7 +140,11 @@ def doubt_of(value: Any) -> Doubt:
     if isinstance(value, Unknown):
         return value.doubt
     parts = value.values() if isinstance(value, dict) else value
-    return max(map(doubt_of, parts), default=Doubt.NONE) if isinstance(value, list | tuple | dict) else Doubt.NONE
+    return (
+        max(map(doubt_of, parts), default=Doubt.NONE)
+        if isinstance(value, list | tuple | dict)
+        else Doubt.NONE
+    )
 
 
 def truth_of(value: Any) -> bool | None:
@@ -143,17 +153,25 @@ def truth_of(value: Any) -> bool | None:
 
 
 class _Follower(ast.NodeVisitor):
-    """Follows a statement, or evaluates an expression, by `visit`; the one of a statement is True if it returns."""
+    """Follows a statement, or evaluates an expression, by `visit`; the one of a statement is True
+    if it returns.
+    """
 
-    def __init__(self, fields: Mapping[str, Any], constants: Mapping[str, Any], functions: Sequence[Function]) -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], constants: Mapping[str, Any], functions: Sequence[Function]
+    ) -> None:
         self.own = frozenset(fields)
         self.fields = {**fields}  # and other attributes of the instance
         self.constants = constants
         self.functions = functions
         self.calls: list[Function] = []  # the functions that are being followed
         self.names: dict[str, Any] = {}  # local ones
-        self.origins: dict[str, list[str]] = {}  # {local name: the fields that its value comes from}
-        self.reads: list[str] = []  # the fields that the conditions around the statement and itself have read
+        self.origins: dict[
+            str, list[str]
+        ] = {}  # {local name: the fields that its value comes from}
+        self.reads: list[
+            str
+        ] = []  # the fields that the conditions around the statement and itself have read
         self.around = 0  # how many of these are of the conditions
         self.branch = Doubt.NONE  # of the conditions around the statement
         self.left = Doubt.NONE  # whether the function has returned before
@@ -181,17 +199,22 @@ class _Follower(ast.NodeVisitor):
     def skip(self, node: ast.AST) -> Unknown:
         """Leave out code that is not followed, and return its unknown value.
 
-        What it assigns and every list are unknown from then on; every field, too, if it has the instance itself.
+        What it assigns and every list are unknown from then on; every field, too, if it has the
+        instance itself.
         """
         parts = list(ast.walk(node))
         called = {part.func for part in parts if isinstance(part, ast.Call)}
-        attributes = [part for part in parts if isinstance(part, ast.Attribute) and _is_self(part.value)]
+        attributes = [
+            part for part in parts if isinstance(part, ast.Attribute) and _is_self(part.value)
+        ]
         bases = {part.value for part in attributes if part not in called}
         names = [part for part in parts if isinstance(part, ast.Name) and part not in bases]
         self.reads += [attribute.attr for attribute in attributes]
         self.reads += [origin for name in names for origin in self.origins.get(name.id, [])]
         read = [self.fields.get(attribute.attr) for attribute in attributes]
-        doubt = max(Doubt.MACHINE, doubt_of(read), doubt_of([self.names.get(name.id) for name in names]))
+        doubt = max(
+            Doubt.MACHINE, doubt_of(read), doubt_of([self.names.get(name.id) for name in names])
+        )
         has_function = any(isinstance(part, _NESTED) for part in parts)
         if has_function:  # which could be called at any later place
             self.left = max(self.left, doubt)
@@ -199,7 +222,11 @@ class _Follower(ast.NodeVisitor):
             self.is_shared = True
             self.fields = {name: _lost(value, doubt) for name, value in self.fields.items()}
         for scope in (self.fields, self.names):
-            scope |= {name: _lost(value, doubt) for name, value in scope.items() if isinstance(value, list | dict)}
+            scope |= {
+                name: _lost(value, doubt)
+                for name, value in scope.items()
+                if isinstance(value, list | dict)
+            }
         for part in parts:
             self._skip_effect(part, Unknown(doubt))
         return Unknown(doubt)
@@ -213,9 +240,15 @@ class _Follower(ast.NodeVisitor):
             self.names[(part.asname or part.name).partition(".")[0]] = unknown
         elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
             self.names[part.id] = unknown
-        elif isinstance(part, ast.Attribute) and _is_self(part.value) and not isinstance(part.ctx, ast.Load):
+        elif (
+            isinstance(part, ast.Attribute)
+            and _is_self(part.value)
+            and not isinstance(part.ctx, ast.Load)
+        ):
             self.fields[part.attr] = unknown
-        elif isinstance(part, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar):
+        elif isinstance(
+            part, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar
+        ):
             self.names[str(part.name)] = unknown
 
     generic_visit = skip
@@ -223,7 +256,9 @@ class _Follower(ast.NodeVisitor):
     # Statements
 
     def follow_function(self, function: Function) -> Unknown:
-        """Follow a function of the instance; its value is not followed, and neither are parameters beside `self`."""
+        """Follow a function of the instance; its value is not followed, and neither are parameters
+        beside `self`.
+        """
         outer = self.names, self.origins, self.reads, self.branch, self.left
         self.names = {argument.arg: Unknown() for argument in function.node.args.args[1:]}
         self.origins = {}
@@ -267,7 +302,9 @@ class _Follower(ast.NodeVisitor):
         """Follow a loop over a tuple, which nothing changes meanwhile, or over an empty list."""
         items = self.visit(node.iter)
         items = () if items == [] else items
-        if not isinstance(items, tuple) or any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node)):
+        if not isinstance(items, tuple) or any(
+            isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node)
+        ):
             return self.skip(node)
         for item in items:
             self._assign(node.target, item)
@@ -299,7 +336,9 @@ class _Follower(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = ast.parse(ast.unparse(node.target), mode="eval").body
-        self._assign(node.target, self.visit(ast.copy_location(ast.BinOp(before, node.op, node.value), node)))
+        self._assign(
+            node.target, self.visit(ast.copy_location(ast.BinOp(before, node.op, node.value), node))
+        )
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name) and not _is_self(target):
@@ -309,7 +348,11 @@ class _Follower(ast.NodeVisitor):
         elif isinstance(target, ast.Attribute) and _is_self(target.value):
             new = self._either(self.fields.get(target.attr, Unknown()), value)
             self.fields[target.attr] = _lost(new, Doubt.MACHINE) if self.is_shared else new
-        elif isinstance(target, ast.Tuple) and isinstance(value, tuple) and len(target.elts) == len(value):
+        elif (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, tuple)
+            and len(target.elts) == len(value)
+        ):
             for part, item in zip(target.elts, value, strict=True):
                 self._assign(part, item)
         else:
@@ -319,7 +362,10 @@ class _Follower(ast.NodeVisitor):
         """Return the value that something has after this statement, which may not be reached."""
         if not self.doubt or repr(before) == repr(value):
             return value
-        is_set = all(part.is_set if isinstance(part, Unknown) else part is not None for part in (before, value))
+        is_set = all(
+            part.is_set if isinstance(part, Unknown) else part is not None
+            for part in (before, value)
+        )
         return Unknown(max(self.doubt, doubt_of(before), doubt_of(value)), is_set)
 
     # Expressions
@@ -368,7 +414,11 @@ class _Follower(ast.NodeVisitor):
                 doubt = max(doubt, doubt_of(value))
                 self.branch = max(self.branch, doubt)
         self.branch = outer
-        return Unknown(max(doubt, doubt_of(value)), truth=ends if truth is ends else None) if doubt else value
+        return (
+            Unknown(max(doubt, doubt_of(value)), truth=ends if truth is ends else None)
+            if doubt
+            else value
+        )
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         truth = truth_of(self.visit(node.test))
@@ -384,7 +434,9 @@ class _Follower(ast.NodeVisitor):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         """Calculate with numbers; nothing that could become large."""
         values = [self.visit(node.left), self.visit(node.right)]
-        is_small = all(isinstance(value, int | float) and abs(value) < _MAX_NUMBER for value in values)
+        is_small = all(
+            isinstance(value, int | float) and abs(value) < _MAX_NUMBER for value in values
+        )
         function = _ARITHMETIC.get(type(node.op))
         return self._compute(node, function, values) if function and is_small else self.skip(node)
 
@@ -392,8 +444,12 @@ class _Follower(ast.NodeVisitor):
         operands = [node.left, *node.comparators]
         if len(node.ops) > 1:  # 0 < x < 1
             pairs = zip(operands, node.ops, operands[1:], strict=False)
-            parts: list[ast.expr] = [ast.Compare(left, [operation], [right]) for left, operation, right in pairs]
-            return self.visit(ast.BoolOp(ast.And(), [ast.copy_location(part, node) for part in parts]))
+            parts: list[ast.expr] = [
+                ast.Compare(left, [operation], [right]) for left, operation, right in pairs
+            ]
+            return self.visit(
+                ast.BoolOp(ast.And(), [ast.copy_location(part, node) for part in parts])
+            )
         values = [self.visit(operand) for operand in operands]
         (operation,) = node.ops
         if not isinstance(operation, ast.Is | ast.IsNot):
@@ -402,7 +458,11 @@ class _Follower(ast.NodeVisitor):
         return same if isinstance(same, Unknown) else same is isinstance(operation, ast.Is)
 
     def _compute(
-        self, node: ast.expr, function: Callable[..., Any], values: Sequence[Any], doubt: Doubt | None = None
+        self,
+        node: ast.expr,
+        function: Callable[..., Any],
+        values: Sequence[Any],
+        doubt: Doubt | None = None,
     ) -> Any:
         """Return a function's value; doubt: of its arguments. A certain error ends everything."""
         doubt = doubt_of(values) if doubt is None else doubt
@@ -441,11 +501,15 @@ class _Follower(ast.NodeVisitor):
         if doubt is Doubt.USER and (members or name in _CONVERSIONS):
             self.record(node, f"{name} refuses some values", doubt)
         if name in _OF_ANY_PARTS:
-            doubt = max(value.doubt if isinstance(value, Unknown) else Doubt.NONE for value in values)
+            doubt = max(
+                value.doubt if isinstance(value, Unknown) else Doubt.NONE for value in values
+            )
         return self._compute(node, function, values, doubt)
 
     def _own_function(self, call: str) -> Function | None:
-        """Return the function of the class that is called; None for another one, and for one that is being followed."""
+        """Return the function of the class that is called; None for another one, and for one that
+        is being followed.
+        """
         for function in self.functions:
             name = function.node.name
             meant = [f"self.{name}()", f"{function.qualified_name}(self)"]

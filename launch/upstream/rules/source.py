@@ -1,4 +1,6 @@
-"""Reads the functions of upstream that a schema names: where they are, and only if their text is the schema's."""
+"""Reads the functions of upstream that a schema names: where they are, and only if their text is
+the schema's.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,27 @@ class Function:
         return self.qualified_name.rpartition(".")[0]
 
 
-def read_functions(places: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[Function] | None:
-    """Return the functions at these places (`Schema.post_init`); None if the text of one is missing or differs."""
-    functions = [function for place in places for function in [_read_function(place, folders)] if function]
+def read_functions(
+    places: Sequence[Mapping[str, Any]], folders: Sequence[Path]
+) -> list[Function] | None:
+    """Return the functions at these places (`Schema.post_init`); None if the text of one is missing
+    or differs.
+    """
+    functions = [
+        function for place in places for function in [_read_function(place, folders)] if function
+    ]
     return functions if len(functions) == len(places) else None
 
 
-def find_differing(post_init: Mapping[str, Mapping[str, Any]], folders: Sequence[Path]) -> Iterator[str]:
+def find_differing(
+    post_init: Mapping[str, Mapping[str, Any]], folders: Sequence[Path]
+) -> Iterator[str]:
     """Yield file:line of each function whose file is there, without the schema's text."""
     for code in post_init.values():
         for place in code["functions"]:
-            if any((folder / place["file"]).is_file() for folder in folders) and not _read_function(place, folders):
+            if any((folder / place["file"]).is_file() for folder in folders) and not _read_function(
+                place, folders
+            ):
                 yield f"{place['file']}:{place['lines'][0]}"
 
 
@@ -67,7 +79,9 @@ def _read_lines(path: Path, _modified: int, _size: int) -> list[str]:
 
 @lru_cache
 def _parse(qualified_name: str, file: str, line: int, text: str) -> Function | None:
-    """Parse a function of a class or a module; None if it is not one, or of another version of Python."""
+    """Parse a function of a class or a module; None if it is not one, or of another version of
+    Python.
+    """
     is_indented = text[:1].isspace()
     try:
         (node,) = ast.parse(f"if True:\n{text}" if is_indented else text).body

@@ -1,4 +1,6 @@
-"""Checks typed values (from a YAML file or an override) of a trainer's flags, and renders them as argv."""
+"""Checks typed values (from a YAML file or an override) of a trainer's flags, and renders them as
+argv.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from launch.upstream.rules.conversion import EXPECTED_VALUES, convert, unsettabl
 from launch.upstream.schema import Field, Schema
 
 
-def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = False) -> list[Problem]:
-    """Return every problem of {field name: value}, `where` being the name; None means that the flag is not given.
+def check_values(
+    schema: Schema, values: Mapping[str, Any], complete: bool = False
+) -> list[Problem]:
+    """Return every problem of {field name: value}, `where` being the name; None means that the flag
+    is not given.
 
-    Ids: unknown_flag, bad_type, bad_choice, missing_value (an empty list), unsettable (no command line can set the
-    field), missing_required.
+    Ids: unknown_flag, bad_type, bad_choice, missing_value (an empty list), unsettable (no command
+    line can set the field), missing_required.
 
-    Stricter than the command line: a list must be a list (not one string), and a bool is neither a string nor a number.
-    `complete`: also report required fields without a value.
+    Stricter than the command line: a list must be a list (not one string), and a bool is neither a
+    string nor a number. `complete`: also report required fields without a value.
     """
     problems: list[Problem] = []
     for name, value in values.items():
@@ -33,7 +38,9 @@ def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = Fal
             problems.extend(_find_problems(field, value))
     if complete:
         problems.extend(
-            Problem("missing_required", f"{field.name} is required", field.name, f"set {field.name}")
+            Problem(
+                "missing_required", f"{field.name} is required", field.name, f"set {field.name}"
+            )
             for field in schema.fields.values()
             if field.required and field.in_parser and values.get(field.name) is None
         )
@@ -41,13 +48,21 @@ def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = Fal
 
 
 def flag_field(schema: Schema, name: str, value: Any) -> Field | None:
-    """Return a flag's field; for one that only the trainer's own parser knows, a field that takes the value."""
+    """Return a flag's field; for one that only the trainer's own parser knows, a field that takes
+    the value.
+    """
     field = schema.fields.get(name)
     if field is None and schema.is_unverified(name):
         nargs = "+" if isinstance(value, list) else None
         like = next(iter(schema.fields.values()))
         field = replace(
-            like, name=name, kind="unknown", nargs=nargs, choices=None, required=False, unsettable_because=None
+            like,
+            name=name,
+            kind="unknown",
+            nargs=nargs,
+            choices=None,
+            required=False,
+            unsettable_because=None,
         )
     return field
 
@@ -56,8 +71,14 @@ def unverified_message(schema: Schema, name: str) -> str:
     """Say why it is not known whether the trainer here has a flag (`Schema.is_unverified`)."""
     script = schema.entry.rpartition("/")[2]
     if name in schema.fields:
-        return f"{script} may have dropped --{name}: its line is gone from {schema.fields[name].file} here"
-    return f"{script} may have --{name}: the lock lacks it, but a file that differs from the lock has the word"
+        return (
+            f"{script} may have dropped --{name}: its line is gone from "
+            f"{schema.fields[name].file} here"
+        )
+    return (
+        f"{script} may have --{name}: the lock lacks it, but a file that differs from the lock "
+        "has the word"
+    )
 
 
 def render_flag(field: Field, value: Any) -> list[str]:
@@ -71,7 +92,11 @@ def render_flag(field: Field, value: Any) -> list[str]:
     problem = next(_find_problems(field, value), None)
     if problem is not None:
         raise ValueError(problem.message)
-    texts = [_to_argv_text(field, part) for part in value] if field.nargs == "+" else [_to_argv_text(field, value)]
+    texts = (
+        [_to_argv_text(field, part) for part in value]
+        if field.nargs == "+"
+        else [_to_argv_text(field, value)]
+    )
     flag = f"--{field.name}"
     if len(texts) == 1 and texts[0].startswith("-"):
         return [f"{flag}={texts[0]}"]

@@ -1,4 +1,6 @@
-"""Checks the model's actual inputs: rows or documents, the samples of a step, how they are dealt and averaged."""
+"""Checks the model's actual inputs: rows or documents, the samples of a step, how they are dealt
+and averaged.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,20 @@ class ForwardInputs:
     rows: int
     tokens: int  # padding included
     padding: int | None  # tokens; None if unknown
-    documents: int | None  # by their borders, or the position ids that start at 0; None if neither is passed
+    # by their borders, or the position ids that start at 0; None if neither is passed
+    documents: int | None
 
     def __str__(self) -> str:
-        shape = f"{self.rows} {_plural('row', self.rows)} of {self.tokens // max(1, self.rows)} tokens"
+        shape = (
+            f"{self.rows} {_plural('row', self.rows)} of {self.tokens // max(1, self.rows)} tokens"
+        )
         if self.documents is not None and self.documents > self.rows:
             return f"{shape} with {self.documents} documents"
-        return shape if self.padding is None else f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
+        return (
+            shape
+            if self.padding is None
+            else f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
+        )
 
 
 def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:
@@ -47,7 +56,9 @@ def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:
 
 
 def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
-    """Return the tokens of the first rows, without padding; `launch merge` compares models on them."""
+    """Return the tokens of the first rows, without padding; `launch merge` compares models on
+    them.
+    """
     ids, mask = arguments.get("input_ids"), arguments.get("attention_mask")
     if ids is None:
         return []
@@ -58,52 +69,77 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
 
 
 def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
-    """Return the finding "packing": the collator in use and, if recorded, the shape of the first micro batch."""
+    """Return the finding "packing": the collator in use and, if recorded, the shape of the first
+    micro batch.
+    """
     if objects.dataloader is None:
         return Evidence("packing", None, "no dataloader was prepared")
     collator = getattr(objects.dataloader, "collate_fn", None)
-    collator = getattr(collator, "data_collator", collator)  # transformers wraps the collator to drop columns
+    # transformers wraps the collator to drop columns
+    collator = getattr(collator, "data_collator", collator)
     kind = _packing_kind(objects, collator)
     how = f"collator {_collator_name(collator)}"
     # the trainer may change what the collator returns, so the model's inputs decide
     if kind in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
-        return Evidence("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
-    return Evidence("packing", kind, how, note=None if first is None else f"first micro batch: {first}")
+        return Evidence(
+            "packing", NONE, f"{how}, but the model gets no position ids", note=str(first)
+        )
+    return Evidence(
+        "packing", kind, how, note=None if first is None else f"first micro batch: {first}"
+    )
 
 
 def count_samples(
     passes: Sequence[ForwardInputs], kind: str | None, ranks: int, requested: str, *, resumed: bool
 ) -> Evidence:
-    """Return the finding "global_batch": the samples of one optimizer step, from its forward passes on this rank.
+    """Return the finding "global_batch": the samples of one optimizer step, from its forward passes
+    on this rank.
 
-    `requested`: "16 samples" or "16 pairs", both halves of which go through the model. A resumed run may begin with
-    the last step of an epoch, which takes what is left: fewer samples are then no verdict.
+    `requested`: "16 samples" or "16 pairs", both halves of which go through the model. A resumed
+    run may begin with the last step of an epoch, which takes what is left: fewer samples are then
+    no verdict.
     """
     if kind not in (NONE, FLATTEN):
         how = "rows that are packed to a token budget are not samples"
         return Evidence("global_batch", None, how).compare(requested)
-    sequences = sum((inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes)
+    sequences = sum(
+        (inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes
+    )
     return judge_samples(sequences, len(passes), ranks, requested, resumed=resumed)
 
 
-def judge_samples(sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False) -> Evidence:
-    """Return the finding "global_batch" for the `sequences` of a rank's forward passes in one optimizer step."""
+def judge_samples(
+    sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False
+) -> Evidence:
+    """Return the finding "global_batch" for the `sequences` of a rank's forward passes in one
+    optimizer step.
+    """
     number, _, unit = requested.partition(" ")
     if not passes:
         return Evidence("global_batch", None, "no forward pass was seen").compare(requested)
     samples = sequences * ranks // (2 if unit == "pairs" else 1)
-    how = f"{passes} {_plural('forward pass', passes)} of a rank in an optimizer step, {ranks} {_plural('rank', ranks)}"
+    how = (
+        f"{passes} {_plural('forward pass', passes)} of a rank in an optimizer step, {ranks} "
+        f"{_plural('rank', ranks)}"
+    )
     finding = Evidence("global_batch", f"{samples} {unit}", how)
-    return finding if resumed and samples < int(number) else finding.judge(requested, samples == int(number))
+    return (
+        finding
+        if resumed and samples < int(number)
+        else finding.judge(requested, samples == int(number))
+    )
 
 
 def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Evidence]:
-    """Return the finding "global_batch" where an epoch has fewer samples than one optimizer step is to have.
+    """Return the finding "global_batch" where an epoch has fewer samples than one optimizer step is
+    to have.
 
-    Its steps are then smaller than requested, and no trainer reports it. Rows of a token budget are not samples.
+    Its steps are then smaller than requested, and no trainer reports it. Rows of a token budget are
+    not samples.
     """
     if kind not in (NONE, FLATTEN) or hasattr(objects.trainer, "num_generations"):
-        return []  # in GRPO's loader a sample is a whole generation's share, and a prompt comes several times
+        # in GRPO's loader a sample is a whole generation's share, and a prompt comes several times
+        return []
     arguments = getattr(objects.trainer, "args", None)
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
     per_pass = getattr(objects.dataloader, "total_batch_size", None)  # of all ranks
@@ -112,7 +148,7 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
     if not all(isinstance(size, int) for size in sizes) or samples >= accumulation * per_pass:  # type: ignore[operator]
         return []
     how = "the data set's length, in the data loader"
-    value, requested = f"{samples} samples in an epoch", str(accumulation * per_pass)  # type: ignore[operator]
+    value, requested = (f"{samples} samples in an epoch"), str(accumulation * per_pass)  # type: ignore[operator]
     return [Evidence("global_batch", value, how).judge(requested, False)]
 
 
@@ -127,8 +163,13 @@ def _collator_name(collator: Any) -> str:
 def _packing_kind(objects: TrainerObjects, collator: Any) -> str:
     columns = getattr(getattr(objects.dataloader, "dataset", None), "column_names", None) or ()
     if getattr(getattr(objects.trainer, "args", None), "packing", False):
-        # TRL's dataset marks where documents end unless it was cut into equal pieces (trl/data_utils.py)
-        return BINS if "seq_lengths" in columns and getattr(collator, "padding_free", False) else WRAPPED
+        # TRL's dataset marks where documents end unless it was cut into equal pieces
+        # (trl/data_utils.py)
+        return (
+            BINS
+            if "seq_lengths" in columns and getattr(collator, "padding_free", False)
+            else WRAPPED
+        )
     flat = "Flattening" in type(collator).__name__ or getattr(collator, "padding_free", False)
     return FLATTEN if flat else NONE
 
@@ -141,11 +182,18 @@ def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evid
     if first is None or batches.first_batch is None:
         return Evidence("balanced", None, "the first micro batch was not seen")
     tokens, actual = batches.tokens_of(batches.first_batch), first.tokens
-    if batches.has_pairs and batches.layout.padded and first.rows == len(batches.first_batch.lengths):
+    if (
+        batches.has_pairs
+        and batches.layout.padded
+        and first.rows == len(batches.first_batch.lengths)
+    ):
         tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
     how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
     if actual != tokens:
-        how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {actual}"
+        how = (
+            f"{tokens} tokens were dealt to the first micro batch of this rank, and the model "
+            f"got {actual}"
+        )
     return Evidence("balanced", str(actual == tokens).lower(), how)
 
 
@@ -155,6 +203,10 @@ def check_averaging(objects: TrainerObjects) -> Evidence:
         by_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
         how = "whether the Trainer passes the token count of the whole step to the model"
         return Evidence("loss_averaging", TOKENS if by_tokens else MICRO_BATCH_MEANS, how)
-    applied = (getattr(module, "loss_averaging_for_launch", None) for module in objects.wrapped.modules())
+    applied = (
+        getattr(module, "loss_averaging_for_launch", None) for module in objects.wrapped.modules()
+    )
     averaging = next(filter(None, applied), MICRO_BATCH_MEANS)
-    return Evidence("loss_averaging", averaging, "whether the loss of the first micro batch was weighted")
+    return Evidence(
+        "loss_averaging", averaging, "whether the loss of the first micro batch was weighted"
+    )

@@ -1,4 +1,6 @@
-"""Collects evidence from the first step to the saved model; a requested setting that is not in effect ends the rank."""
+"""Collects evidence from the first step to the saved model; a requested setting that is not in
+effect ends the rank.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class EvidenceCollector:
         self._updates: updates.Updates | None = None
 
     def model_prepared(self, model: Any) -> None:
-        """Record the inputs of the model's first forward pass, and of those that train in the first step."""
+        """Record the inputs of the model's first forward pass, and of those that train in the first
+        step.
+        """
         import torch
 
         is_first = True
@@ -46,10 +50,14 @@ class EvidenceCollector:
                     self._context.events.emit("first_rows", rows=batches.first_rows(inputs))
             if not self._counts_samples:
                 handle.remove()
-            elif described is not None and torch.is_grad_enabled():  # else it computes the reference
+            elif (
+                described is not None and torch.is_grad_enabled()
+            ):  # else it computes the reference
                 self._passes.append(described)
 
-        handle = trainer_objects.find_forward(model).register_forward_pre_hook(record_inputs, with_kwargs=True)
+        handle = trainer_objects.find_forward(model).register_forward_pre_hook(
+            record_inputs, with_kwargs=True
+        )
 
     def weights_loaded(self, model: Any, source: object, info: Any) -> None:
         """Check what transformers reports of a model that it has just loaded from `source`."""
@@ -77,17 +85,21 @@ class EvidenceCollector:
 
     def step_ended(self) -> None:
         """Check what the optimizer step changed."""
-        if self._objects is not None and self._objects.engine is not None:  # which steps within backward()
+        # which steps within backward()
+        if self._objects is not None and self._objects.engine is not None:
             self._count_samples()
         if self._updates is not None:
             self._steps += 1
             self._report(self._updates.after_step())
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
-        """Check the files of the model if `folder` is the trainer's output; a finding there ends no rank."""
+        """Check the files of the model if `folder` is the trainer's output; a finding there ends no
+        rank.
+        """
         output = Path(self._context.trainer.flag("output_dir") or "").resolve()
         saved = Path(str(folder)).resolve()
-        adds_folder = self._context.trainer.script_name == "reward_modeling.py"  # reward_modeling.py:195
+        # reward_modeling.py:195
+        adds_folder = self._context.trainer.script_name == "reward_modeling.py"
         if self._context.events.rank or (saved.parent if adds_folder else saved) != output:
             return
 
@@ -95,28 +107,36 @@ class EvidenceCollector:
             return updates.check_saved(Path(str(folder)), model, state)
 
         # without updates: a resumed run with no step left
-        found = self._updates.at_end(check) if self._updates is not None else [updates.try_check(check)]
+        found = (
+            self._updates.at_end(check) if self._updates is not None else [updates.try_check(check)]
+        )
         for item in found:
             self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
             self._context.events.emit("saved", step=self._objects.step + self._steps)
 
     def step_begins(self) -> None:
-        """Check the samples and the clipping of a trainer without DeepSpeed, before its first optimizer step."""
+        """Check the samples and the clipping of a trainer without DeepSpeed, before its first
+        optimizer step.
+        """
         self._count_samples()
         if self._updates is not None:
             self._updates.note_gradients()
         if self._is_done or self._objects is None:
             return
         self._is_done = True
-        self._report([precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))])
+        self._report(
+            [precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))]
+        )
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
         requested, first = self._requested, self._first_inputs
         if objects.model is None:
             missing = requested.keys() - STATE
-            return judge_found([Evidence(what, None, "no model was prepared") for what in missing], requested)
+            return judge_found(
+                [Evidence(what, None, "no model was prepared") for what in missing], requested
+            )
         packing = batches.check_packing(objects, first)
         self._packing = packing.value
         found = [
@@ -130,7 +150,9 @@ class EvidenceCollector:
             *precision.dtypes(objects),
             *start.check_adapter(objects, requested.get("lora")),
             precision.checkpointing(objects),
-            start.check_template(objects.tokenizer, self._context.trainer, requested.get("chat_template")),
+            start.check_template(
+                objects.tokenizer, self._context.trainer, requested.get("chat_template")
+            ),
             start.check_step(objects, requested.get("resumed_step")),
         ]
         return judge_found(found, requested)
@@ -142,8 +164,11 @@ class EvidenceCollector:
         passes, self._passes = self._passes, []
         requested = self._requested["global_batch"]
         ranks = self._objects.accelerator.num_processes
-        finding = batches.count_samples(passes, self._packing, ranks, requested, resumed=bool(self._objects.step))
-        self._counts_samples = finding.verdict is None  # the rest of an epoch: the next step is whole
+        finding = batches.count_samples(
+            passes, self._packing, ranks, requested, resumed=bool(self._objects.step)
+        )
+        # the rest of an epoch: the next step is whole
+        self._counts_samples = finding.verdict is None
         self._report([finding])
 
     def _report(self, evidence: Sequence[Evidence]) -> None:

@@ -1,4 +1,6 @@
-"""Checks what computes: the attention, which keeps the documents of a row apart, and Liger's kernels in the modules."""
+"""Checks what computes: the attention, which keeps the documents of a row apart, and Liger's
+kernels in the modules.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ from .trainer_objects import TrainerObjects
 
 _DOCUMENT = 8  # tokens of each of the two test documents
 _FLASH = "flash"
-_TRANSFORMERS_NAMES = {"flash_2": "flash_attention_2", "flash_3": "flash_attention_3", "torch": "sdpa"}
+_TRANSFORMERS_NAMES = {
+    "flash_2": "flash_attention_2",
+    "flash_3": "flash_attention_3",
+    "torch": "sdpa",
+}
 _COST = "without flash attention a row of T tokens costs T x T, masked or not"
 
 
 def check_attention(
     objects: TrainerObjects, first: ForwardInputs | None, packing: str | None, requested: str | None
 ) -> list[Evidence]:
-    """Return the finding "attention" and, for packed documents ("flatten", "bins"), the finding "isolation"."""
+    """Return the finding "attention" and, for packed documents ("flatten", "bins"), the finding
+    "isolation".
+    """
     kinds = sorted(_find_implementations(objects.model))
     how = "the configuration that the attention layers read"
     wanted = _TRANSFORMERS_NAMES.get(str(requested), requested)
@@ -33,23 +41,36 @@ def check_attention(
 
 
 def _find_implementations(model: Any) -> set[str]:
-    """Return the implementations of the attention layers, or the model's own if no layer has a configuration."""
+    """Return the implementations of the attention layers, or the model's own if no layer has a
+    configuration.
+    """
     layers = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
     configs = [layer.config for layer in layers if hasattr(layer, "config")] or [model.config]
-    return {str(kind) for config in configs if (kind := getattr(config, "_attn_implementation", None))}
+    return {
+        str(kind) for config in configs if (kind := getattr(config, "_attn_implementation", None))
+    }
 
 
-def _test_isolation(objects: TrainerObjects, first: ForwardInputs | None, kinds: list[str]) -> Evidence:
-    how = "two documents through a one-layer copy of the model: the first one changed, the second one compared"
+def _test_isolation(
+    objects: TrainerObjects, first: ForwardInputs | None, kinds: list[str]
+) -> Evidence:
+    how = (
+        "two documents through a one-layer copy of the model: the first one changed, the second "
+        "one compared"
+    )
     note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
-        return Evidence("isolation", None, "the inputs of the first micro batch were not seen").compare("true")
+        return Evidence(
+            "isolation", None, "the inputs of the first micro batch were not seen"
+        ).compare("true")
     names = first.names
     return check_isolation(lambda: leaks(objects.model, names, objects.accelerator), how, note)
 
 
 def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None) -> Evidence:
-    """Return the finding "isolation": whether documents that share a row are apart, by a test that may fail itself."""
+    """Return the finding "isolation": whether documents that share a row are apart, by a test that
+    may fail itself.
+    """
     try:
         has_leak = leaks()
     except Exception as error:  # any model or kernel may refuse to be built or called like this
@@ -62,17 +83,22 @@ def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None
 def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
     """Test whether a document changes the output for the next document in its row.
 
-    Uses a new one-layer backbone of `model`'s class with its attention, called with the arguments `names` that the
-    trainer passes. The real model's parameters may be partitioned over ranks and are not touched; the random number
-    generators keep their state. Device and dtype are those of `accelerator`, else those of the parameters (offloaded
-    parameters are on another device, and under autocast of another dtype).
+    Uses a new one-layer backbone of `model`'s class with its attention, called with the arguments
+    `names` that the trainer passes. The real model's parameters may be partitioned over ranks and
+    are not touched; the random number generators keep their state. Device and dtype are those of
+    `accelerator`, else those of the parameters (offloaded parameters are on another device, and
+    under autocast of another dtype).
     """
     import torch
 
     backbone = getattr(model, model.base_model_prefix, model)
     parameter = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
     device = getattr(accelerator, "device", parameter.device)
-    dtype = torch.bfloat16 if getattr(accelerator, "mixed_precision", "no") == "bf16" else parameter.dtype
+    dtype = (
+        torch.bfloat16
+        if getattr(accelerator, "mixed_precision", "no") == "bf16"
+        else parameter.dtype
+    )
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(0)
         small = type(backbone)(_shrink_config(backbone.config)).to(device, dtype).eval()
@@ -83,14 +109,17 @@ def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
         changed = ids.clone()
         changed[:, :_DOCUMENT] = 33 - ids[:, :_DOCUMENT]
         original, other = (
-            small(**_build_arguments(row, names)).last_hidden_state[:, _DOCUMENT:] for row in (ids, changed)
+            small(**_build_arguments(row, names)).last_hidden_state[:, _DOCUMENT:]
+            for row in (ids, changed)
         )
     scale = float(original.float().abs().max())
     return bool((original.float() - other.float()).abs().max() > 1e-5 * scale)
 
 
 def _build_arguments(ids: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Build the arguments for two documents of equal length in one row, using those of `names` that mark documents."""
+    """Build the arguments for two documents of equal length in one row, using those of `names` that
+    mark documents.
+    """
     import torch
 
     device = ids.device
@@ -105,14 +134,22 @@ def _build_arguments(ids: Any, names: frozenset[str]) -> dict[str, Any]:
         "max_length_k": _DOCUMENT,
         "seq_idx": (torch.arange(2 * _DOCUMENT, device=device)[None] // _DOCUMENT).to(torch.int32),
     }
-    return {"input_ids": ids, "use_cache": False, **{name: available[name] for name in names if name in available}}
+    return {
+        "input_ids": ids,
+        "use_cache": False,
+        **{name: available[name] for name in names if name in available},
+    }
 
 
 def _shrink_config(config: Any) -> Any:
-    """Reduce `config` to one layer, two heads and 64 tokens; the head size stays, because kernels depend on it."""
+    """Reduce `config` to one layer, two heads and 64 tokens; the head size stays, because kernels
+    depend on it.
+    """
     small = copy.deepcopy(config)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    grouped = config.num_attention_heads > (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    grouped = config.num_attention_heads > (
+        getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    )
     wanted = {
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
@@ -126,7 +163,8 @@ def _shrink_config(config: Any) -> Any:
         if hasattr(small, name):
             setattr(small, name, value)
     if getattr(small, "layer_types", None):
-        small.layer_types = list(small.layer_types)[-1:]  # of mixed layers the last one has full attention
+        # of mixed layers the last one has full attention
+        small.layer_types = list(small.layer_types)[-1:]
     return small
 
 
@@ -149,16 +187,18 @@ class KernelCount:
     def of(self, kernel: str) -> str:
         """Return the kernel's name, with the count if not all places use it.
 
-        Liger skips OLMo-2's q_norm and k_norm in an existing model (monkey_patch.py, apply_liger_kernel_to_olmo2).
+        Liger skips OLMo-2's q_norm and k_norm in an existing model (monkey_patch.py,
+        apply_liger_kernel_to_olmo2).
         """
         return kernel if self.liger == self.total else f"{kernel} ({self})"
 
 
 def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
-    """Return the finding "liger" on all `requested` kernels (names with commas), and one finding per kernel.
+    """Return the finding "liger" on all `requested` kernels (names with commas), and one finding
+    per kernel.
 
-    A kernel that Liger does not have for this model type does not affect the verdict. A kernel counts as engaged if at
-    least one place uses it; the value gives the count.
+    A kernel that Liger does not have for this model type does not affect the verdict. A kernel
+    counts as engaged if at least one place uses it; the value gives the count.
     """
     model = objects.model
     how = "the functions that the model's modules call"
@@ -174,11 +214,20 @@ def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence
     without_place = [name for name in wanted if not counts[name].total]
     holds: bool | None = True
     if not wanted:
-        note, holds = f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}", False
+        note, holds = (
+            f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}",
+            False,
+        )
     elif missing_kernels:
-        note, holds = "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels), False
+        note, holds = (
+            "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels),
+            False,
+        )
     elif without_place:
-        note, holds = f"no place for {' and '.join(without_place)} was found in {type(model).__name__}", None
+        note, holds = (
+            f"no place for {' and '.join(without_place)} was found in {type(model).__name__}",
+            None,
+        )
     else:
         note = _describe_unchanged(requested, offered)
     return [replace(summary, note=note).judge(",".join(wanted) or requested, holds), *kernels]
@@ -190,7 +239,11 @@ def _describe_unchanged(requested: str, offered: set[str]) -> str:
         return ""
     unavailable = [name for name in requested.split(",") if name not in offered]
     layers = "RMSNorm, RoPE and SwiGLU only: the loss and the logits stay the trainer's own"
-    return f"{layers}; Liger has no {' and '.join(unavailable)} for this type of model" if unavailable else layers
+    return (
+        f"{layers}; Liger has no {' and '.join(unavailable)} for this type of model"
+        if unavailable
+        else layers
+    )
 
 
 def is_ligers(function: Any) -> bool:
@@ -206,8 +259,14 @@ def _unwrap(function: Any) -> Any:
 
 
 def _forward(module: Any) -> Any:
-    """Return the forward that runs; accelerate keeps the one it wraps for mixed precision as `_original_forward`."""
-    return module.__dict__.get("_original_forward") or module.__dict__.get("forward") or type(module).forward
+    """Return the forward that runs; accelerate keeps the one it wraps for mixed precision as
+    `_original_forward`.
+    """
+    return (
+        module.__dict__.get("_original_forward")
+        or module.__dict__.get("forward")
+        or type(module).forward
+    )
 
 
 def _count_kernels(model: Any, trainer: Any) -> dict[str, KernelCount]:
@@ -237,13 +296,17 @@ def _count_liger(functions: Iterable[Any]) -> KernelCount:
 
 
 def _rotation(attention: Any) -> Any:
-    """Return the rotary function that an attention layer's forward calls, a global of its module."""
+    """Return the rotary function that an attention layer's forward calls, a global of its
+    module.
+    """
     function = _unwrap(_forward(attention))
     return getattr(function, "__globals__", {}).get("apply_rotary_pos_emb")
 
 
 def _cross_entropy(model: Any) -> Callable[..., Any] | None:
-    """Return the model's own loss function, which Liger replaces in torch.nn.functional or the model's module."""
+    """Return the model's own loss function, which Liger replaces in torch.nn.functional or the
+    model's module.
+    """
     import torch
 
     own = getattr(sys.modules.get(type(model).__module__), "CrossEntropyLoss", None)
@@ -252,15 +315,22 @@ def _cross_entropy(model: Any) -> Callable[..., Any] | None:
 
 def _has_liger_attribute(trainer: Any) -> bool:
     """Return whether a Trainer holds one of Liger's loss objects, as TRL does for its DPO loss."""
-    return any(is_ligers(type(value)) for value in vars(trainer).values()) if trainer is not None else False
+    return (
+        any(is_ligers(type(value)) for value in vars(trainer).values())
+        if trainer is not None
+        else False
+    )
 
 
 def _find_offered(model_type: str) -> set[str]:
-    """Return the kernels of the installed Liger for a model type; that of a gated MLP is always named "swiglu"."""
+    """Return the kernels of the installed Liger for a model type; that of a gated MLP is always
+    named "swiglu".
+    """
     try:
         from liger_kernel.transformers import monkey_patch
     except ImportError:
-        return set(LAYERS) | {"fused_linear_cross_entropy"}  # not installed: every requested kernel is missing
+        # not installed: every requested kernel is missing
+        return set(LAYERS) | {"fused_linear_cross_entropy"}
     apply = monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model_type)
     if apply is None:
         return set()

@@ -1,4 +1,5 @@
-"""Checks what is in effect in OLMo-core's trainers, in the train module, its model and its data loader.
+"""Checks what is in effect in OLMo-core's trainers, in the train module, its model and its data
+loader.
 
 They shard with FSDP, so a parameter is a shard with its mesh; nothing is gathered or reduced.
 """
@@ -32,7 +33,9 @@ _READ_BACK = 8  # tensors of a checkpoint
 
 
 def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> ForwardInputs | None:
-    """Describe the inputs of OLMo-core's Transformer (olmo_core/nn/transformer/model.py, `forward`)."""
+    """Describe the inputs of OLMo-core's Transformer (olmo_core/nn/transformer/model.py,
+    `forward`).
+    """
     ids = arguments[0] if arguments else named.get("input_ids")
     if ids is None:
         return None
@@ -44,7 +47,9 @@ def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> For
 def collect(
     module: Any, first: ForwardInputs | None, program: TrainerProgram, requested: Mapping[str, str]
 ) -> list[Evidence]:
-    """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer step."""
+    """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer
+    step.
+    """
     packing = _check_packing(module, first)
     found = [
         *_check_ranks(module),
@@ -53,7 +58,11 @@ def collect(
         packing,
         _check_attention(module, requested.get("attention")),
         _check_checkpointing(module),
-        judge_clipping(float(module.max_grad_norm or 0), "the norm that optim_step() clips at", requested.get("clip")),
+        judge_clipping(
+            float(module.max_grad_norm or 0),
+            "the norm that optim_step() clips at",
+            requested.get("clip"),
+        ),
         check_template(_find_tokenizer(), program, requested.get("chat_template")),
         *([_test_isolation(module, first)] if packing.value == BINS else []),
     ]
@@ -61,10 +70,14 @@ def collect(
 
 
 def count_samples(passes: Sequence[ForwardInputs], requested: str | None) -> list[Evidence]:
-    """Return the finding "global_batch", if requested: the rows of an optimizer step's forward passes, of all ranks."""
+    """Return the finding "global_batch", if requested: the rows of an optimizer step's forward
+    passes, of all ranks.
+    """
     if requested is None:
         return []
-    return [judge_samples(sum(inputs.rows for inputs in passes), len(passes), _count_ranks(), requested)]
+    return [
+        judge_samples(sum(inputs.rows for inputs in passes), len(passes), _count_ranks(), requested)
+    ]
 
 
 def _count_ranks() -> int:
@@ -76,19 +89,29 @@ def _count_ranks() -> int:
 def _check_ranks(module: Any) -> list[Evidence]:
     how = "torch's process group"
     device = Evidence("device", module.device.type, "the train module")
-    return [Evidence("world_size", _count_ranks(), how), device, Evidence("backend", process_group_backend(), how)]
+    return [
+        Evidence("world_size", _count_ranks(), how),
+        device,
+        Evidence("backend", process_group_backend(), how),
+    ]
 
 
 def _check_sharding(module: Any) -> Evidence:
-    """ "sharding": over how many ranks FSDP cuts the parameters, and how many copies of them there are."""
+    """ "sharding": over how many ranks FSDP cuts the parameters, and how many copies of them there
+    are.
+    """
     parameters = list(module.model.parameters())
-    meshes = [parameter.device_mesh for parameter in parameters if hasattr(parameter, "device_mesh")]
+    meshes = [
+        parameter.device_mesh for parameter in parameters if hasattr(parameter, "device_mesh")
+    ]
     if not meshes:
         return Evidence("sharding", "none", "no parameter is a shard")
     mesh = meshes[0]
     names = mesh.mesh_dim_names or ("dp",) * mesh.ndim
     sizes = ", ".join(f"{name} {mesh.size(position)}" for position, name in enumerate(names))
-    return Evidence("sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards")
+    return Evidence(
+        "sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards"
+    )
 
 
 def _check_dtypes(module: Any) -> list[Evidence]:
@@ -127,10 +150,17 @@ def _check_packing(module: Any, first: ForwardInputs | None) -> Evidence:
     elif "Packed" in type(dataset).__name__:
         value, how = BINS, f"data set {type(dataset).__name__}"
     else:
-        value, how = NONE, f"collator {type(collator).__name__}" if collator is not None else type(dataset).__name__
+        value, how = (
+            NONE,
+            f"collator {type(collator).__name__}"
+            if collator is not None
+            else type(dataset).__name__,
+        )
     if value == BINS and first is not None and first.documents is None:
         value, how = NONE, f"{how}, but the model does not get document borders"
-    return Evidence("packing", value, how, note=None if first is None else f"first micro batch: {first}")
+    return Evidence(
+        "packing", value, how, note=None if first is None else f"first micro batch: {first}"
+    )
 
 
 def _find_backends(module: Any) -> Iterator[Any]:
@@ -142,19 +172,28 @@ def _find_backends(module: Any) -> Iterator[Any]:
 
 def _check_attention(module: Any, requested: str | None) -> Evidence:
     names = sorted(
-        {_BACKENDS.get(type(backend).__name__, type(backend).__name__) for backend in _find_backends(module)}
+        {
+            _BACKENDS.get(type(backend).__name__, type(backend).__name__)
+            for backend in _find_backends(module)
+        }
     )
     api = sys.modules.get("olmo_core.nn.attention.flash_attn_api")
     uses_torch_kernel = type(getattr(api, "flash_attn_2", None)).__name__ == "TorchFlashAttention"
     how = "the backends of the attention layers"
-    note = "flash_2 is torch's own build of the kernel" if uses_torch_kernel and "flash_2" in names else None
+    note = (
+        "flash_2 is torch's own build of the kernel"
+        if uses_torch_kernel and "flash_2" in names
+        else None
+    )
     finding = Evidence("attention", ",".join(names) or None, how, note=note)
     wanted = "sdpa" if requested == "torch" else requested
     return finding.judge(requested, names == [wanted] if names else None)
 
 
 def _check_checkpointing(module: Any) -> Evidence:
-    """Check torch.compile's activation budget and wrapped modules (train_module/transformer/common.py)."""
+    """Check torch.compile's activation budget and wrapped modules
+    (train_module/transformer/common.py).
+    """
     import torch._functorch.config as functorch
 
     wrapped = sum("CheckpointWrapper" in type(part).__name__ for part in module.model.modules())
@@ -165,7 +204,10 @@ def _check_checkpointing(module: Any) -> Evidence:
     elif compiled and budget < 1:
         value, how = "true", f"torch.compile's activation memory budget is {budget}"
     else:
-        value, how = "false", f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}"
+        value, how = (
+            "false",
+            f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}",
+        )
     return Evidence("gradient_checkpointing", value, how)
 
 
@@ -178,18 +220,26 @@ def _find_tokenizer() -> Any:
 
 
 def _test_isolation(module: Any, first: ForwardInputs | None) -> Evidence:
-    how = "two documents through an attention layer's backend: the first one changed, the second one compared"
+    how = (
+        "two documents through an attention layer's backend: the first one changed, the second "
+        "one compared"
+    )
     if first is None or first.documents is None:
-        return Evidence("isolation", None, how, note="the model does not get document borders").compare("true")
+        return Evidence(
+            "isolation", None, how, note="the model does not get document borders"
+        ).compare("true")
     backends = list(_find_backends(module))
     if not backends:
-        return Evidence("isolation", None, how, note="no attention backend was found").compare("true")
+        return Evidence("isolation", None, how, note="no attention backend was found").compare(
+            "true"
+        )
     how = f"{how}; {len(backends)} layers"
     return check_isolation(lambda: any(leaks(backend, module.device) for backend in backends), how)
 
 
 def leaks(backend: Any, device: Any) -> bool:
-    """Test on `backend` itself whether a document changes the output for the next document in its row.
+    """Test on `backend` itself whether a document changes the output for the next document in its
+    row.
 
     A backend has no parameters. The random number generators keep their state.
     """
@@ -199,9 +249,15 @@ def leaks(backend: Any, device: Any) -> bool:
 
     def random_heads(heads: int) -> Any:
         shape = (1, 2 * _DOCUMENT, heads, backend.head_dim)
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(torch.bfloat16)
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(
+            torch.bfloat16
+        )
 
-    q, k, v = random_heads(backend.n_heads), random_heads(backend.n_kv_heads), random_heads(backend.n_kv_heads)
+    q, k, v = (
+        random_heads(backend.n_heads),
+        random_heads(backend.n_kv_heads),
+        random_heads(backend.n_kv_heads),
+    )
     borders = torch.tensor([0, _DOCUMENT, 2 * _DOCUMENT], dtype=torch.int32, device=device)
 
     def second_document(keys: Any, values: Any) -> Any:
@@ -215,7 +271,8 @@ def leaks(backend: Any, device: Any) -> bool:
 
 
 def check_checkpoint(folder: Path, model: Any) -> Evidence:
-    """Return the finding "saved_weights" of a checkpoint of OLMo-core, which this rank reads some tensors of.
+    """Return the finding "saved_weights" of a checkpoint of OLMo-core, which this rank reads some
+    tensors of.
 
     The first rank's part of a sharded tensor begins where the tensor does.
     """
@@ -227,7 +284,10 @@ def check_checkpoint(folder: Path, model: Any) -> Evidence:
     names = list(live)[:: -(-len(live) // _READ_BACK)]
     others = []
     for name in names:
-        saved, here = torch.empty(live[name].shape, dtype=live[name].dtype), stored(live[name]).cpu()
+        saved, here = (
+            torch.empty(live[name].shape, dtype=live[name].dtype),
+            stored(live[name]).cpu(),
+        )
         reader = RemoteFileSystemReader(folder / "model_and_optim")
         dcp.load({"model": {name: saved}}, storage_reader=reader, no_dist=True)
         if not torch.equal(saved[tuple(slice(size) for size in here.shape)], here):
@@ -237,14 +297,22 @@ def check_checkpoint(folder: Path, model: Any) -> Evidence:
 
 
 def check_export(folder: Path, model: Any) -> Evidence:
-    """Return the finding "saved_weights" of a model of transformers that open-instruct made of OLMo-core's weights.
+    """Return the finding "saved_weights" of a model of transformers that open-instruct made of
+    OLMo-core's weights.
 
-    Renamed, split or joined: the sum of the bits is that of the weights that were gathered from the ranks
-    (olmo_core_utils.py, `save_state_dict_as_hf`).
+    Renamed, split or joined: the sum of the bits is that of the weights that were gathered from the
+    ranks (olmo_core_utils.py, `save_state_dict_as_hf`).
     """
     finding = check_saved(folder, model, None)
-    gathered: Mapping[str, Any] = next((f.f_locals["state_dict"] for f in frames() if "converted" in f.f_locals), {})
-    sums = [sum(int(checksum(w, 0.0)) for w in weights.values()) for weights in (gathered, model.state_dict())]
+    gathered: Mapping[str, Any] = next(
+        (f.f_locals["state_dict"] for f in frames() if "converted" in f.f_locals), {}
+    )
+    sums = [
+        sum(int(checksum(w, 0.0)) for w in weights.values())
+        for weights in (gathered, model.state_dict())
+    ]
     if finding.value != "trained" or sums[0] == sums[1]:
         return finding
-    return replace(finding, value="others than in memory", note="the export changed them").judge("trained", False)
+    return replace(finding, value="others than in memory", note="the export changed them").judge(
+        "trained", False
+    )

@@ -18,8 +18,11 @@ def short_dtype(dtype: object) -> str:
 
 
 def dtypes(objects: TrainerObjects) -> list[Evidence]:
-    """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
-    # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
+    """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of
+    the optimizer).
+    """
+    # the storage dtype of quantised weights says nothing about the computation, and an adapter has
+    # its own dtype
     weights = (p for p in objects.model.parameters() if getattr(p, "quant_state", None) is None)
     types = dtypes_by_size(p for p in weights if p.is_floating_point())
     if not types:
@@ -39,7 +42,9 @@ def dtypes(objects: TrainerObjects) -> list[Evidence]:
 
 
 def dtypes_by_size(parameters: Iterable[Any]) -> list[str]:
-    """Return how `parameters` are stored, by decreasing number of elements: a dtype, or bitsandbytes' 4-bit nf4."""
+    """Return how `parameters` are stored, by decreasing number of elements: a dtype, or
+    bitsandbytes' 4-bit nf4.
+    """
     counts: Counter[str] = Counter()
     for parameter in parameters:
         packed = str(getattr(getattr(parameter, "quant_state", None), "quant_type", ""))
@@ -48,27 +53,42 @@ def dtypes_by_size(parameters: Iterable[Any]) -> list[str]:
 
 
 def count_elements(parameter: Any) -> int:
-    """Count the elements of a parameter; one that ZeRO-3 partitions counts in full, a packed one unpacked."""
-    state = getattr(parameter, "quant_state", None)  # bitsandbytes packs two 4-bit weights into a byte
+    """Count the elements of a parameter; one that ZeRO-3 partitions counts in full, a packed one
+    unpacked.
+    """
+    # bitsandbytes packs two 4-bit weights into a byte
+    state = getattr(parameter, "quant_state", None)
     if state is not None:
         return int(state.shape.numel())
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
 def _master_dtype(objects: TrainerObjects) -> str | None:
-    """Return the dtype of the weights that the optimizer updates; DeepSpeed keeps its own copies."""
+    """Return the dtype of the weights that the optimizer updates; DeepSpeed keeps its own
+    copies.
+    """
     optimizer = objects.optimizer
     if optimizer is None:
         return None
-    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
-        groups = getattr(optimizer, name, None)  # ZeRO-3; ZeRO-1 and ZeRO-2; the bf16 optimizer without ZeRO
+    for name in (
+        "fp32_partitioned_groups_flat",
+        "single_partition_of_fp32_groups",
+        "fp32_groups_flat_partition",
+    ):
+        # ZeRO-3; ZeRO-1 and ZeRO-2; the bf16 optimizer without ZeRO
+        groups = getattr(optimizer, name, None)
         if groups:
             return ",".join(dtypes_by_size(groups))
-    return ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"])) or None
+    return (
+        ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"]))
+        or None
+    )
 
 
 def checkpointing(objects: TrainerObjects) -> Evidence:
-    """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their forward."""
+    """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their
+    forward.
+    """
     found = (getattr(module, "gradient_checkpointing", None) for module in objects.model.modules())
     switches = [switch for switch in found if isinstance(switch, bool)]
     value = "true" if any(switches) else "false" if switches else None
@@ -86,25 +106,42 @@ def zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     how = "the DeepSpeed engine"
     if stage == 3:
         is_partitioned = [hasattr(parameter, "ds_id") for parameter in objects.model.parameters()]
-        how = f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters are partitioned"
+        how = (
+            f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters "
+            "are partitioned"
+        )
     findings = [Evidence("zero_stage", stage, how)]
-    places = {"optimizer": engine.zero_offload_optimizer(), "parameters": engine.zero_offload_param()}
-    devices = {name: str(getattr(config.device, "value", config.device)) for name, config in places.items() if config}
+    places = {
+        "optimizer": engine.zero_offload_optimizer(),
+        "parameters": engine.zero_offload_param(),
+    }
+    devices = {
+        name: str(getattr(config.device, "value", config.device))
+        for name, config in places.items()
+        if config
+    }
     offloaded = [f"{name} on {device}" for name, device in devices.items() if device != "none"]
     if offloaded:
         findings.append(Evidence("zero_offload", ", ".join(offloaded), "the DeepSpeed engine"))
     return findings
 
 
-def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str | None) -> Evidence:
+def clipping(
+    objects: TrainerObjects, trainer_norm: float | None, requested: str | None
+) -> Evidence:
     """ "clip": the norm that gradients are clipped at, "none" without clipping.
 
-    `trainer_norm`: the norm that the trainer clipped at before its first optimizer step. Under DeepSpeed the engine
-    clips at its own value, whatever the trainer requests (accelerate/accelerator.py:3023).
+    `trainer_norm`: the norm that the trainer clipped at before its first optimizer step. Under
+    DeepSpeed the engine clips at its own value, whatever the trainer requests
+    (accelerate/accelerator.py:3023).
     """
     if objects.engine is not None:
-        return judge_clipping(float(objects.engine.gradient_clipping()), "the DeepSpeed engine", requested)
-    return judge_clipping(trainer_norm or 0.0, "the trainer's own call before its first optimizer step", requested)
+        return judge_clipping(
+            float(objects.engine.gradient_clipping()), "the DeepSpeed engine", requested
+        )
+    return judge_clipping(
+        trainer_norm or 0.0, "the trainer's own call before its first optimizer step", requested
+    )
 
 
 def judge_clipping(norm: float, how: str, requested: str | None) -> Evidence:

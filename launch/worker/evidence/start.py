@@ -1,4 +1,6 @@
-"""Checks what a run starts from: the checkpoint's weights, the adapter, the chat template, the step."""
+"""Checks what a run starts from: the checkpoint's weights, the adapter, the chat template, the
+step.
+"""
 
 from __future__ import annotations
 
@@ -27,55 +29,81 @@ _TRL_DIGESTS = Path(__file__).parents[2] / "upstream" / "data" / "chat_templates
 def check_weights(model: Any, source: object, info: Any) -> Evidence:
     """Compare a model's weights with what its checkpoint had.
 
-    `info`: transformers' LoadStateDictInfo: `missing_keys` are drawn at random, and so are `mismatched_keys`, whose
-    shape differs. `unexpected_keys` are left out: those of another head do no harm, a layer that the configuration
-    does not have makes another model.
+    `info`: transformers' LoadStateDictInfo: `missing_keys` are drawn at random, and so are
+    `mismatched_keys`, whose shape differs. `unexpected_keys` are left out: those of another head do
+    no harm, a layer that the configuration does not have makes another model.
     """
     commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
     how = f"transformers' report of loading {source}" + (f" at commit {commit}" if commit else "")
     makes_head = type(model).__name__.endswith("ForSequenceClassification")
-    missing = sorted(key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS)))
+    missing = sorted(
+        key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS))
+    )
     absent = [f"{key} is missing" for key in missing]
-    absent += [f"{key} has another shape" for key in sorted(key for key, *_ in info.mismatched_keys)]
+    absent += [
+        f"{key} has another shape" for key in sorted(key for key, *_ in info.mismatched_keys)
+    ]
     unused = sorted(key for key in info.unexpected_keys if not key.startswith(_HEADS))
-    faults, what = (absent, "at random") if absent else (unused, "that the model's config.json has no place for")
+    faults, what = (
+        (absent, "at random")
+        if absent
+        else (unused, "that the model's config.json has no place for")
+    )
     if not faults:
         return Evidence("weights", _CHECKPOINT, how)
-    note = ", ".join(faults[:_SHOWN]) + (f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else "")
-    return Evidence("weights", f"{len(faults)} weights {what}", how, note=note).judge(_CHECKPOINT, False)
+    note = ", ".join(faults[:_SHOWN]) + (
+        f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    )
+    return Evidence("weights", f"{len(faults)} weights {what}", how, note=note).judge(
+        _CHECKPOINT, False
+    )
 
 
 def pin_base(model: Any) -> None:
-    """Set the commit of an adapter's hub base in its configuration, so that it is loaded on these weights alone."""
+    """Set the commit of an adapter's hub base in its configuration, so that it is loaded on these
+    weights alone.
+    """
     for config in getattr(model, "peft_config", {}).values():
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
 def check_template(tokenizer: Any, program: TrainerProgram, requested: str | None) -> Evidence:
-    """Return the finding "chat_template": the name of the one `requested`, or of a known template, else its digest."""
+    """Return the finding "chat_template": the name of the one `requested`, or of a known template,
+    else its digest.
+    """
     template = getattr(tokenizer, "chat_template", None)
     if not isinstance(template, str):
-        return Evidence("chat_template", None, "the trainer's tokenizer was not found, or has no template")
+        return Evidence(
+            "chat_template", None, "the trainer's tokenizer was not found, or has no template"
+        )
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program, requested)
-    return Evidence("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
+    return Evidence(
+        "chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None
+    )
 
 
 def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:
-    """Return its name: that of the run's own file, or among the templates of open-instruct, this project and TRL; or
-    the path of a user's file."""
-    upstream = getattr(sys.modules.get("open_instruct.dataset_transformation"), "CHAT_TEMPLATES", {})
+    """Return its name: that of the run's own file, or among the templates of open-instruct, this
+    project and TRL; or the path of a user's file.
+    """
+    upstream = getattr(
+        sys.modules.get("open_instruct.dataset_transformation"), "CHAT_TEMPLATES", {}
+    )
     paths = (requested, program.flag("chat_template_path"), program.template_file)
     given = [Path(path) for path in paths if path and Path(path).is_file()]
     files = [*given, *sorted(_TEMPLATES.glob("*.jinja"))]
     # not a dict: a name can have two texts, as tulu has
     templates = [
-        (requested if str(path) == requested else path.stem, path.read_text(encoding="utf-8")) for path in files
+        (requested if str(path) == requested else path.stem, path.read_text(encoding="utf-8"))
+        for path in files
     ]
     templates[len(given) : len(given)] = upstream.items()
     without_bos = template.removeprefix(_BOS)
     forms = (template.strip(), without_bos.strip())
-    return next((name for name, text in templates if text.strip() in forms), None) or _find_trl_name(forms)
+    return next(
+        (name for name, text in templates if text.strip() in forms), None
+    ) or _find_trl_name(forms)
 
 
 def _find_trl_name(forms: Sequence[str]) -> str | None:
@@ -91,10 +119,16 @@ def _find_trl_name(forms: Sequence[str]) -> str | None:
 
 
 def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:
-    """Return the finding "resumed_step": optimizer steps done before this process, 0 for a new run."""
+    """Return the finding "resumed_step": optimizer steps done before this process, 0 for a new
+    run.
+    """
     if objects.step is None:
         return Evidence("resumed_step", None, "the training loop was not found")
-    how = f"the training loop; loaded {objects.checkpoint}" if objects.checkpoint else "the training loop"
+    how = (
+        f"the training loop; loaded {objects.checkpoint}"
+        if objects.checkpoint
+        else "the training loop"
+    )
     scheduled = _find_scheduled_step(objects)
     agrees = scheduled in (None, objects.step)
     note = None if agrees else f"the checkpoint's learning-rate schedule is at step {scheduled}"
@@ -104,7 +138,8 @@ def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:
 
 
 def _find_scheduled_step(objects: TrainerObjects) -> int | None:
-    """Return the optimizer steps that accelerate's scheduler, which a checkpoint holds, has seen; None without one.
+    """Return the optimizer steps that accelerate's scheduler, which a checkpoint holds, has seen;
+    None without one.
 
     Every rank steps it once for each of them (accelerate/scheduler.py:75).
     """
@@ -120,7 +155,8 @@ _ADAPTER = "lora_"
 
 
 def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
-    """Return the findings "lora" (rank, layers and trained parameters) and "base_dtype" (of the frozen weights).
+    """Return the findings "lora" (rank, layers and trained parameters) and "base_dtype" (of the
+    frozen weights).
 
     `rank`: the requested one. Both are left out for a model without an adapter when there is none.
     """
@@ -129,7 +165,10 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
         return [Evidence("lora", "none", "the model's layers")] if rank else []
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
-    own, others = sum(map(count_elements, trained.values())), [name for name in trained if _ADAPTER not in name]
+    own, others = (
+        sum(map(count_elements, trained.values())),
+        [name for name in trained if _ADAPTER not in name],
+    )
     total = own + sum(map(count_elements, frozen.values()))
     layers = sum(1 for name in trained if "lora_B" in name)
     value = f"rank {','.join(map(str, ranks))} on {layers} layers"
@@ -147,4 +186,6 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
 
 def _find_ranks(model: Any) -> set[int]:
     by_adapter = (getattr(module, "r", None) for module in model.modules())
-    return {int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()}
+    return {
+        int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()
+    }

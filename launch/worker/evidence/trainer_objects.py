@@ -1,4 +1,6 @@
-"""Finds the objects of a training run from inside it: the unwrapped model, the variables of the training loop."""
+"""Finds the objects of a training run from inside it: the unwrapped model, the variables of the
+training loop.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def unwrap(model: Any) -> Any:
 
 
 def find_forward(model: Any) -> Any:
-    """Return the module whose forward pass a trainer calls: of a reward model its backbone (model_utils.get_reward)."""
+    """Return the module whose forward pass a trainer calls: of a reward model its backbone
+    (model_utils.get_reward).
+    """
     model = unwrap(model)
     return model.base_model if type(model).__name__.endswith("ForSequenceClassification") else model
 
@@ -76,7 +80,9 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
         optimizer=getattr(optimizers[0], "optimizer", None) if optimizers else None,
         dataloader=loaders[0] if loaders else None,
         trainer=trainer,
-        tokenizer=getattr(trainer, "processing_class", None) if trainer is not None else local.get("tokenizer"),
+        tokenizer=getattr(trainer, "processing_class", None)
+        if trainer is not None
+        else local.get("tokenizer"),
         step=step if isinstance(step, int) else None,
         checkpoint=loaded or local.get("resume_from_checkpoint"),
     )
@@ -85,12 +91,18 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
 def _training_model(accelerator: Any) -> Any:
     """Return the prepared model that is trained; a reference model is not in training mode."""
     models = list(getattr(accelerator, "_models", []))
-    trained = [model for model in models if model.training and any(p.requires_grad for p in model.parameters())]
+    trained = [
+        model
+        for model in models
+        if model.training and any(p.requires_grad for p in model.parameters())
+    ]
     return trained[-1] if trained else None
 
 
 def _find_loop_variables() -> dict[str, Any]:
-    """Find variables of the calling loops: open-instruct's `tokenizer` and `completed_steps`, transformers' Trainer."""
+    """Find variables of the calling loops: open-instruct's `tokenizer` and `completed_steps`,
+    transformers' Trainer.
+    """
     transformers_trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     variables: dict[str, Any] = {}
     for frame in frames():

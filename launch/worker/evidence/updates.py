@@ -1,8 +1,9 @@
-"""What training does to the weights: the first update, the gradients, the last update, and what is in the saved files.
+"""What training does to the weights: the first update, the gradients, the last update, and what is
+in the saved files.
 
-Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights of each optimizer group, and of
-gradients, and never waits for the device; every weight is read three times in a run: before and after the first update,
-and when the model is saved.
+Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights of each
+optimizer group, and of gradients, and never waits for the device; every weight is read three times
+in a run: before and after the first update, and when the model is saved.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ from ..finding import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .trainer_objects import TrainerObjects
 
 # Each limit with the run that fixed it (docs/reference/faults.md has the figures).
-TINY = 1e-9  # of the mean weight: less counts as 0. recipe.learning_rate=1e-30 makes 1e-30 of an adapter's zeros
-NOISE = 1e-5  # gradient norm. DPO in fp32 on equal pairs (beta 5, 120 tokens) leaves 4e-6; the demo's runs have 1.2
-# (in bf16 the same pairs leave 0.24, which no norm tells from a gradient: `equal_pairs` finds them in the data)
-JUMP = 100.0  # the last update to the largest before: 0.15 and less in the demo's SFT and DPO; a rate of 1.0 at the end
+# of the mean weight: less counts as 0. recipe.learning_rate=1e-30 makes 1e-30 of an adapter's zeros
+TINY = 1e-9
+# gradient norm. DPO in fp32 on equal pairs (beta 5, 120 tokens) leaves 4e-6; the demo's runs have
+# 1.2
+NOISE = 1e-5
+# (in bf16 the same pairs leave 0.24, which no norm tells from a gradient: `equal_pairs` finds them
+# in the data)
+# the last update to the largest before: 0.15 and less in the demo's SFT and DPO; a rate of 1.0 at
+# the end
+JUMP = 100.0
 SWAMPED = 10.0  # an update to the weights' own size: recipe.learning_rate=1e30 in a run of one step
-PATIENCE = 10  # steps until bf16 weights must have moved: a warm-up from 5e-9 to DPO's 5e-7 moves some in the first
+# steps until bf16 weights must have moved: a warm-up from 5e-9 to DPO's 5e-7 moves some in the
+# first
+PATIENCE = 10
 
 _SAMPLES = 64  # tensors, and elements of each
 _CHUNK = 1 << 24  # elements that are read at once
@@ -46,8 +55,11 @@ class Updates:
         self._objects, self._named = objects, named
         self._trained = {name: p for name, p in named.items() if p.requires_grad}
         self._groups = self._find_groups()
-        self._sampled = {name: self._trained[name] for group in self._groups for name in _spread(group.names)}
-        self._kept = dict.fromkeys(self._sampled, 1.0)  # what weight decay alone would have left of them
+        self._sampled = {
+            name: self._trained[name] for group in self._groups for name in _spread(group.names)
+        }
+        # what weight decay alone would have left of them
+        self._kept = dict.fromkeys(self._sampled, 1.0)
         self._kind = "adapter" if any("lora_" in name for name in self._trained) else "weights"
         self._weights = self._began_with = _sample(self._sampled.values())
         self._scale = float(self._weights.abs().mean())
@@ -59,18 +71,28 @@ class Updates:
         self._is_reported = False  # whether a finding about the first update is
 
     def note_gradients(self) -> None:
-        """Note the gradients after clipping, by the norm that this rank's sample estimates; DeepSpeed has its own."""
+        """Note the gradients after clipping, by the norm that this rank's sample estimates;
+        DeepSpeed has its own.
+        """
         gradients = [p.grad for p in _spread(list(self._trained.values())) if p.grad is not None]
         if gradients:
             size = sum(p.numel() for p in self._trained.values())
-            self._gradient = self._gradient.fmax(_sample(gradients).square().mean().mul(size).sqrt())
+            self._gradient = self._gradient.fmax(
+                _sample(gradients).square().mean().mul(size).sqrt()
+            )
 
     def after_step(self) -> list[Evidence]:
-        """Note what the step changed; return the findings about the first update and the gradients once they are due.
+        """Note what the step changed; return the findings about the first update and the gradients
+        once they are due.
 
-        Steps with a learning rate of 0, as at the beginning of a warm-up, change nothing and do not count.
+        Steps with a learning rate of 0, as at the beginning of a warm-up, change nothing and do not
+        count.
         """
-        norm = self._objects.engine.get_global_grad_norm() if self._objects.engine is not None else None
+        norm = (
+            self._objects.engine.get_global_grad_norm()
+            if self._objects.engine is not None
+            else None
+        )
         if norm is not None:
             self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
         weights = _sample(self._sampled.values())
@@ -98,10 +120,15 @@ class Updates:
             rest += self._judge_first(is_last=True)
         saved = try_check(check)
         since = "checkpoint" if resumed else "start"
-        notes = [f"{changed} of {len(self._trained)} trained tensors differ from the {since}", saved.note]
+        notes = [
+            f"{changed} of {len(self._trained)} trained tensors differ from the {since}",
+            saved.note,
+        ]
         if changed or resumed or saved.verdict == REFUTED:
             return [*rest, replace(saved, note="; ".join(filter(None, notes)))]
-        unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
+        unchanged = Evidence(
+            "saved_weights", "the weights it began with", "checksums", note="nothing was learned"
+        )
         if not self._is_too_short():
             return [*rest, unchanged.judge("trained", False)]
         if saved.verdict != PROVEN:
@@ -110,8 +137,9 @@ class Updates:
         return [*rest, replace(unchanged, how=TOO_SHORT, note=note).judge("trained", None)]
 
     def _is_due(self) -> bool:
-        """Whether to look for the first update: at each of ten steps until it is seen, and at powers of two, until
-        each group is seen in which one can show."""
+        """Whether to look for the first update: at each of ten steps until it is seen, and at
+        powers of two, until each group is seen in which one can show.
+        """
         waiting = [group for group in self._groups if not group.has_learned]
         is_power = not self._steps & (self._steps - 1)
         if self._is_reported:
@@ -124,23 +152,30 @@ class Updates:
         return 1 if all(map(_is_fp32, self._sampled.values())) else PATIENCE
 
     def _may_lack_gradients(self) -> bool:
-        """Whether a step may have none: one of GRPO in which the completions of each prompt earn equal rewards."""
+        """Whether a step may have none: one of GRPO in which the completions of each prompt earn
+        equal rewards.
+        """
         return hasattr(self._objects.trainer, "num_generations")
 
     def _is_too_short(self) -> bool:
-        """Whether this attempt is too short for an update to show: a step or two at too low rates, or without gradients
-        where that is no fault."""
+        """Whether this attempt is too short for an update to show: a step or two at too low rates,
+        or without gradients where that is no fault.
+        """
         shows = any(map(self._shows, self._groups))
         lacks_gradients = self._may_lack_gradients() and float(self._gradient) == 0
         return self._all_steps <= FEW_STEPS and (not shows or lacks_gradients)
 
     def _judge_first(self, *, is_last: bool = False) -> list[Evidence]:
-        """Return the finding "first_update": which trained and which frozen tensors have changed on this rank.
+        """Return the finding "first_update": which trained and which frozen tensors have changed on
+        this rank.
 
-        [] while none is due: an update that rounding hides refutes nothing, and a later step has to show one.
+        [] while none is due: an update that rounding hides refutes nothing, and a later step has to
+        show one.
         """
         if not self._steps and self._objects.step:
-            none = Evidence("first_update", "no step", "no learning rate of this attempt was above 0")
+            none = Evidence(
+                "first_update", "no step", "no learning rate of this attempt was above 0"
+            )
             return [none.judge(self._kind, True)]
         now = self._checksums()
         changed = {name for name, value in now.items() if value != self._start[name]}
@@ -151,20 +186,39 @@ class Updates:
         waiting = [group for group in self._groups if not group.has_learned]
         still = next(filter(self._shows, waiting), None)
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
-        note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
-        finding = Evidence("first_update", None, "checksums around the first optimizer step", note=note)
+        note += f"{len(now) - len(self._trained)} frozen ones" + (
+            f": {leaked[0]}" if leaked else ""
+        )
+        finding = Evidence(
+            "first_update", None, "checksums around the first optimizer step", note=note
+        )
         if learned and not leaked and still is None:
-            return [replace(finding, value=self._kind).judge(self._kind, True)] if not self._is_reported else []
+            return (
+                [replace(finding, value=self._kind).judge(self._kind, True)]
+                if not self._is_reported
+                else []
+            )
         if not leaked and not learned and is_last and self._is_too_short():
             note = f"{self._describe_steps()}: {note}"
             return [replace(finding, how=TOO_SHORT, note=note).judge(self._kind, None)]
-        if not leaked and not is_last and self._can_show() and (still is None or self._steps < self._patience()):
+        if (
+            not leaked
+            and not is_last
+            and self._can_show()
+            and (still is None or self._steps < self._patience())
+        ):
             return []
         if moved and not leaked:
             group = still or waiting[0]
-            note += f"; none of the {len(group.names)} in an optimizer group with {sorted(group.names)[0]}"
+            note += (
+                f"; none of the {len(group.names)} in an optimizer group with "
+                f"{sorted(group.names)[0]}"
+            )
             if not moved.isdisjoint(group.names):
-                note += f" by more than weight decay and rounding at a learning rate of {self._mean_rate(group):.2g}"
+                note += (
+                    " by more than weight decay and rounding at a learning rate of "
+                    f"{self._mean_rate(group):.2g}"
+                )
         if not leaked:
             why = "every gradient is 0, " if float(self._gradient) == 0 else ""
             note = f"{note}: {why}nothing is learned"
@@ -176,7 +230,9 @@ class Updates:
         steps = "1 step" if self._all_steps == 1 else f"{self._all_steps} steps"
         return f"{steps} at a learning rate of {rate:.2g}"
 
-    def _describe_moved(self, moved: Collection[str], learned: Collection[str], leaked: Collection[str]) -> str:
+    def _describe_moved(
+        self, moved: Collection[str], learned: Collection[str], leaked: Collection[str]
+    ) -> str:
         """Describe an update that is not the one which was requested."""
         if leaked:
             return f"{self._kind} and frozen weights" if moved else "frozen weights"
@@ -193,22 +249,33 @@ class Updates:
         self._rates = [float(group["lr"]) for group in groups]
         for own in self._groups:
             own.rates += max(self._rates[position] for position in own.positions)
-        decays = [rate * float(group.get("weight_decay") or 0) for rate, group in zip(self._rates, groups, strict=True)]
-        by_tensor = {id(p): decay for group, decay in zip(groups, decays, strict=True) for p in group["params"]}
+        decays = [
+            rate * float(group.get("weight_decay") or 0)
+            for rate, group in zip(self._rates, groups, strict=True)
+        ]
+        by_tensor = {
+            id(p): decay
+            for group, decay in zip(groups, decays, strict=True)
+            for p in group["params"]
+        }
         for name, tensor in self._sampled.items():
             self._kept[name] *= 1 - by_tensor.get(id(tensor), max(decays))
 
     def _find_learned(self, moved: Collection[str]) -> set[str]:
-        """Return the tensors that gradients have changed: of those that `moved`, what weight decay does not explain.
+        """Return the tensors that gradients have changed: of those that `moved`, what weight decay
+        does not explain.
 
-        Rounding hides a small decay, so that all of such a tensor counts; else its sample, by more than both.
+        Rounding hides a small decay, so that all of such a tensor counts; else its sample, by more
+        than both.
         """
         import torch
 
         eps = {name: _eps(tensor) for name, tensor in self._trained.items()}
         found = set(filter(self._hides_decay, moved))
         sizes = [sample.numel() for sample in _samples(self._sampled.values())]
-        parts = zip(self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True)
+        parts = zip(
+            self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True
+        )
         for name, began, now in parts:
             ends = torch.stack([began, began * self._kept[name]])
             rounding = 2 * self._steps * eps[name] * began.abs() + TINY * self._scale
@@ -217,19 +284,29 @@ class Updates:
         return found
 
     def _hides_decay(self, name: str) -> bool:
-        """Whether the stored type rounds the weight decay so far away: any change comes from gradients then."""
+        """Whether the stored type rounds the weight decay so far away: any change comes from
+        gradients then.
+        """
         kept = self._kept.get(name, min(self._kept.values(), default=1.0))
         return 1 - kept <= _eps(self._trained[name]) / 4
 
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
         is_noise = self._steps > 0 and norm <= NOISE  # a norm that nothing measured is none
-        note = "the loss does not depend on the weights: rounding or weight decay changes them" if is_noise else None
+        note = (
+            "the loss does not depend on the weights: rounding or weight decay changes them"
+            if is_noise
+            else None
+        )
         how = "the largest norm of a step, after clipping, as samples estimate it"
         if is_noise and self._is_too_short():
             note = "the completions of each prompt earned equal rewards"
-            return Evidence("gradients", f"{norm:.2g}", TOO_SHORT, note=note).judge(f"above {NOISE:g}", None)
-        return Evidence("gradients", f"{norm:.2g}", how, note=note).judge(f"above {NOISE:g}", not is_noise)
+            return Evidence("gradients", f"{norm:.2g}", TOO_SHORT, note=note).judge(
+                f"above {NOISE:g}", None
+            )
+        return Evidence("gradients", f"{norm:.2g}", how, note=note).judge(
+            f"above {NOISE:g}", not is_noise
+        )
 
     def _judge_last(self) -> Evidence:
         """Return the finding "last_update": no logged loss was computed after it."""
@@ -248,15 +325,24 @@ class Updates:
         return Evidence("last_update", value, how, note=note).judge("finite", is_usual)
 
     def _checksums(self) -> dict[str, int]:
-        """Return a checksum of the bits that each parameter stores on this rank, of tiny elements as zeros."""
+        """Return a checksum of the bits that each parameter stores on this rank, of tiny elements
+        as zeros.
+        """
         import torch
 
         sums = {name: checksum(stored(p), TINY * self._scale) for name, p in self._named.items()}
-        return dict(zip(sums, torch.stack([value.cpu() for value in sums.values()]).tolist(), strict=True))
+        return dict(
+            zip(sums, torch.stack([value.cpu() for value in sums.values()]).tolist(), strict=True)
+        )
 
     def _find_groups(self) -> list[_Group]:
-        """Return the optimizer's groups; one group where DeepSpeed holds flat copies of the tensors."""
-        names, groups = {id(p): name for name, p in self._trained.items()}, self._objects.optimizer.param_groups
+        """Return the optimizer's groups; one group where DeepSpeed holds flat copies of the
+        tensors.
+        """
+        names, groups = (
+            {id(p): name for name, p in self._trained.items()},
+            self._objects.optimizer.param_groups,
+        )
         own = [[names[id(p)] for p in group["params"] if id(p) in names] for group in groups]
         found = [_Group(held, [position]) for position, held in enumerate(own) if held]
         return found or [_Group(list(self._trained), list(range(len(groups))))]
@@ -265,17 +351,21 @@ class Updates:
         return group.rates / max(self._steps, 1)
 
     def _shows(self, group: _Group, rate: float | None = None) -> bool:
-        """Whether updates of `rate`, or else of the mean rate so far, show in the stored type of a group's tensors.
+        """Whether updates of `rate`, or else of the mean rate so far, show in the stored type of a
+        group's tensors.
 
-        bf16 norm weights of 1.0 never move by 5e-7. Where the decay shows as well, a quarter of the sampled elements
-        has to move by twice what `_find_learned` takes for rounding; else the smallest of them has to move at all.
+        bf16 norm weights of 1.0 never move by 5e-7. Where the decay shows as well, a quarter of the
+        sampled elements has to move by twice what `_find_learned` takes for rounding; else the
+        smallest of them has to move at all.
         """
         import torch
 
         rate = self._mean_rate(group) if rate is None else rate
         names = _spread(group.names)
         tensors = [self._trained[name] for name in names]
-        parts = [_eps(t) * part.abs().cpu() for t, part in zip(tensors, _samples(tensors), strict=True)]
+        parts = [
+            _eps(t) * part.abs().cpu() for t, part in zip(tensors, _samples(tensors), strict=True)
+        ]
         steps = torch.cat(parts)
         if not steps.numel() or rate <= TINY * self._scale:  # a rank may hold nothing of a group
             return False
@@ -284,12 +374,17 @@ class Updates:
         return not steps.any() or rate > float(steps[steps > 0].min())
 
     def _can_show(self) -> bool:
-        """Whether an update can show at the largest rate of the schedule; DeepSpeed's fp32 copies add small ones up."""
+        """Whether an update can show at the largest rate of the schedule; DeepSpeed's fp32 copies
+        add small ones up.
+        """
         groups = self._objects.optimizer.param_groups
         peaks = [max(float(group["lr"]), float(group.get("initial_lr") or 0)) for group in groups]
         if self._objects.engine is not None:
             return max(peaks) > TINY * self._scale
-        return any(self._shows(group, max(peaks[position] for position in group.positions)) for group in self._groups)
+        return any(
+            self._shows(group, max(peaks[position] for position in group.positions))
+            for group in self._groups
+        )
 
 
 def _eps(tensor: Any) -> float:
@@ -303,22 +398,30 @@ def _is_fp32(tensor: Any) -> bool:
 
 
 def try_check(check: Callable[[], Evidence]) -> Evidence:
-    """Return the finding of a check of what was saved; one that fails proves nothing, and ends no finished training."""
+    """Return the finding of a check of what was saved; one that fails proves nothing, and ends no
+    finished training.
+    """
     try:
         return check()
     except Exception as error:
-        failed = Evidence("saved_weights", None, f"{type(error).__name__}: {error}".partition("\n")[0])
+        failed = Evidence(
+            "saved_weights", None, f"{type(error).__name__}: {error}".partition("\n")[0]
+        )
         return failed.judge("trained", None)
 
 
 def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None) -> Evidence:
-    """Return the finding "saved_weights": they are finite, and in two rows of each tensor those in memory.
+    """Return the finding "saved_weights": they are finite, and in two rows of each tensor those in
+    memory.
 
-    `state`: the weights that were passed to save_pretrained, as gathered from all ranks under ZeRO-3.
+    `state`: the weights that were passed to save_pretrained, as gathered from all ranks under
+    ZeRO-3.
     """
     from safetensors import safe_open
 
-    live = {_file_key(name): stored(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    live = {
+        _file_key(name): stored(p) for name, p in model.named_parameters(remove_duplicate=False)
+    }
     kept = {_file_key(name): weight for name, weight in (state or live).items()}
     how = f"two rows of each tensor in {folder.name}/, and every weight in memory"
     compared, others = 0, []
@@ -332,7 +435,9 @@ def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None) -> Ev
 
 
 def _has_rows(saved: Any, weight: Any) -> bool:
-    """Return whether the first and the middle row of a tensor in a file are those that this rank stores of it."""
+    """Return whether the first and the middle row of a tensor in a file are those that this rank
+    stores of it.
+    """
     import torch
 
     shape = saved.get_shape()
@@ -346,19 +451,28 @@ def _has_rows(saved: Any, weight: Any) -> bool:
     return True
 
 
-def judge_saved(kept: Mapping[str, Any], compared: int, others: Sequence[str], how: str) -> Evidence:
-    """Return the finding "saved_weights" on `kept`, what was saved, of whose `compared` tensors `others` differ."""
+def judge_saved(
+    kept: Mapping[str, Any], compared: int, others: Sequence[str], how: str
+) -> Evidence:
+    """Return the finding "saved_weights" on `kept`, what was saved, of whose `compared` tensors
+    `others` differ.
+    """
     finite = {name: _is_finite(stored(weight)).cpu() for name, weight in kept.items()}
     bad = [name for name, good in finite.items() if not bool(good)]
     value = "not finite" if bad else "others than in memory" if others else "trained"
     note = f"{compared} saved tensors were compared with memory"
     if bad or others:
-        note = f"{len(bad or others)} of {len(kept) if bad else compared} tensors, as {(bad or others)[0]}"
+        note = (
+            f"{len(bad or others)} of {len(kept) if bad else compared} tensors, as "
+            f"{(bad or others)[0]}"
+        )
     return Evidence("saved_weights", value, how, note=note).judge("trained", value == "trained")
 
 
 def _file_key(name: str) -> str:
-    """Return the name of a parameter in a file: PEFT leaves the adapter's name out (peft/utils/save_and_load.py)."""
+    """Return the name of a parameter in a file: PEFT leaves the adapter's name out
+    (peft/utils/save_and_load.py).
+    """
     return name.replace(".default.", ".") if "lora_" in name else name
 
 
@@ -394,7 +508,11 @@ def _chunks(tensor: Any) -> Iterator[Any]:
 def _is_finite(tensor: Any) -> Any:
     import torch
 
-    sums = [chunk.sum(dtype=torch.float64) for chunk in _chunks(tensor)] if tensor.is_floating_point() else []
+    sums = (
+        [chunk.sum(dtype=torch.float64) for chunk in _chunks(tensor)]
+        if tensor.is_floating_point()
+        else []
+    )
     return torch.stack(sums).isfinite().all() if sums else torch.tensor(True)
 
 

@@ -1,4 +1,6 @@
-"""Patches for the samples of a global batch: dealt by length, so that ranks wait less, and weighted by their tokens."""
+"""Patches for the samples of a global batch: dealt by length, so that ranks wait less, and weighted
+by their tokens.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a tra
 
 
 class BalanceReport:
-    """Reports the effect of the dealing over the logged steps, each time their number has doubled."""
+    """Reports the effect of the dealing over the logged steps, each time their number has
+    doubled.
+    """
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
@@ -29,16 +33,23 @@ class BalanceReport:
         self._logged: list[StepLoad] = []
 
     def follow(self, batches: GlobalBatchSampler) -> None:
-        """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass, do not count."""
+        """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass,
+        do not count.
+        """
         batches.on_epoch, batches.on_step = self._pending.clear, self._pending.append
 
     def add_logged(self, local: Mapping[str, Any]) -> None:
         """Add the means over the steps since the last logged one to the trainer's metrics."""
-        steps = [self._pending.popleft() for _ in range(min(len(self._pending), local["args"].logging_steps))]
+        steps = [
+            self._pending.popleft()
+            for _ in range(min(len(self._pending), local["args"].logging_steps))
+        ]
         if not steps:
             return
         names = ("imbalance", "imbalance_upstream")
-        local["metrics_to_log"].update(zip(names, (round(mean, 4) for mean in _mean_imbalances(steps)), strict=True))
+        local["metrics_to_log"].update(
+            zip(names, (round(mean, 4) for mean in _mean_imbalances(steps)), strict=True)
+        )
         before = len(self._logged)
         self._logged += steps
         if len(self._logged).bit_length() > before.bit_length():
@@ -51,13 +62,19 @@ class BalanceReport:
         steps = "1 step" if len(self._logged) == 1 else f"{len(self._logged)} steps"
         value = f"{dealt:.3f}, upstream's order {upstream:.3f}"
         note = f"largest micro batch {largest}, upstream's order {upstream_largest} tokens; {steps}"
-        how = "tokens per rank and accumulation step: the largest, with padding, over the mean without padding"
+        how = (
+            "tokens per rank and accumulation step: the largest, with padding, over the mean "
+            "without padding"
+        )
         self._events.emit("evidence", what="balance", value=value, how=how, note=note)
 
 
 def _mean_imbalances(steps: Sequence[StepLoad]) -> tuple[float, float]:
     """Return those of the steps as dealt and in upstream's order."""
-    sums = sum(step.dealt.imbalance for step in steps), sum(step.upstream.imbalance for step in steps)
+    sums = (
+        sum(step.dealt.imbalance for step in steps),
+        sum(step.upstream.imbalance for step in steps),
+    )
     return sums[0] / len(steps), sums[1] / len(steps)
 
 
@@ -72,21 +89,31 @@ def _balance_batches(context: PatchContext) -> None:
 
     global_batches.when_prepared(configure)
     if context.events.rank == 0:
-        logging.getLogger("__main__").addHandler(StepListener(_BALANCED, context.events, balance.add_logged))
+        logging.getLogger("__main__").addHandler(
+            StepListener(_BALANCED, context.events, balance.add_logged)
+        )
 
 
 def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
-    """Raise PatchError for sequence parallelism: its ranks share samples, which the dealing does not support."""
+    """Raise PatchError for sequence parallelism: its ranks share samples, which the dealing does
+    not support.
+    """
     if int(context.trainer.flag("sequence_parallel_size") or 1) > 1:
-        raise PatchError(patch, "--sequence_parallel_size makes ranks share samples; remove one of the two")
+        raise PatchError(
+            patch, "--sequence_parallel_size makes ranks share samples; remove one of the two"
+        )
 
 
 BALANCED = PatchInfo(
     id=_BALANCED,
-    reason="ranks wait for the longest micro batch; this balances the samples of a global batch across them by length",
+    reason="ranks wait for the longest micro batch; this balances the samples of a global batch "
+    "across them by length",
     lines={
         "open_instruct/finetune.py": {
-            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+            (
+                663,
+                664,
+            ): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
             377: "dataloader_config = DataLoaderConfiguration(use_seedable_sampler=True)",
         },
         "open_instruct/dpo_tune_cache.py": {
@@ -99,14 +126,17 @@ BALANCED = PatchInfo(
             1326: "dataloader.set_sampler(sampler)",
         },
         "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
-        "accelerate/accelerator.py": {4344: "return skip_first_batches(dataloader, num_batches=num_batches)"},
+        "accelerate/accelerator.py": {
+            4344: "return skip_first_batches(dataloader, num_batches=num_batches)"
+        },
     },
     apply=_balance_batches,
 )
 
 
 _WEIGHTING, _SUMS = "token_weighting", "token_sums"
-_WEIGHT_KEY = "launch_weight"  # key in the batch, from the collator to the model: the weight and the gradient's scale
+# key in the batch, from the collator to the model: the weight and the gradient's scale
+_WEIGHT_KEY = "launch_weight"
 
 
 class WeightingCollator:
@@ -119,16 +149,21 @@ class WeightingCollator:
         self.data_collator, self._batches, self._sums = collator, batches, sums
 
     def __call__(self, features: Sequence[Any]) -> Any:
-        """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were counted."""
+        """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were
+        counted.
+        """
         import torch
 
         if not self._batches.pending:
-            raise PatchError(_WEIGHTING, "unexpected micro batch: it was not dealt, so its weight is unknown")
+            raise PatchError(
+                _WEIGHTING, "unexpected micro batch: it was not dealt, so its weight is unknown"
+            )
         micro = self._batches.pending.popleft()
         lengths = tuple(len(sample["input_ids"]) for sample in features)
         if lengths != micro.lengths:
             raise PatchError(
-                _WEIGHTING, f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were dealt"
+                _WEIGHTING,
+                f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were dealt",
             )
         batch = self.data_collator(features)
         scale = micro.scale if self._sums else 1.0
@@ -137,9 +172,11 @@ class WeightingCollator:
 
 
 class LossWeighter:
-    """Removes the weight from the model's arguments, multiplies the model's loss by it, and scales its gradient.
+    """Removes the weight from the model's arguments, multiplies the model's loss by it, and scales
+    its gradient.
 
-    `averaging`: what the loss of an optimizer step then is, a value of the evidence "loss_averaging".
+    `averaging`: what the loss of an optimizer step then is, a value of the evidence
+    "loss_averaging".
     """
 
     def __init__(self, averaging: str) -> None:
@@ -173,17 +210,23 @@ class LossWeighter:
 
 
 def _weight_tokens(patch: str, context: PatchContext) -> None:
-    """Weight the tokens of a global batch equally; by the patch token_sums, with the gradient of their sum."""
+    """Weight the tokens of a global batch equally; by the patch token_sums, with the gradient of
+    their sum.
+    """
     refuse_sequence_parallel(patch, context)
     if context.trainer.flag("load_balancing_loss") == "true":
         raise PatchError(
-            patch, "--load_balancing_loss adds a loss that is not a mean over tokens; remove one of the two"
+            patch,
+            "--load_balancing_loss adds a loss that is not a mean over tokens; remove one of the "
+            "two",
         )
     sums = patch == _SUMS
 
     def configure(batches: GlobalBatchSampler, loader: Any, lengths: SampleLengths) -> None:
         if lengths.loss_tokens is None or loader.num_workers:
-            raise PatchError(patch, "needs the dataset's labels, and a data loader without worker processes")
+            raise PatchError(
+                patch, "needs the dataset's labels, and a data loader without worker processes"
+            )
         batches.loss_tokens = lengths.loss_tokens
         loader.base_dataloader.collate_fn = WeightingCollator(loader.collate_fn, batches, sums=sums)
 
@@ -193,7 +236,10 @@ def _weight_tokens(patch: str, context: PatchContext) -> None:
 
 _WEIGHTED_LINES: UpstreamLines = {
     "open_instruct/finetune.py": {
-        (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+        (
+            663,
+            664,
+        ): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
         822: "outputs = model(**batch, use_cache=False)",
         824: "loss = outputs.loss",
         844: "total_loss += loss.detach().float()",
@@ -201,11 +247,14 @@ _WEIGHTED_LINES: UpstreamLines = {
     },
     "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
     "accelerate/accelerator.py": {2851: "loss = loss / self.gradient_accumulation_steps"},
-    "transformers/loss/loss_utils.py": {41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'},
+    "transformers/loss/loss_utils.py": {
+        41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'
+    },
 }
 TOKEN_WEIGHTING = PatchInfo(
     id=_WEIGHTING,
-    reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
+    reason="finetune.py averages the means of micro batches of different sizes; this weights every "
+    "token equally",
     lines=_WEIGHTED_LINES,
     apply=partial(_weight_tokens, _WEIGHTING),
 )

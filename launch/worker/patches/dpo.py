@@ -1,13 +1,15 @@
-"""Patches for open-instruct's DPO scripts: one process without DeepSpeed, a GPU that upstream lacks, steps, the cache.
+"""Patches for open-instruct's DPO scripts: one process without DeepSpeed, a GPU that upstream
+lacks, steps, the cache.
 
-The step events come from dpo_tune_cache.py, whose log line has only loss and learning rate. A handler on its logger
-sees the line of each logged step and reads, in the frame that logs it, the dictionary that the trainer would send to
-wandb. The trainer does not count tokens with and without padding; they are added to its own tracker, which it reduces
-over the ranks at each logged step anyway.
+The step events come from dpo_tune_cache.py, whose log line has only loss and learning rate. A
+handler on its logger sees the line of each logged step and reads, in the frame that logs it, the
+dictionary that the trainer would send to wandb. The trainer does not count tokens with and without
+padding; they are added to its own tracker, which it reduces over the ranks at each logged step
+anyway.
 
 The disk cache of reference log-probabilities has the model's name in its key but not its content
-(dpo_utils.py:369-383). `launch` uses one folder for each content of a local model; the commit of a hub model is known
-only once it is loaded, so it is added here.
+(dpo_utils.py:369-383). `launch` uses one folder for each content of a local model; the commit of a
+hub model is known only once it is loaded, so it is added here.
 """
 
 from __future__ import annotations
@@ -52,9 +54,11 @@ def _end_process_group() -> None:
 
 
 def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
-    """Return the key under which upstream's `get_device_name` (utils.py:2538-2541) would look for `device`, if missing.
+    """Return the key under which upstream's `get_device_name` (utils.py:2538-2541) would look for
+    `device`, if missing.
 
-    `specs` is upstream's table GPU_SPECS, `device` torch's name of the GPU; None if the table has it.
+    `specs` is upstream's table GPU_SPECS, `device` torch's name of the GPU; None if the table has
+    it.
     """
     name = device.lower().replace("-", " ")
     return None if any(key in name for key in specs) else name
@@ -70,14 +74,23 @@ def _not_needed_if_listed(_: PatchContext) -> str | None:
     return None if unlisted_gpu(utils.GPU_SPECS, device) else f"upstream lists {device}"
 
 
-def list_gpu(specs: dict[str, dict[str, float]], device: str, memory: int, context: PatchContext) -> None:
-    """Add `device` (`memory` in bytes, speed unknown) to upstream's table, and warn about utilisation figures."""
+def list_gpu(
+    specs: dict[str, dict[str, float]], device: str, memory: int, context: PatchContext
+) -> None:
+    """Add `device` (`memory` in bytes, speed unknown) to upstream's table, and warn about
+    utilisation figures.
+    """
     name = unlisted_gpu(specs, device)
     if name is None:
         return
-    specs[name] = {"flops": UNKNOWN_SPEED, "memory_size": float(memory), "memory_bandwidth": UNKNOWN_SPEED}
+    specs[name] = {
+        "flops": UNKNOWN_SPEED,
+        "memory_size": float(memory),
+        "memory_bandwidth": UNKNOWN_SPEED,
+    }
     context.events.warn(
-        f"open-instruct does not know the GPU {device}: training is not affected, but its utilisation figures "
+        f"open-instruct does not know the GPU {device}: training is not affected, but its "
+        "utilisation figures "
         "(perf/mfu_step, MFU%) will be 0"
     )
 
@@ -92,7 +105,8 @@ def _list_this_gpu(context: PatchContext) -> None:
 
 SINGLE_PROCESS_GROUP = PatchInfo(
     id="dpo_single_process_group",
-    reason="the reference cache calls torch.distributed even for one process, which then has no process group",
+    reason="the reference cache calls torch.distributed even for one process, which then has no "
+    "process group",
     lines={
         "open_instruct/dpo_utils.py": {
             451: "dist.barrier()",
@@ -106,7 +120,8 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
-    reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
+    reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation "
+    "figure needs it",
     lines={
         "open_instruct/utils.py": {
             1805: "GPU_SPECS = {",
@@ -138,16 +153,18 @@ class DPOStepListener(StepListener):
             self._events.emit("total_steps", steps=int(message[len(_TOTAL) :]))
 
     def step(self, local: Mapping[str, Any]) -> None:
-        self._norm.add_to(local["metrics_to_log"])  # which the trainer sends to its trackers after this log line
+        # which the trainer sends to its trackers after this log line
+        self._norm.add_to(local["metrics_to_log"])
         self._events.emit("step", **step_fields(local), **peak_memory())
 
 
 def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     """Build the fields of a "step" event from the variables of the frame that logs it.
 
-    `metrics_to_log` has upstream's names (dpo_tune_cache.py:644-674). `label_tokens` are the answer tokens that count
-    in the loss; `tokens` and `tokens_padded` all tokens of the model's inputs, over all ranks since the previous logged
-    step; `seconds` the time since then. Utilisation figures and rates are left out.
+    `metrics_to_log` has upstream's names (dpo_tune_cache.py:644-674). `label_tokens` are the answer
+    tokens that count in the loss; `tokens` and `tokens_padded` all tokens of the model's inputs,
+    over all ranks since the previous logged step; `seconds` the time since then. Utilisation
+    figures and rates are left out.
     """
     fields = {
         _OWN_NAMES.get(name, name): value
@@ -156,8 +173,13 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     }
     fields.update(label_tokens=local["total_tokens_step"], seconds=local["training_time"])
     means, arguments = local["global_metrics"], local["args"]
-    # means over the ranks, the micro batches and the steps since the last one (dpo_tune_cache.py:617-624)
-    passes = local["accelerator"].num_processes * arguments.gradient_accumulation_steps * arguments.logging_steps
+    # means over the ranks, the micro batches and the steps since the last one
+    # (dpo_tune_cache.py:617-624)
+    passes = (
+        local["accelerator"].num_processes
+        * arguments.gradient_accumulation_steps
+        * arguments.logging_steps
+    )
     for name, event_name in ((_TOKENS, "tokens"), (_PADDED, "tokens_padded")):
         if name in means:
             fields[event_name] = round(means[name] * passes)
@@ -165,13 +187,20 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_tokens(model: Any) -> None:
-    """Add the tokens of every forward pass of the training loop to the loop's own `local_metrics`."""
+    """Add the tokens of every forward pass of the training loop to the loop's own
+    `local_metrics`.
+    """
 
     def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not module.training:
             return  # a reference pass
         tracker = next(
-            (f.f_locals["local_metrics"] for f in trainer_objects.frames() if "local_metrics" in f.f_locals), None
+            (
+                f.f_locals["local_metrics"]
+                for f in trainer_objects.frames()
+                if "local_metrics" in f.f_locals
+            ),
+            None,
         )
         ids, mask = named.get("input_ids"), named.get("attention_mask")
         if tracker is None or ids is None:
@@ -192,7 +221,8 @@ def _listen(context: PatchContext) -> None:
 
 STEPS = PatchInfo(
     id=_ID,
-    reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards where it logs a step",
+    reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards "
+    "where it logs a step",
     lines={
         "open_instruct/dpo_tune_cache.py": {
             73: "logger = logger_utils.setup_logger(__name__)",
@@ -251,8 +281,15 @@ def _patch_cache(context: PatchContext) -> None:
         is_cached, began = options["cache_path"].exists(), time.perf_counter()
         built = build(**options)
         if context.events.rank == 0:
-            numbers = describe_pass(int(options["full_dataset_size"]), time.perf_counter() - began, is_cached=is_cached)
-            context.events.emit("evidence", what="reference_logprobs", how="the call that builds the cache", **numbers)
+            numbers = describe_pass(
+                int(options["full_dataset_size"]), time.perf_counter() - began, is_cached=is_cached
+            )
+            context.events.emit(
+                "evidence",
+                what="reference_logprobs",
+                how="the call that builds the cache",
+                **numbers,
+            )
         return built
 
     @replaces(model_utils.TensorCache, "to_disk")
@@ -263,11 +300,19 @@ def _patch_cache(context: PatchContext) -> None:
 
 CACHE = PatchInfo(
     id="dpo_reference_cache",
-    reason="the cache's name lacks the commit of a hub model, only its owner can read its file, and it is not timed",
+    reason="the cache's name lacks the commit of a hub model, only its owner can read its file, "
+    "and it is not timed",
     lines={
-        "open_instruct/dpo_utils.py": {436: "if cache_path.exists():", 516: "cache.to_disk(cache_path)"},
-        "open_instruct/model_utils.py": {107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"},
-        "open_instruct/dpo_tune_cache.py": {522: "reference_cache = dpo_utils.build_reference_logprobs_cache("},
+        "open_instruct/dpo_utils.py": {
+            436: "if cache_path.exists():",
+            516: "cache.to_disk(cache_path)",
+        },
+        "open_instruct/model_utils.py": {
+            107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"
+        },
+        "open_instruct/dpo_tune_cache.py": {
+            522: "reference_cache = dpo_utils.build_reference_logprobs_cache("
+        },
     },
     apply=_patch_cache,
 )

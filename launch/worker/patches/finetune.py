@@ -1,4 +1,6 @@
-"""Patches for finetune.py (a local model folder, the gradient norm) and reward_modeling.py (its models)."""
+"""Patches for finetune.py (a local model folder, the gradient norm) and reward_modeling.py (its
+models).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def _accept_local_model(_: PatchContext) -> None:
 
 LOCAL_MODEL = PatchInfo(
     id="finetune_local_model",
-    reason="finetune.py downloads the model even if it is a local folder, and fails on the folder's name",
+    reason="finetune.py downloads the model even if it is a local folder, and fails on the "
+    "folder's name",
     lines={
         "open_instruct/finetune.py": {
             41: "from huggingface_hub import HfApi, snapshot_download",
@@ -40,13 +43,16 @@ _ID = "finetune_grad_norm"
 def _add_to_metrics(context: PatchContext) -> None:
     last = hooks.follow_norm()
     if context.events.rank == 0:
-        listener = StepListener(_ID, context.events, lambda local: last.add_to(local["metrics_to_log"]))
+        listener = StepListener(
+            _ID, context.events, lambda local: last.add_to(local["metrics_to_log"])
+        )
         logging.getLogger("__main__").addHandler(listener)
 
 
 GRAD_NORM = PatchInfo(
     id=_ID,
-    reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
+    reason="finetune.py measures the gradient norm for clipping but does not report it; this adds "
+    "it to the logs",
     lines={
         "open_instruct/finetune.py": {
             73: "logger = get_logger(__name__)",
@@ -64,13 +70,16 @@ def _allow_registering_again(_: PatchContext) -> None:
     from transformers import AutoModelForSequenceClassification
 
     @replaces(AutoModelForSequenceClassification, "register")
-    def register_again(register: Any, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
+    def register_again(
+        register: Any, config_class: Any, model_class: Any, exist_ok: bool = False
+    ) -> None:
         register(config_class, model_class, exist_ok=True)
 
 
 REGISTERED_MODELS = PatchInfo(
     id="registered_models",
-    reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; this lets it in",
+    reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; "
+    "this lets it in",
     lines={
         "open_instruct/reward_modeling.py": {
             166: "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "

@@ -1,7 +1,8 @@
-"""Patches for OLMo-core's trainers: what they log, evidence, tokens without padding, packages that are never used.
+"""Patches for OLMo-core's trainers: what they log, evidence, tokens without padding, packages that
+are never used.
 
-dpo.py multiplies the first rank's tokens by the number of ranks (data_loader.py:390); olmo_core_finetune.py includes
-padding.
+dpo.py multiplies the first rank's tokens by the number of ranks (data_loader.py:390);
+olmo_core_finetune.py includes padding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ..finding import REFUTED, Evidence
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
-# what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
+# what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens
+# record
 EXTRA_METRICS = (
     "train_loss",
     "learning_rate",
@@ -53,12 +55,16 @@ def _print_extra_metrics(_: PatchContext) -> None:
     @replaces(ConsoleLoggerCallback, "__init__")
     def build_with_more(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
         build(self, *arguments, **options)
-        self.metrics = [*self.metrics, *(name for name in EXTRA_METRICS if name not in self.metrics)]
+        self.metrics = [
+            *self.metrics,
+            *(name for name in EXTRA_METRICS if name not in self.metrics),
+        ]
 
 
 CONSOLE = PatchInfo(
     id="olmo_core_console",
-    reason="dpo.py sends loss, rewards and tokens only to wandb; this makes OLMo-core's console logger print them",
+    reason="dpo.py sends loss, rewards and tokens only to wandb; this makes OLMo-core's console "
+    "logger print them",
     lines={
         "olmo_core/train/callbacks/console_logger.py": {
             33: "metrics: List[str] = field(",
@@ -80,7 +86,8 @@ def _leave_first_checkpoint(_: PatchContext) -> None:
 
 FIRST_CHECKPOINT = PatchInfo(
     id="olmo_core_first_checkpoint",
-    reason="OLMo-core writes a whole checkpoint of the start model before the first step; this leaves it out",
+    reason="OLMo-core writes a whole checkpoint of the start model before the first step; this "
+    "leaves it out",
     lines={
         "olmo_core/train/callbacks/checkpointer.py": {
             76: "pre_train_checkpoint: Optional[bool] = None",
@@ -99,7 +106,11 @@ def count_tokens(batch: Any, pad_id: int | None) -> tuple[int, int]:
 
     `pad_id`: the id that marks padding if the batch has neither masks nor document borders.
     """
-    rows = [value for name, value in batch.items() if name.endswith("input_ids") and hasattr(value, "numel")]
+    rows = [
+        value
+        for name, value in batch.items()
+        if name.endswith("input_ids") and hasattr(value, "numel")
+    ]
     padded = sum(int(row.numel()) for row in rows)
     ends = [value for name, value in batch.items() if name.endswith("cu_seq_lens_k")]
     masks = [value for name, value in batch.items() if name.endswith("attention_mask")]
@@ -118,16 +129,22 @@ def _record_tokens(_: PatchContext) -> None:
     from olmo_core.train.callbacks import Callback
 
     class TokenCount(Callback):  # type: ignore[misc,unused-ignore]
-        """Records the tokens of a batch before the step, for OLMo-core's own reduction over the ranks."""
+        """Records the tokens of a batch before the step, for OLMo-core's own reduction over the
+        ranks.
+        """
 
         def pre_step(self, batch: dict[str, Any]) -> None:
             collator = getattr(self.trainer.data_loader, "collator", None)
             tokens, padded = count_tokens(batch, getattr(collator, "pad_token_id", None))
             # ranks of one tensor- or context-parallel group share a batch
             group = self.trainer.dp_process_group
-            ranks_per_batch = dist.get_world_size() // dist.get_world_size(group) if dist.is_initialized() else 1
+            ranks_per_batch = (
+                dist.get_world_size() // dist.get_world_size(group) if dist.is_initialized() else 1
+            )
             for name, value in ((TOKENS, tokens), (PADDED, padded)):
-                self.trainer.record_metric(name, value / ranks_per_batch, reduce_type=ReduceType.sum)
+                self.trainer.record_metric(
+                    name, value / ranks_per_batch, reduce_type=ReduceType.sum
+                )
 
     @replaces(TrainerConfig, "build")
     def build_and_count(build: Any, self: Any, *arguments: Any, **options: Any) -> Any:
@@ -137,7 +154,8 @@ def _record_tokens(_: PatchContext) -> None:
 
 TOKEN_COUNT = PatchInfo(
     id="olmo_core_tokens",
-    reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py counts padding",
+    reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py "
+    "counts padding",
     lines={
         "open_instruct/data_loader.py": {390: "return num_tokens * self.dp_world_size"},
         "olmo_core/train/config.py": {149: "train_module: TrainModule,"},
@@ -165,7 +183,8 @@ def _collect_evidence(context: PatchContext) -> None:
         build(self, *arguments, **options)
 
         def record_inputs(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            inputs = checks.describe_inputs(given, named) if module.training else None  # else it is the reference
+            # else it is the reference
+            inputs = checks.describe_inputs(given, named) if module.training else None
             if inputs is not None:
                 passes.append(inputs)
 
@@ -180,12 +199,19 @@ def _collect_evidence(context: PatchContext) -> None:
         TransformerTrainModule.zero_grads = zero
         for handle in handles:
             handle.remove()
-        evidence = checks.collect(module, passes[0] if passes else None, context.trainer, context.requested)
+        evidence = checks.collect(
+            module, passes[0] if passes else None, context.trainer, context.requested
+        )
         evidence += checks.count_samples(passes, context.requested.get("global_batch"))
         report_evidence(evidence, context.allowed, context.events)
         done = module.trainer.global_step - 1
         followed.append(
-            (module.trainer, Updates(TrainerObjects(None, model=module.model, optimizer=module.optim, step=done)))
+            (
+                module.trainer,
+                Updates(
+                    TrainerObjects(None, model=module.model, optimizer=module.optim, step=done)
+                ),
+            )
         )
 
     @replaces(TransformerTrainModule, "optim_step")
@@ -199,7 +225,9 @@ def _collect_evidence(context: PatchContext) -> None:
         return result
 
     def report_end(check: Callable[[], Evidence], *, is_last: bool) -> None:
-        """Report on the saved model; of the ranks but the first only what is refuted in their part."""
+        """Report on the saved model; of the ranks but the first only what is refuted in their
+        part.
+        """
         for trainer, updates in followed:
             rank = context.events.rank
             found = [item for item in updates.at_end(check) if not rank or item.verdict == REFUTED]
@@ -215,15 +243,20 @@ def _collect_evidence(context: PatchContext) -> None:
 
         def check() -> Evidence:
             if context.events.rank:
-                return judge_saved(dict(self.train_module.model.named_parameters()), 0, (), "its part")
+                return judge_saved(
+                    dict(self.train_module.model.named_parameters()), 0, (), "its part"
+                )
             return checks.check_checkpoint(folder, self.train_module.model)
 
         report_end(check, is_last=not exports)
 
-    exports = context.trainer.script_name == "dpo.py"  # a model of transformers, after the last checkpoint
+    # a model of transformers, after the last checkpoint
+    exports = context.trainer.script_name == "dpo.py"
 
     @replaces(PreTrainedModel, "save_pretrained")
-    def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
+    def save_and_check(
+        save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any
+    ) -> Any:
         saved = save(self, save_directory, *arguments, **options)
         report_end(lambda: checks.check_export(Path(str(save_directory)), self), is_last=True)
         return saved
@@ -231,7 +264,8 @@ def _collect_evidence(context: PatchContext) -> None:
 
 EVIDENCE = PatchInfo(
     id="olmo_core_evidence",
-    reason="checks the requested settings and the weights in OLMo-core's own objects; changes nothing",
+    reason="checks the requested settings and the weights in OLMo-core's own objects; changes "
+    "nothing",
     lines={
         "olmo_core/train/train_module/transformer/train_module.py": {
             560: "def optim_step(self):",
@@ -240,18 +274,24 @@ EVIDENCE = PatchInfo(
         "olmo_core/train/trainer.py": {687: "def fit(self):"},
         "olmo_core/nn/transformer/model.py": {497: '(doc_lens := kwargs.pop("doc_lens", None))'},
         "olmo_core/nn/attention/backend.py": {226: "cu_doc_lens: Optional[torch.Tensor] = None,"},
-        "open_instruct/olmo_core_utils.py": {597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)"},
+        "open_instruct/olmo_core_utils.py": {
+            597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)"
+        },
     },
     apply=_collect_evidence,
 )
 
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
-_IMPORTER = "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
+_IMPORTER = (
+    "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
+)
 
 
 class Placeholder(type):
-    """The type of every name in a placeholder package: a class that can be imported and inherited from, not used."""
+    """The type of every name in a placeholder package: a class that can be imported and inherited
+    from, not used.
+    """
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         raise ImportError(describe_misuse(cls))
@@ -267,7 +307,8 @@ def describe_misuse(cls: type) -> str:
     base = next(parent for parent in reversed(cls.__mro__) if isinstance(parent, Placeholder))
     package = base.__module__.partition(".")[0]
     return (
-        f"{base.__module__}.{base.__name__} is a placeholder, because {package} is not installed and DPO should "
+        f"{base.__module__}.{base.__name__} is a placeholder, because {package} is not installed "
+        "and DPO should "
         f"not use it; install {package} [unused_imports]"
     )
 
@@ -284,7 +325,9 @@ class PlaceholderModule(ModuleType):
 
 
 class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last resort of the import system: finds modules of `packages` for imports in open-instruct."""
+    """The last resort of the import system: finds modules of `packages` for imports in
+    open-instruct.
+    """
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = frozenset(packages)
@@ -305,7 +348,9 @@ class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _importing_package() -> str:
     names = (str(frame.f_globals.get("__name__", "")) for frame in frames())
-    importer = next((name for name in names if name != __name__ and not name.startswith("importlib")), "")
+    importer = next(
+        (name for name in names if name != __name__ and not name.startswith("importlib")), ""
+    )
     return importer.partition(".")[0]
 
 
@@ -322,16 +367,23 @@ def _install_placeholders(context: PatchContext) -> None:
     packages = find_missing()
     sys.meta_path.append(PlaceholderFinder(packages))
     context.events.emit(
-        "evidence", what="placeholders", value=",".join(packages), how="packages that are not installed"
+        "evidence",
+        what="placeholders",
+        value=",".join(packages),
+        how="packages that are not installed",
     )
 
 
 UNUSED_IMPORTS = PatchInfo(
     id="unused_imports",
-    reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
+    reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO "
+    "uses none of them",
     lines={
         "open_instruct/dpo.py": {25: "from open_instruct import data_loader as data_loader_lib"},
-        "open_instruct/data_loader.py": {29: "import vllm", 761: "generation_config: vllm.SamplingParams,"},
+        "open_instruct/data_loader.py": {
+            29: "import vllm",
+            761: "generation_config: vllm.SamplingParams,",
+        },
         "open_instruct/environments/base.py": {
             7: "from openenv.core.env_server.types import Action, Observation, State"
         },

@@ -1,17 +1,19 @@
-"""Keeps the packed documents of OLMo-core's trainers apart: attention without flash-attn, padding, whole chats.
+"""Keeps the packed documents of OLMo-core's trainers apart: attention without flash-attn, padding,
+whole chats.
 
-OLMo-core separates documents only with flash-attn; here it gets torch's own build of the same kernel, and on a CPU a
-mask.
+OLMo-core separates documents only with flash-attn; here it gets torch's own build of the same
+kernel, and on a CPU a mask.
 
-In a row of dpo.py the chosen and rejected documents form two rows, each padded to the limit, which are concatenated.
-Upstream keeps only the borders of documents (padding_free_collator.py:178-183), so the padding of the first row becomes
-the beginning of the first rejected document, which attends to it. The amount of padding differs between training and
-the reference pass, which packs four times as many: the first loss is not ln 2.
+In a row of dpo.py the chosen and rejected documents form two rows, each padded to the limit, which
+are concatenated. Upstream keeps only the borders of documents (padding_free_collator.py:178-183),
+so the padding of the first row becomes the beginning of the first rejected document, which attends
+to it. The amount of padding differs between training and the reference pass, which packs four times
+as many: the first loss is not ln 2.
 
-olmo_core_finetune.py writes where each chat begins and ends (token_ids_part_*.csv.gz). OLMo-core reads that only on
-request: by default every end token ends a document. A chat with several answers is then torn apart. A chat that was cut
-off has no end token, so it is one document with the chat behind it, which is cut off in turn
-(olmo_core/data/utils.py:193-206).
+olmo_core_finetune.py writes where each chat begins and ends (token_ids_part_*.csv.gz). OLMo-core
+reads that only on request: by default every end token ends a document. A chat with several answers
+is then torn apart. A chat that was cut off has no end token, so it is one document with the chat
+behind it, which is cut off in turn (olmo_core/data/utils.py:193-206).
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ _PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # that OLMo-
 
 
 class TorchFlashAttention:
-    """The two functions of the flash-attn package that OLMo-core calls in training, implemented with torch.
+    """The two functions of the flash-attn package that OLMo-core calls in training, implemented
+    with torch.
 
-    `parameters`: the parameter names of torch's `varlen_attn`, which differ between versions; None on a CPU, which has
-    no such kernel.
+    `parameters`: the parameter names of torch's `varlen_attn`, which differ between versions; None
+    on a CPU, which has no such kernel.
     """
 
     def __init__(self, parameters: frozenset[str] | None) -> None:
@@ -52,7 +55,8 @@ class TorchFlashAttention:
     ) -> Any:
         """Compute attention within concatenated documents.
 
-        q: (tokens, heads, head size), k and v with their own number of heads; `cu_seqlens`: borders, (documents + 1,).
+        q: (tokens, heads, head size), k and v with their own number of heads; `cu_seqlens`:
+        borders, (documents + 1,).
         Returns the shape of q.
         """
         _refuse_dropout(dropout_p)
@@ -72,8 +76,12 @@ class TorchFlashAttention:
             if "enable_gqa" in self._parameters:
                 options["enable_gqa"] = True
             else:
-                k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
-        return varlen_attn(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
+                k, v = (
+                    tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v)
+                )
+        return varlen_attn(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
+        )
 
     def flash_attn_func(  # noqa: PLR0917 - flash-attn's own signature
         self,
@@ -93,7 +101,9 @@ class TorchFlashAttention:
         mask = None
         if window_size != (-1, -1):
             positions = torch.arange(q.shape[1], device=q.device)
-            mask = _attention_mask(positions, positions, (window_size[0], 0) if causal else window_size)
+            mask = _attention_mask(
+                positions, positions, (window_size[0], 0) if causal else window_size
+            )
         options = {"is_causal": causal and mask is None, "attn_mask": mask, "scale": softmax_scale}
         attention = torch.nn.functional.scaled_dot_product_attention
         return attention(*rows, enable_gqa=q.shape[2] != k.shape[2], **options).transpose(1, 2)
@@ -105,7 +115,9 @@ def _refuse_dropout(probability: float) -> None:
 
 
 def _attention_mask(queries: Any, keys: Any, window: tuple[int, int]) -> Any:
-    """Return which keys each query may attend to, by position: (queries, keys), True where allowed."""
+    """Return which keys each query may attend to, by position: (queries, keys), True where
+    allowed.
+    """
     import torch
 
     ahead = keys[None, :] - queries[:, None]
@@ -118,15 +130,24 @@ def _attention_mask(queries: Any, keys: Any, window: tuple[int, int]) -> Any:
 
 
 def _masked_attention(
-    qkv: tuple[Any, Any, Any], borders: tuple[Any, Any], scale: float | None, window: tuple[int, int]
+    qkv: tuple[Any, Any, Any],
+    borders: tuple[Any, Any],
+    scale: float | None,
+    window: tuple[int, int],
 ) -> Any:
-    """Compute the same with a mask over all pairs of tokens, for a CPU, where torch has no such kernel."""
+    """Compute the same with a mask over all pairs of tokens, for a CPU, where torch has no such
+    kernel.
+    """
     import torch
 
     q, k, _ = qkv
-    queries, keys = torch.arange(q.shape[0], device=q.device), torch.arange(k.shape[0], device=k.device)
+    queries, keys = (
+        torch.arange(q.shape[0], device=q.device),
+        torch.arange(k.shape[0], device=k.device),
+    )
     documents = tuple(
-        torch.bucketize(indices, ends[1:], right=True) for indices, ends in zip((queries, keys), borders, strict=True)
+        torch.bucketize(indices, ends[1:], right=True)
+        for indices, ends in zip((queries, keys), borders, strict=True)
     )
     mask = _attention_mask(queries, keys, window) & (documents[0][:, None] == documents[1][None, :])
     rows = tuple(tensor.transpose(0, 1)[None] for tensor in qkv)
@@ -155,10 +176,16 @@ def _use_torch_kernel(context: PatchContext) -> None:
     @replaces(model_utils, "detect_attn_implementation")
     def detect_or_torch(detect: Any) -> Any:
         implementation = detect()
-        return AttentionBackendName.flash_2 if implementation == AttentionBackendName.torch else implementation
+        return (
+            AttentionBackendName.flash_2
+            if implementation == AttentionBackendName.torch
+            else implementation
+        )
 
     kernel = "torch.nn.attention.varlen" if on_gpu else "a mask over all pairs of tokens"
-    context.events.emit("evidence", what="flash_attention", value=kernel, how="instead of the flash-attn package")
+    context.events.emit(
+        "evidence", what="flash_attention", value=kernel, how="instead of the flash-attn package"
+    )
 
 
 def _separate_on_cpu() -> None:
@@ -168,7 +195,12 @@ def _separate_on_cpu() -> None:
 
     @replaces(TorchAttentionBackend, "forward")
     def forward_documents(
-        forward: Any, self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any
+        forward: Any,
+        self: Any,
+        qkv: Any,
+        cu_doc_lens: Any = None,
+        max_doc_len: Any = None,
+        **options: Any,
     ) -> Any:
         if cu_doc_lens is None:
             return forward(self, qkv, **options)
@@ -185,7 +217,8 @@ def _separate_on_cpu() -> None:
 
 SEPARATION = PatchInfo(
     id="olmo_core_documents",
-    reason="OLMo-core separates packed documents only with the flash-attn package; torch has the same kernel",
+    reason="OLMo-core separates packed documents only with the flash-attn package; torch has the "
+    "same kernel",
     lines={
         "olmo_core/nn/attention/flash_attn_api.py": {
             10: "import flash_attn as flash_attn_2",
@@ -193,7 +226,9 @@ SEPARATION = PatchInfo(
         },
         "olmo_core/nn/attention/backend.py": {496: "if not has_flash_attn_2():"},
         "open_instruct/olmo_core_utils.py": {82: "model_utils.detect_attn_implementation()"},
-        "open_instruct/olmo_core_train_modules.py": {136: "assert attn_implementation in _DOC_LENS_ATTN_BACKENDS"},
+        "open_instruct/olmo_core_train_modules.py": {
+            136: "assert attn_implementation in _DOC_LENS_ATTN_BACKENDS"
+        },
         "olmo_core/nn/attention/__init__.py": {
             799: "if not torch.cuda.is_available() and backend != AttentionBackendName.torch:"
         },
@@ -204,7 +239,8 @@ SEPARATION = PatchInfo(
 
 
 def split_at_border(lengths: list[int], border: int) -> list[int]:
-    """Split the document that crosses `border` (tokens from the start); return the new document lengths.
+    """Split the document that crosses `border` (tokens from the start); return the new document
+    lengths.
 
     >>> split_at_border([3, 9, 4], 8)
     [3, 5, 4, 4]
@@ -242,7 +278,8 @@ def _split_at_padding(_: PatchContext) -> None:
 
 PADDING = PatchInfo(
     id="dpo_packed_padding",
-    reason="with packing, dpo.py's first rejected document attends to the padding after the chosen ones",
+    reason="with packing, dpo.py's first rejected document attends to the padding after the chosen "
+    "ones",
     lines={
         "open_instruct/padding_free_collator.py": {
             182: 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]',
@@ -252,7 +289,9 @@ PADDING = PatchInfo(
             987: "concatenated_batch, bs = pf_concatenated_inputs(batch)",
             993: "olmo_core_utils.doc_lens_from_cu_seq_lens(",
         },
-        "open_instruct/olmo_core_utils.py": {658: "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)"},
+        "open_instruct/olmo_core_utils.py": {
+            658: "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)"
+        },
     },
     apply=_split_at_padding,
 )
@@ -269,9 +308,12 @@ def _read_boundaries(_: PatchContext) -> None:
 
 WHOLE_CHATS = PatchInfo(
     id="olmo_core_whole_chats",
-    reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut off",
+    reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut "
+    "off",
     lines={
-        "open_instruct/olmo_core_finetune.py": {232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("},
+        "open_instruct/olmo_core_finetune.py": {
+            232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("
+        },
         "olmo_core/data/numpy_dataset.py": {2991: "use_array_if_local: Optional[bool] = None"},
         "olmo_core/data/utils.py": {219: "doc_boundaries = (mmap == eos_token_id).nonzero()[0]"},
     },

@@ -1,4 +1,6 @@
-"""Patches for a machine without CUDA, and the questions about this machine that other patches have too."""
+"""Patches for a machine without CUDA, and the questions about this machine that other patches have
+too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
-UNKNOWN_SPEED = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
+# as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
+UNKNOWN_SPEED = float("inf")
 
 
 def has_cuda() -> bool:
@@ -25,7 +28,8 @@ def not_needed_with_cuda(_: PatchContext) -> str | None:
 
 
 def peak_memory() -> dict[str, float]:
-    """Return this rank's peak GPU memory in GiB: used by tensors, reserved by torch's allocator; empty without CUDA.
+    """Return this rank's peak GPU memory in GiB: used by tensors, reserved by torch's allocator;
+    empty without CUDA.
 
     The reserved memory is what the GPU must have.
     """
@@ -51,14 +55,18 @@ def _use_gloo(_: PatchContext) -> None:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
-    # Without a GPU the original returns no backend; DeepSpeed starts gloo anyway, and accelerate, having no backend,
-    # sets the number of processes to 1.
-    PartialState._prepare_backend = lambda self, *arguments, **options: ("gloo", DistributedType.MULTI_CPU)
+    # Without a GPU the original returns no backend; DeepSpeed starts gloo anyway, and accelerate,
+    # having no backend, sets the number of processes to 1.
+    PartialState._prepare_backend = lambda self, *arguments, **options: (
+        "gloo",
+        DistributedType.MULTI_CPU,
+    )
 
 
 DEEPSPEED = PatchInfo(
     id="deepspeed_on_cpu",
-    reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets its backend to gloo",
+    reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets "
+    "its backend to gloo",
     lines={
         "accelerate/state.py": {
             195: "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)",
@@ -94,9 +102,13 @@ OLMO_CORE = PatchInfo(
     lines={
         "olmo_core/train/__init__.py": {88: 'backend: Optional[str] = "cpu:gloo,cuda:nccl",'},
         "olmo_core/distributed/utils.py": {168: "torch.cuda.set_device(device)"},
-        "olmo_core/train/callbacks/gpu_memory_monitor.py": {39: "torch.cuda.reset_peak_memory_stats()"},
+        "olmo_core/train/callbacks/gpu_memory_monitor.py": {
+            39: "torch.cuda.reset_peak_memory_stats()"
+        },
         "open_instruct/olmo_core_finetune.py": {289: "num_workers=4,"},
-        "open_instruct/olmo_core_utils.py": {26: "from olmo_core.train import prepare_training_environment"},
+        "open_instruct/olmo_core_utils.py": {
+            26: "from olmo_core.train import prepare_training_environment"
+        },
     },
     apply=_run_olmo_core,
     not_needed=not_needed_with_cuda,
@@ -106,12 +118,14 @@ OLMO_CORE = PatchInfo(
 def _replace_current_device(_: PatchContext) -> None:
     import torch
 
-    torch.cuda.current_device = lambda: 0  # the memory statistics themselves are 0 if CUDA was never initialised
+    # the memory statistics themselves are 0 if CUDA was never initialised
+    torch.cuda.current_device = lambda: 0
 
 
 CUDA_MEMORY_ON_CPU = PatchInfo(
     id="cuda_memory_on_cpu",
-    reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
+    reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without "
+    "CUDA",
     lines={
         "open_instruct/finetune.py": {
             903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
@@ -130,8 +144,9 @@ def _replace_cuda_queries(_: PatchContext) -> None:
     # upstream divides max_memory_allocated(), which is 0 here, by total_memory
     torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=1)
     utils.ModelDims.device_flops = property(lambda dims: UNKNOWN_SPEED)
-    # accelerate numbers the CPUs of several ranks ("cpu:1"), and a reference cache is loaded to that name, which
-    # torch.load does not know. 15 is an unused priority in torch, after its own "cpu".
+    # accelerate numbers the CPUs of several ranks ("cpu:1"), and a reference cache is loaded to
+    # that name, which torch.load does not know. 15 is an unused priority in torch, after its own
+    # "cpu".
     torch.serialization.register_package(15, lambda storage: None, _load_to_numbered_cpu)
 
 
@@ -141,10 +156,13 @@ def _load_to_numbered_cpu(storage: Any, location: str) -> Any:
 
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
-    reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
+    reason="without CUDA the reference cache and the utilisation figures fail when they query the "
+    "device",
     lines={
         "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
-        "open_instruct/model_utils.py": {115: "torch.load(path, weights_only=True, map_location=device)"},
+        "open_instruct/model_utils.py": {
+            115: "torch.load(path, weights_only=True, map_location=device)"
+        },
         "open_instruct/utils.py": {
             1965: 'assert self.device_name is not None, "device_name must be set"',
             2510: "self.device_flops * num_training_gpus",

@@ -1,4 +1,6 @@
-"""Defines a patch and how it is installed: condition, source check, change, and an event that reports it."""
+"""Defines a patch and how it is installed: condition, source check, change, and an event that
+reports it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ VERSIONS = {
     "olmo_core": "3.0.0",
     "transformers": "5.23.0",
 }
-UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]  # file -> line, or first and last line -> its text
+# file -> line, or first and last line -> its text
+UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class UpstreamSource:
         return f"{self.file}:{lines}{version}"
 
     def find(self, trainer: TrainerProgram) -> Path | None:
-        """Return the file that this process would import or run; None if the package is missing. Imports nothing."""
+        """Return the file that this process would import or run; None if the package is missing.
+        Imports nothing.
+        """
         package, _, rest = self.file.partition("/")
         if trainer.script is not None:
             script = Path(trainer.script)
@@ -67,7 +72,8 @@ class PatchContext:
     trainer: TrainerProgram  # about to run
     events: EventWriter
     value: str | None = None  # the patch's VALUE on the command line
-    requested: Mapping[str, str] = field(default_factory=dict)  # by key of STATE and EVIDENCE (expectations.py)
+    # by key of STATE and EVIDENCE (expectations.py)
+    requested: Mapping[str, str] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()  # ids of unmet expectations that only warn
 
 
@@ -92,15 +98,20 @@ class PatchInfo:
     reason: str
     lines: UpstreamLines  # that it relies on
     apply: Callable[[PatchContext], None]
-    not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
+    not_needed: Callable[[PatchContext], str | None] = (
+        always  # returns why it is not needed, or None if it is
+    )
     takes_value: bool = False
 
     @property
     def sources(self) -> tuple[UpstreamSource, ...]:
         """The upstream places that it relies on."""
-        places = ((file, at, text) for file, texts in self.lines.items() for at, text in texts.items())
+        places = (
+            (file, at, text) for file, texts in self.lines.items() for at, text in texts.items()
+        )
         return tuple(
-            UpstreamSource(file, text, *(at if isinstance(at, tuple) else (at, at))) for file, at, text in places
+            UpstreamSource(file, text, *(at if isinstance(at, tuple) else (at, at)))
+            for file, at, text in places
         )
 
     @property
@@ -116,7 +127,9 @@ class PatchInfo:
                 raise PatchError(self.id, f"{source} was not found, so there is nothing to patch")
             if not source.matches(path.read_text(encoding="utf-8")):
                 raise PatchError(
-                    self.id, f"{source} has changed: `{source.text}` is no longer in {path}; the patch must be reviewed"
+                    self.id,
+                    f"{source} has changed: `{source.text}` is no longer in {path}; the patch must "
+                    "be reviewed",
                 )
 
 

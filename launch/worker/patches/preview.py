@@ -1,7 +1,9 @@
-"""Hands the tokenised samples over and ends the trainer before it loads a model (`launch preview`, `launch check`).
+"""Hands the tokenised samples over and ends the trainer before it loads a model (`launch preview`,
+`launch check`).
 
-The trainer's own code tokenises: open-instruct's transforms with the arguments that the script gives them, or TRL's
-`_prepare_dataset` with the tokenizer and the template that its trainer chooses.
+The trainer's own code tokenises: open-instruct's transforms with the arguments that the script
+gives them, or TRL's `_prepare_dataset` with the tokenizer and the template that its trainer
+chooses.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def _preview_open_instruct(context: PatchContext) -> None:
     def load_first_rows(load: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if path in ("json", "parquet") or request.rows is None:
             return load(path, *arguments, **options)
-        return samples.stream_rows(path, options["split"], request, revision=options.get("revision"))
+        return samples.stream_rows(
+            path, options["split"], request, revision=options.get("revision")
+        )
 
     def get_cached_dataset_tulu_with_statistics(*arguments: Any, **options: Any) -> Any:
         bound = signature.bind(*arguments, **options)
@@ -54,7 +58,9 @@ def _preview_open_instruct(context: PatchContext) -> None:
     upstream.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
 
 
-def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_config: Any) -> None:
+def _hand_over(
+    context: PatchContext, request: Request, configs: Any, tokenizer_config: Any
+) -> None:
     from open_instruct import dataset_transformation as upstream
 
     from .. import samples
@@ -68,62 +74,104 @@ def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_
         steps = list(zip(config.transform_fn, config.transform_fn_args, strict=True))
         filters = [step for step in steps if upstream.TRANSFORM_FNS[step[0]][1] == "filter"]
         maps = [step for step in steps if step not in filters]
-        config.transform_fn, config.transform_fn_args = [name for name, _ in maps], [options for _, options in maps]
+        config.transform_fn, config.transform_fn_args = (
+            [name for name, _ in maps],
+            [options for _, options in maps],
+        )
         tokenized = upstream.get_dataset_v1(config, tokenizer_config)
-        limit = next((options["max_seq_length"] for _, options in maps if "max_seq_length" in options), None)
+        limit = next(
+            (options["max_seq_length"] for _, options in maps if "max_seq_length" in options), None
+        )
         report.begin_dataset()
         for source, row in zip(config.dataset, tokenized, strict=True):
-            kept = all(upstream.TRANSFORM_FNS[name][0](row, tokenizer, **options) for name, options in filters)
+            kept = all(
+                upstream.TRANSFORM_FNS[name][0](row, tokenizer, **options)
+                for name, options in filters
+            )
             is_pair = "chosen_input_ids" in row
             # only the transforms of chats render tools (dataset_transformation.py:1811)
-            tools = None if is_pair else upstream._normalize_tools_for_chat_template(source.get("tools"))
+            tools = (
+                None
+                if is_pair
+                else upstream._normalize_tools_for_chat_template(source.get("tools"))
+            )
             sides = []
             for name in samples.PAIR if is_pair else ("messages",):
                 prefix = f"{name}_" if is_pair else ""
                 labels = row.get(f"{prefix}labels")
                 loss = samples.loss_of_labels(labels) if labels is not None else None
                 ids = row[f"{prefix}input_ids"]
-                sides.append(samples.TokenizedSide(name, source[name], ids, loss, tools, hidden(ids)))
+                sides.append(
+                    samples.TokenizedSide(name, source[name], ids, loss, tools, hidden(ids))
+                )
             report.add(sides, kept=kept, limit=limit)
             if kept and len(first) < request.per_device:
-                first.append({"index": len(first), **{name: row[name] for name in row if name.endswith(_COLUMNS)}})
-    report.write(batch=samples.describe_batch(collate(first), tokenizer.pad_token_id) if first else None)
+                first.append(
+                    {
+                        "index": len(first),
+                        **{name: row[name] for name in row if name.endswith(_COLUMNS)},
+                    }
+                )
+    report.write(
+        batch=samples.describe_batch(collate(first), tokenizer.pad_token_id) if first else None
+    )
 
 
 def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
-    """Return what finds the positions of the tokens that the model does not attend to, in a sample without padding."""
+    """Return what finds the positions of the tokens that the model does not attend to, in a sample
+    without padding.
+    """
     if context.trainer.script_name != "reward_modeling.py":
         return lambda ids: []
     # model_utils.py:397 takes every pad token for padding
-    return lambda ids: [position for position, token in enumerate(ids) if token == tokenizer.pad_token_id]
+    return lambda ids: [
+        position for position, token in enumerate(ids) if token == tokenizer.pad_token_id
+    ]
 
 
-def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]], Mapping[str, Any]]:
+def _make_collator(
+    context: PatchContext, tokenizer: Any
+) -> Callable[[list[Any]], Mapping[str, Any]]:
     """Return what makes a batch of samples, as the trainer's script builds it."""
     import torch
     from open_instruct import dataset_transformation, dpo_utils, padding_free_collator
     from transformers import DataCollatorForSeq2Seq
 
-    script, packs = context.trainer.script_name, (context.trainer.flag("packing") or "").lower() == "true"
+    script, packs = (
+        context.trainer.script_name,
+        (context.trainer.flag("packing") or "").lower() == "true",
+    )
     if script == "reward_modeling.py":
-        collator: Any = dataset_transformation.SimplePreferenceCollator(pad_token_id=tokenizer.pad_token_id)
+        collator: Any = dataset_transformation.SimplePreferenceCollator(
+            pad_token_id=tokenizer.pad_token_id
+        )
         return lambda rows: dict(collator(rows))
     if script == "finetune.py":
         flat = padding_free_collator.TensorDataCollatorWithFlattening()
-        collator = flat if packs else DataCollatorForSeq2Seq(tokenizer=tokenizer, model=None, padding="longest")
+        collator = (
+            flat
+            if packs
+            else DataCollatorForSeq2Seq(tokenizer=tokenizer, model=None, padding="longest")
+        )
     elif script == "olmo_core_finetune.py":
-        collator = padding_free_collator.TensorDataCollatorWithFlattening()  # it packs in numpy files
+        # it packs in numpy files
+        collator = padding_free_collator.TensorDataCollatorWithFlattening()
     elif packs:
         limit = int(context.trainer.flag("max_seq_length") or 0) if script == "dpo.py" else None
         collator = padding_free_collator.TensorDataCollatorWithFlatteningDPO(
             return_position_ids=True, return_flash_attn_kwargs=True, max_seq_length=limit
         )
     else:
-        collator = dpo_utils.DataCollatorForSeq2SeqDPO(tokenizer=tokenizer, model=None, padding="longest")
+        collator = dpo_utils.DataCollatorForSeq2SeqDPO(
+            tokenizer=tokenizer, model=None, padding="longest"
+        )
 
     def collate(rows: list[Any]) -> Mapping[str, Any]:
         tensors = [
-            {name: torch.tensor(value) if isinstance(value, list) else value for name, value in row.items()}
+            {
+                name: torch.tensor(value) if isinstance(value, list) else value
+                for name, value in row.items()
+            }
             for row in rows
         ]
         batch: Mapping[str, Any] = collator(tensors)
@@ -134,7 +182,8 @@ def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]
 
 PATCH = PatchInfo(
     id="preview",
-    reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
+    reason="hands the samples over as the trainer's own transforms tokenise them, and ends before "
+    "a model is loaded",
     lines={
         "open_instruct/dataset_transformation.py": {
             1947: "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):",

@@ -1,16 +1,20 @@
-"""Resumes finetune.py and dpo_tune_cache.py exactly where a checkpoint was written: the same step, the same batch.
+"""Resumes finetune.py and dpo_tune_cache.py exactly where a checkpoint was written: the same step,
+the same batch.
 
-`launch` adds this patch only to the command of a resumed run; its value is the checkpoint's folder name. What upstream
-does, and what this patch changes:
+`launch` adds this patch only to the command of a resumed run; its value is the checkpoint's folder
+name. What upstream does, and what this patch changes:
 
-- Upstream picks the checkpoint by a marker that proves little. Here any other choice than `launch`'s ends the run.
-- It counts `len(loader)` batches per epoch, but the last step of an epoch may take fewer batches than the others, so
-  from the second epoch on it resumes at a wrong batch, even in a wrong epoch. Here the loader's length is rounded up to
-  whole steps, which makes upstream's arithmetic correct.
-- dpo_tune_cache.py skips the completed batches in every later epoch too. Here only in the resumed epoch.
+- Upstream picks the checkpoint by a marker that proves little. Here any other choice than
+  `launch`'s ends the run.
+- It counts `len(loader)` batches per epoch, but the last step of an epoch may take fewer batches
+  than the others, so from the second epoch on it resumes at a wrong batch, even in a wrong epoch.
+  Here the loader's length is rounded up to whole steps, which makes upstream's arithmetic correct.
+- dpo_tune_cache.py skips the completed batches in every later epoch too. Here only in the resumed
+  epoch.
 - A checkpoint of the last step makes it train one more step. Here no batch is left.
-- dpo_tune_cache.py loads the checkpoint before it looks for the reference log-probabilities; if they are missing, it
-  computes them with the half-trained model. Here it loads the checkpoint afterwards.
+- dpo_tune_cache.py loads the checkpoint before it looks for the reference log-probabilities; if
+  they are missing, it computes them with the half-trained model. Here it loads the checkpoint
+  afterwards.
 """
 
 from __future__ import annotations
@@ -117,24 +121,30 @@ def _load_after_reference(context: PatchContext) -> None:
 
 RESUME = PatchInfo(
     id=_ID,
-    reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
+    reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data "
+    "in later epochs",
     lines={
         "open_instruct/finetune.py": {
             744: "last_checkpoint_path = get_last_checkpoint_path(args)",
             759: "starting_epoch = resume_batch_idx // len(train_dataloader)",
-            786: "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_batch_idx)",
+            786: "active_dataloader = accelerator.skip_first_batches(train_dataloader, "
+            "resume_batch_idx)",
         },
         "open_instruct/dpo_tune_cache.py": {
             497: "accelerator.load_state(last_checkpoint_path)",
             509: "starting_epoch = resume_step // len(train_dataloader)",
             522: "reference_cache = dpo_utils.build_reference_logprobs_cache(",
-            558: "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)",
+            558: "active_dataloader = accelerator.skip_first_batches(train_dataloader, "
+            "resume_step)",
         },
         "accelerate/accelerator.py": {
             4314: "def skip_first_batches(self, dataloader, num_batches: int = 0):",
             1402: "return self.prepare_data_loader(obj, device_placement=device_placement)",
         },
-        "accelerate/data_loader.py": {469: "return len(self.base_dataloader)", 1460: "iteration=dataloader.iteration,"},
+        "accelerate/data_loader.py": {
+            469: "return len(self.base_dataloader)",
+            1460: "iteration=dataloader.iteration,",
+        },
     },
     apply=_resume,
     takes_value=True,  # the checkpoint's folder

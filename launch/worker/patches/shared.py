@@ -1,4 +1,6 @@
-"""Patches for every open-instruct script: evidence, the samples' lengths; and how a logged step is read."""
+"""Patches for every open-instruct script: evidence, the samples' lengths; and how a logged step is
+read.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _STEP = "  Step: "
 
 
 def find_logging_frame() -> FrameType:
-    """Return the outer frame that holds the metrics of a logged step. Raises LookupError without one."""
+    """Return the outer frame that holds the metrics of a logged step. Raises LookupError without
+    one.
+    """
     for frame in frames():
         if "metrics_to_log" in frame.f_locals:
             return frame
@@ -31,9 +35,13 @@ def find_logging_frame() -> FrameType:
 
 
 class StepListener(logging.Handler):
-    """Calls `step(locals)` with the variables of the frame that logs a step. Never raises into the training."""
+    """Calls `step(locals)` with the variables of the frame that logs a step. Never raises into the
+    training.
+    """
 
-    def __init__(self, patch: str, events: EventWriter, step: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, patch: str, events: EventWriter, step: Callable[[Mapping[str, Any]], None]
+    ) -> None:
         super().__init__(logging.INFO)
         self._patch, self._events, self._step = patch, events, step
 
@@ -44,7 +52,9 @@ class StepListener(logging.Handler):
             if _STEP in message:  # accelerate's loggers prepend the rank
                 self._step(find_logging_frame().f_locals)
         except Exception as error:
-            self._events.warn(f"patch {self._patch} could not read a step: {type(error).__name__}: {error}")
+            self._events.warn(
+                f"patch {self._patch} could not read a step: {type(error).__name__}: {error}"
+            )
 
     def read(self, message: str) -> None:
         """Handle any line of the trainer's own logger; for subclasses."""
@@ -55,7 +65,8 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.utils import DistributedType
 
-    from ..evidence.collector import EvidenceCollector  # a plan reads the patches, and inspects nothing
+    # a plan reads the patches, and inspects nothing
+    from ..evidence.collector import EvidenceCollector
 
     collector = EvidenceCollector(context)
     hooks.when_prepared(collector.model_prepared)
@@ -72,7 +83,9 @@ def _collect_evidence(context: PatchContext) -> None:
         return result
 
     @replaces(Accelerator, "load_state")
-    def load_and_notify(load_state: Any, self: Any, input_dir: Any = None, *arguments: Any, **options: Any) -> Any:
+    def load_and_notify(
+        load_state: Any, self: Any, input_dir: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
         loaded = load_state(self, input_dir, *arguments, **options)
         collector.state_loaded(input_dir)
         return loaded
@@ -100,7 +113,9 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
     for kind in (PreTrainedModel, *([peft.PeftModel] if peft is not None else [])):
 
         @replaces(kind, "save_pretrained")
-        def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
+        def save_and_check(
+            save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any
+        ) -> Any:
             pin_base(self)
             saved = save(self, save_directory, *arguments, **options)
             collector.model_saved(self, save_directory, options.get("state_dict"))
@@ -108,13 +123,17 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
 
 
 def _check_loaded_weights(collector: EvidenceCollector) -> None:
-    """Report which weights of a model its checkpoint lacks: transformers draws those at random, with a log line."""
+    """Report which weights of a model its checkpoint lacks: transformers draws those at random,
+    with a log line.
+    """
     from transformers.modeling_utils import PreTrainedModel
 
-    @replaces(PreTrainedModel, "_finalize_model_loading")  # which is static, and called on the class
+    # which is static, and called on the class
+    @replaces(PreTrainedModel, "_finalize_model_loading")
     def finalize_and_check(finalize: Any, model: Any, load_config: Any, loading_info: Any) -> Any:
         info = finalize(model, load_config, loading_info)
-        # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and keeps it nowhere
+        # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and keeps
+        # it nowhere
         revision = (load_config.download_kwargs or {}).get("revision")
         model.config._commit_hash = getattr(revision, "resolved", None)
         collector.weights_loaded(model, load_config.pretrained_model_name_or_path, info)
@@ -130,7 +149,8 @@ def _add_template(context: PatchContext) -> None:
 
 CHAT_TEMPLATE = PatchInfo(
     id="chat_template",
-    reason="open-instruct knows templates by name alone; this adds the one in a file under the name that the flag has",
+    reason="open-instruct knows templates by name alone; this adds the one in a file under the "
+    "name that the flag has",
     takes_value=True,
     lines={
         "open_instruct/dataset_transformation.py": {
@@ -144,7 +164,8 @@ CHAT_TEMPLATE = PatchInfo(
 
 EVIDENCE = PatchInfo(
     id="evidence",
-    reason="checks the settings and weights in the trainer's own objects; an adapter names its hub base's commit",
+    reason="checks the settings and weights in the trainer's own objects; an adapter names its hub "
+    "base's commit",
     lines={
         "accelerate/accelerator.py": {
             1415: "def prepare(self, *args, device_placement=None):",
@@ -179,13 +200,16 @@ def _write_after_tokenizing(context: PatchContext) -> None:
 
 LENGTHS = PatchInfo(
     id="lengths",
-    reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
+    reason="counts the lengths of the tokenised samples for the next plan's predictions; changes "
+    "nothing",
     lines={
         "open_instruct/dataset_transformation.py": {
             2382: "def get_cached_dataset_tulu_with_statistics(",
             2440: "return get_cached_dataset_tulu_with_statistics(",
         },
-        "open_instruct/finetune.py": {500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'},
+        "open_instruct/finetune.py": {
+            500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'
+        },
     },
     apply=_write_after_tokenizing,
     takes_value=True,  # the output file
@@ -202,9 +226,10 @@ def adapted_layers(model: Any) -> list[Any]:
 def skips_input_casts(model: Any, accelerator: Any) -> bool:
     """Whether a LoRA layer may take its input in the type that it comes in, with the same numbers.
 
-    PEFT casts it to the adapter's fp32 and autocast casts it back to bf16, which takes 17% of an H200's time and 11 GiB
-    for an 8b model. Both give the same numbers, since bf16 to fp32 to bf16 loses nothing; but the mask of a dropout
-    depends on the type. Without autocast, as under DeepSpeed, the types would not fit.
+    PEFT casts it to the adapter's fp32 and autocast casts it back to bf16, which takes 17% of an
+    H200's time and 11 GiB for an 8b model. Both give the same numbers, since bf16 to fp32 to bf16
+    loses nothing; but the mask of a dropout depends on the type. Without autocast, as under
+    DeepSpeed, the types would not fit.
     """
     from accelerate.utils import DistributedType
     from torch.nn import Dropout
@@ -215,7 +240,12 @@ def skips_input_casts(model: Any, accelerator: Any) -> bool:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return False
     layers = adapted_layers(model)
-    dropouts = [inner for layer in layers for inner in layer.lora_dropout.modules() if isinstance(inner, Dropout)]
+    dropouts = [
+        inner
+        for layer in layers
+        for inner in layer.lora_dropout.modules()
+        if isinstance(inner, Dropout)
+    ]
     return bool(layers) and not any(dropout.p for dropout in dropouts)
 
 
@@ -228,14 +258,17 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
             if skips_input_casts(model, self):  # what is prepared is always called within autocast
                 for layer in adapted_layers(model):
                     layer.cast_input_dtype_enabled = False
-                context.events.emit("evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT)
+                context.events.emit(
+                    "evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT
+                )
         return prepare(self, *arguments, **options)
 
 
 INPUTS_LEFT = "PEFT's setting of each adapted layer while it trains"
 ADAPTER_INPUTS = PatchInfo(
     id="adapter_inputs",
-    reason="PEFT casts each adapted layer's input to fp32 and autocast casts it back: left out, with the same numbers",
+    reason="PEFT casts each adapted layer's input to fp32 and autocast casts it back: left out, "
+    "with the same numbers",
     lines={
         "accelerate/accelerator.py": {1415: "def prepare(self, *args, device_placement=None):"},
         "open_instruct/finetune.py": {

@@ -1,4 +1,6 @@
-"""Helpers of lint's tests: checkers based on the lock or a checkout, and shortcuts to find and check commands."""
+"""Helpers of lint's tests: checkers based on the lock or a checkout, and shortcuts to find and
+check commands.
+"""
 
 from __future__ import annotations
 

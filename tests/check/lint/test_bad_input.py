@@ -51,7 +51,9 @@ def test_unreadable_files_are_noted(
 
 
 @pytest.mark.parametrize("what", ["nothing", "pipe", "forbidden", "name"])
-def test_what_cannot_be_opened_is_missing(tmp_path: Path, checker: CommandChecker, what: str) -> None:
+def test_what_cannot_be_opened_is_missing(
+    tmp_path: Path, checker: CommandChecker, what: str
+) -> None:
     path = tmp_path / "a.sh"
     if what == "pipe":
         os.mkfifo(path)
@@ -77,7 +79,13 @@ def test_the_rest_is_still_checked(tmp_path: Path, checker: CommandChecker) -> N
     (tmp_path / "6.bin").write_bytes(b"\x00" * 100)
     checked = list(check_files([str(tmp_path), str(tmp_path / "none.sh")], checker))
     assert [len(report.verdicts) for report in checked] == [0, 1, 2, 2, 0]
-    assert [any(note.stops for note in report.notes) for report in checked] == [False, False, False, False, True]
+    assert [any(note.stops for note in report.notes) for report in checked] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert all(verdict.ok is False for report in checked for verdict in report.verdicts)
     assert [verdict.line for verdict in checked[2].verdicts] == [1, 3]
     assert [(note.id, note.line) for note in checked[1].notes] == [("not_utf8", 1)]
@@ -86,7 +94,9 @@ def test_the_rest_is_still_checked(tmp_path: Path, checker: CommandChecker) -> N
 
 def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: CommandChecker) -> None:
     path = tmp_path / "a.sh"
-    path.write_bytes(b"\xef\xbb\xbfpython open_instruct/finetune.py \\\r\n  --model_name_or_path m \\\r\n  --sed 1\r\n")
+    path.write_bytes(
+        b"\xef\xbb\xbfpython open_instruct/finetune.py \\\r\n  --model_name_or_path m \\\r\n  --sed 1\r\n"
+    )
     (verdict,) = check_file(path, checker).verdicts
     assert [(problem.where, problem.line) for problem in verdict.problems] == [("sed", 3)]
 
@@ -117,9 +127,15 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
 def test_many_unknown_flags(tmp_path: Path, checker: CommandChecker) -> None:
     flags = " ".join(f"--flag_{number} 1" for number in range(20_000))
     start = time.process_time()
-    (verdict,) = check_text(tmp_path, f"python open_instruct/finetune.py {flags} --sed 1\n", checker=checker)
-    assert time.process_time() - start < 15  # argparse alone, given all of them at once, takes longer
-    assert (len(verdict.problems), values_of(str(verdict.problems[-1].cure))) == (20_001, ["--seed"])
+    (verdict,) = check_text(
+        tmp_path, f"python open_instruct/finetune.py {flags} --sed 1\n", checker=checker
+    )
+    # argparse alone, given all of them at once, takes longer
+    assert time.process_time() - start < 15
+    assert (len(verdict.problems), values_of(str(verdict.problems[-1].cure))) == (
+        20_001,
+        ["--seed"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,9 +162,13 @@ CHAIN = "".join(f'A{level + 1}="$A{level} $A{level}"\n' for level in range(13))
 
 
 @pytest.mark.parametrize(
-    "text", [f'A="{WORDS}"\n' + "srun $A\n" * 2000, 'A0="x x"\n' + CHAIN + "echo $A13\n" * 2000], ids=["words", "chain"]
+    "text",
+    [f'A="{WORDS}"\n' + "srun $A\n" * 2000, 'A0="x x"\n' + CHAIN + "echo $A13\n" * 2000],
+    ids=["words", "chain"],
 )
-def test_variables_of_many_words_used_often(tmp_path: Path, checker: CommandChecker, text: str) -> None:
+def test_variables_of_many_words_used_often(
+    tmp_path: Path, checker: CommandChecker, text: str
+) -> None:
     path = tmp_path / "a.sh"
     path.write_text(text + GOOD)
     start = time.process_time()
@@ -161,7 +181,9 @@ checkers: list[CommandChecker] = []
 
 
 def check_fuzzed(folder: Path, name: str, content: bytes) -> None:
-    """Check that every note and diagnostic has a line of the file, and that every verdict is consistent."""
+    """Check that every note and diagnostic has a line of the file, and that every verdict is
+    consistent.
+    """
     if not checkers:
         checkers.append(locked_checker())
     path = folder / name
@@ -242,6 +264,8 @@ def test_mutated_scripts(tmp_path: Path, mistake: str, name: str, data: st.DataO
     raw = bytearray(MISTAKES[mistake][1].encode())
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(raw)))
-        piece = data.draw(st.one_of(st.binary(max_size=3), st.sampled_from([part.encode() for part in PARTS])))
+        piece = data.draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([part.encode() for part in PARTS]))
+        )
         raw[at : at + data.draw(st.integers(0, 8))] = piece
     check_fuzzed(tmp_path, name, bytes(raw))

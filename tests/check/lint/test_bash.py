@@ -1,4 +1,6 @@
-"""Whole scripts against bash itself: what bash starts is found as it starts it, or undecided; never a wrong ok."""
+"""Whole scripts against bash itself: what bash starts is found as it starts it, or undecided; never
+a wrong ok.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ NEVER_ACCEPTED = [  # as bash starts it, or undecided; RUN stands for the comman
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """Return a folder with a `python` that writes its arguments down, and the files that the scripts name."""
+    """Return a folder with a `python` that writes its arguments down, and the files that the
+    scripts name.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "work" / "open_instruct").mkdir(parents=True)
     stub = tmp_path / "bin" / "python"
@@ -203,9 +207,23 @@ def programs(tmp_path: Path) -> Path:
 def started_by_bash(folder: Path, script: str) -> list[list[str]]:
     """Run the script; return the arguments of each trainer that it starts."""
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "STARTED": str(folder / "started"), "LC_ALL": "C.UTF-8"}
-    subprocess.run(["bash", "-c", script], cwd=folder / "work", env=environment, capture_output=True, check=False)
-    calls = [call.split("\0")[:-1] for call in (folder / "started").read_bytes().decode().split("\1\0")[:-1]]
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "STARTED": str(folder / "started"),
+        "LC_ALL": "C.UTF-8",
+    }
+    subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder / "work",
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    calls = [
+        call.split("\0")[:-1]
+        for call in (folder / "started").read_bytes().decode().split("\1\0")[:-1]
+    ]
     return [call[1:] for call in calls if TRAINER.fullmatch(call[0])]
 
 
@@ -216,7 +234,9 @@ def may_become(arguments: tuple[Argument, ...], started: list[str]) -> bool:
     first, rest = arguments[0], arguments[1:]
     if not first.is_single:
         return any(may_become(rest, started[count:]) for count in range(len(started) + 1))
-    if not started or not (started[0] == first.text if first.is_resolved else started[0].startswith(first.prefix)):
+    if not started or not (
+        started[0] == first.text if first.is_resolved else started[0].startswith(first.prefix)
+    ):
         return False
     return may_become(rest, started[1:])
 
@@ -255,7 +275,9 @@ def test_what_is_not_followed_is_listed_by_its_line(script: str, line: int, prog
 
 @pytest.mark.parametrize("script", NEVER_ACCEPTED)
 def test_nothing_is_accepted_that_bash_starts_otherwise(script: str, programs: Path) -> None:
-    """Each was accepted once, or not seen: what bash starts may be what is found, or something is undecided."""
+    """Each was accepted once, or not seen: what bash starts may be what is found, or something is
+    undecided.
+    """
     script = script.replace("RUN", RUN)
     file = programs / "script.sh"
     file.write_bytes(script.encode())
@@ -263,4 +285,6 @@ def test_nothing_is_accepted_that_bash_starts_otherwise(script: str, programs: P
     started = started_by_bash(programs, script)
     assert started
     is_undecided = bool(found.unfollowed) or any(command.is_truncated for command in found.commands)
-    assert is_undecided or all(any(may_become(command.arguments, it) for command in found.commands) for it in started)
+    assert is_undecided or all(
+        any(may_become(command.arguments, it) for command in found.commands) for it in started
+    )

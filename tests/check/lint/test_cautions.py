@@ -19,15 +19,22 @@ Values = Mapping[str, Any]
 
 
 def kinds(
-    values: Values, trainer: str = "finetune", names: Mapping[str, Sequence[str]] = NAMES, is_complete: bool = True
+    values: Values,
+    trainer: str = "finetune",
+    names: Mapping[str, Sequence[str]] = NAMES,
+    is_complete: bool = True,
 ) -> list[str]:
     """Return the warnings; None among the values takes away one that every command here has."""
     values = {**({"logging_steps": 1} if trainer == "finetune" else DPO), **values}
     given = {flag: value for flag, value in values.items() if value is not None}
-    return [it.id for it in find_cautions(GivenFlags(TrainerScript(trainer), given, is_complete, names))]
+    return [
+        it.id for it in find_cautions(GivenFlags(TrainerScript(trainer), given, is_complete, names))
+    ]
 
 
-CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it warns, where it does not
+CASES: list[
+    tuple[str, str, Values, list[Values]]
+] = [  # id, trainer, where it warns, where it does not
     (
         "mixer_pairs",
         "finetune",
@@ -35,22 +42,40 @@ CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it 
         [{"dataset_mixer_list": ["a", "1.0"]}, {"dataset_mixer_list": ["a", UNKNOWN, "b"]}],
     ),
     ("mixer_pairs", "dpo", {"mixer_list": ["a"]}, [DPO]),
-    ("mixer_pairs", "finetune", {"dataset_mixer_eval_list": ["a"]}, [{"dataset_mixer_eval_list": ["a", "1"]}]),
+    (
+        "mixer_pairs",
+        "finetune",
+        {"dataset_mixer_eval_list": ["a"]},
+        [{"dataset_mixer_eval_list": ["a", "1"]}],
+    ),
     (
         "mixer_count",
         "finetune",
         {"dataset_mixer_list": ["a", "1.0", "b", "10"]},
         [{"dataset_mixer_list": ["a", "11"]}, {"dataset_mixer_list": ["a", "1.0"]}],
     ),
-    ("mixer_count", "dpo_tune_cache", {"mixer_list": [UNKNOWN, "1"]}, [{"mixer_list": ["a", UNKNOWN]}]),
-    ("negative_clip", "dpo", {"max_grad_norm": -1.0}, [{"max_grad_norm": 0.0}, {"max_grad_norm": UNKNOWN}]),
+    (
+        "mixer_count",
+        "dpo_tune_cache",
+        {"mixer_list": [UNKNOWN, "1"]},
+        [{"mixer_list": ["a", UNKNOWN]}],
+    ),
+    (
+        "negative_clip",
+        "dpo",
+        {"max_grad_norm": -1.0},
+        [{"max_grad_norm": 0.0}, {"max_grad_norm": UNKNOWN}],
+    ),
     ("hub_namespace", "finetune", {"hf_repo_id": "me/model"}, [{"hf_repo_id": "model"}]),
     ("tracking_without_wandb", "finetune", {"with_tracking": True}, [{"with_tracking": False}]),
     (
         "tracking_without_wandb",
         "finetune",
         {"with_tracking": True, "report_to": ["tensorboard"]},
-        [{"with_tracking": True, "report_to": ["all"]}, {"with_tracking": True, "report_to": [UNKNOWN]}],
+        [
+            {"with_tracking": True, "report_to": ["all"]},
+            {"with_tracking": True, "report_to": [UNKNOWN]},
+        ],
     ),
     (
         "no_logging_steps",
@@ -59,23 +84,48 @@ CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it 
         [{}, {"logging_steps": None, "cache_dataset_only": True}],
     ),
     ("no_data", "dpo", {"mixer_list": None}, [DPO, {"mixer_list": UNKNOWN}]),
-    ("liger_ignored", "dpo_tune_cache", {"use_liger_kernel": True, "use_qlora": True, "use_lora": True}, [{}]),
-    ("qlora_without_lora", "finetune", {"use_qlora": True}, [{"use_qlora": True, "use_lora": UNKNOWN}]),
+    (
+        "liger_ignored",
+        "dpo_tune_cache",
+        {"use_liger_kernel": True, "use_qlora": True, "use_lora": True},
+        [{}],
+    ),
+    (
+        "qlora_without_lora",
+        "finetune",
+        {"use_qlora": True},
+        [{"use_qlora": True, "use_lora": UNKNOWN}],
+    ),
     (
         "optimizer_ignored",
         "finetune",
         {"use_8bit_optimizer": True},
         [{"use_8bit_optimizer": True, "use_qlora": UNKNOWN}],
     ),
-    ("samples_break_cache", "dpo_tune_cache", {"max_train_samples": 5}, [{"max_train_samples": UNKNOWN}]),
+    (
+        "samples_break_cache",
+        "dpo_tune_cache",
+        {"max_train_samples": 5},
+        [{"max_train_samples": UNKNOWN}],
+    ),
     (
         "packing_with_sequence_parallel",
         "finetune",
         {"packing": True, "sequence_parallel_size": 2},
         [{"packing": True, "sequence_parallel_size": 1}],
     ),
-    ("traces_path", "grpo_fast", {"save_traces": True}, [{"save_traces": True, "rollouts_save_path": "rollouts"}]),
-    ("unknown_chat_template", "finetune", {"chat_template_name": "tulo"}, [{"chat_template_name": "tulu"}]),
+    (
+        "traces_path",
+        "grpo_fast",
+        {"save_traces": True},
+        [{"save_traces": True, "rollouts_save_path": "rollouts"}],
+    ),
+    (
+        "unknown_chat_template",
+        "finetune",
+        {"chat_template_name": "tulo"},
+        [{"chat_template_name": "tulu"}],
+    ),
 ]
 
 
@@ -91,13 +141,19 @@ def test_every_caution_has_a_case_and_its_flags_exist() -> None:
     flags = {name: schemas.fields(TrainerScript(name)).keys() for name in OPEN_INSTRUCT}
     for caution in cautions():
         assert caution.flag in caution.when, caution.id
-        assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), caution.id
+        assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), (
+            caution.id
+        )
         assert all(caution.flag in flags[name] for name in caution.trainers), caution.id
-        assert isinstance(caution.trainers, list | tuple) and set(caution.trainers) <= set(OPEN_INSTRUCT), caution.id
+        assert isinstance(caution.trainers, list | tuple) and set(caution.trainers) <= set(
+            OPEN_INSTRUCT
+        ), caution.id
 
 
 def test_a_shell_variable_decides_nothing() -> None:
     assert kinds({"with_tracking": True}, is_complete=False) == []
     assert kinds({"use_qlora": True}, is_complete=False) == []
     assert kinds({"chat_template_name": UNKNOWN}) == []
-    assert kinds({"chat_template_name": "tulo"}, names={}) == [], "without a checkout nothing is known"
+    assert kinds({"chat_template_name": "tulo"}, names={}) == [], (
+        "without a checkout nothing is known"
+    )

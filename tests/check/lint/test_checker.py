@@ -21,7 +21,8 @@ COMMAND = "trl sft --model_name_or_path m --dataset_name d --output_dir o"
 def test_options_are_read_from_accelerates_source() -> None:
     assert FLAGS is not None
     takes_value = {
-        name: FLAGS.get(name) for name in ("--num_processes", "--num-processes", "--multi_gpu", "--config_file")
+        name: FLAGS.get(name)
+        for name in ("--num_processes", "--num-processes", "--multi_gpu", "--config_file")
     }
     assert takes_value == {
         "--num_processes": True,
@@ -34,7 +35,10 @@ def test_options_are_read_from_accelerates_source() -> None:
 
 def test_drop_launcher_flags() -> None:
     flags = {"--n": True, "--cpu": False, "--seed": True}
-    arguments = [literal_argument(text, 1) for text in ["--a", "--n", "2", "--n=3", "--cpu", "x", "--seed", "1"]]
+    arguments = [
+        literal_argument(text, 1)
+        for text in ["--a", "--n", "2", "--n=3", "--cpu", "x", "--seed", "1"]
+    ]
     arguments.append(Argument("--n=$X", 1, is_resolved=False, prefix="--n="))
     assert [argument.text for argument in drop_launcher_flags(arguments, flags, {"seed"})] == [
         "--a",
@@ -58,14 +62,18 @@ def test_verdicts(tmp_path: Path, more: str, ok: bool) -> None:
     checker = CommandChecker(TrainerSchemas(None, SITE_PACKAGES))
     (verdict,) = check_text(tmp_path, f"{COMMAND} {more}\n", checker=checker)
     assert verdict.ok is ok
-    (verdict,) = check_text(tmp_path, f"python -m trl.scripts.sft {COMMAND[8:]} {more}\n", checker=checker)
+    (verdict,) = check_text(
+        tmp_path, f"python -m trl.scripts.sft {COMMAND[8:]} {more}\n", checker=checker
+    )
     assert verdict.ok is False
 
 
 def test_without_accelerate_it_is_undecided(tmp_path: Path) -> None:
     (verdict,) = check_text(tmp_path, f"{COMMAND} --num_processes 4\n", checker=locked_checker())
     assert (verdict.ok, verdict.problems) == (None, [])
-    (verdict,) = check_text(tmp_path, f"{COMMAND} --num_processes 4 --learning_rate x\n", checker=locked_checker())
+    (verdict,) = check_text(
+        tmp_path, f"{COMMAND} --num_processes 4 --learning_rate x\n", checker=locked_checker()
+    )
     assert [problem.id for problem in verdict.problems] == ["bad_type"]
 
 

@@ -1,4 +1,6 @@
-"""The command itself: output, exit codes, `--upstream`, `--trainer`, and running without a checkout."""
+"""The command itself: output, exit codes, `--upstream`, `--trainer`, and running without a
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_plain_output_is_a_compilers(capsys: pytest.CaptureFixture[str]) -> None
     assert unchecked.endswith(": FlatArguments.__post_init__ (open_instruct/finetune.py:327)")
 
 
-@pytest.mark.parametrize(("text", "code"), [(GOOD, 0), (BAD, 2), (f"{DPO} --beta $X\n", 0), ("echo\n", 0), ("", 0)])
+@pytest.mark.parametrize(
+    ("text", "code"), [(GOOD, 0), (BAD, 2), (f"{DPO} --beta $X\n", 0), ("echo\n", 0), ("", 0)]
+)
 def test_exit_code(text: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.sh").write_text(text)
     assert lint(["a.sh"]) == code
@@ -97,7 +101,13 @@ def test_exit_code(text: str, code: int, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [(GOOD, 0), (f"{DPO} --beta $X\n", 2), (f'{GOOD}eval "$X"\n', 2), (f"{GOOD}echo 'x\n", 2), ("", 0)],
+    [
+        (GOOD, 0),
+        (f"{DPO} --beta $X\n", 2),
+        (f'{GOOD}eval "$X"\n', 2),
+        (f"{GOOD}echo 'x\n", 2),
+        ("", 0),
+    ],
 )
 def test_strict_refuses_what_is_undecided_or_not_read(text: str, code: int) -> None:
     Path("a.sh").write_text(text)
@@ -145,14 +155,21 @@ def test_folders_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
     Path("x/y/3.py").write_text(GOOD)
     Path("x/z/4.yaml").write_text(f"run: {GOOD}")
     code, verdicts = run_json(capsys, "x")
-    assert (code, [verdict["file"] for verdict in verdicts]) == (0, ["x/1.sh", "x/y/2.md", "x/z/4.yaml"])
+    assert (code, [verdict["file"] for verdict in verdicts]) == (
+        0,
+        ["x/1.sh", "x/y/2.md", "x/z/4.yaml"],
+    )
 
 
 def test_trainer_of_flag_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.yaml").write_text("model_name_or_path: m\nseed: 1\nmixer_list: [d, 1.0]\n")
     assert run_json(capsys, "a.yaml")[1][0]["script"] == "open_instruct/dpo_tune_cache.py"
     code, (verdict,) = run_json(capsys, "--trainer", "finetune", "a.yaml")
-    assert (code, verdict["script"], verdict["problems"][0]["flag"]) == (2, "open_instruct/finetune.py", "mixer_list")
+    assert (code, verdict["script"], verdict["problems"][0]["flag"]) == (
+        2,
+        "open_instruct/finetune.py",
+        "mixer_list",
+    )
     with pytest.raises(UserError, match=r"'nothing'.*\[unknown_trainer\]"):
         lint(["--trainer", "nothing", "a.yaml"])
 
@@ -162,14 +179,20 @@ def test_trainer_of_flag_files(capsys: pytest.CaptureFixture[str]) -> None:
 def test_upstream_may_be_a_copy_without_git(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert CHECKOUT is not None
     copy = Path("open-instruct")
-    shutil.copytree(CHECKOUT / "open_instruct", copy / "open_instruct", ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(
+        CHECKOUT / "open_instruct", copy / "open_instruct", ignore=shutil.ignore_patterns("*.pyc")
+    )
     (copy / "scripts").mkdir()
     source = (copy / "open_instruct" / "finetune.py").read_text()
     field = "    packing: bool = field("
     assert field in source
-    (copy / "open_instruct" / "finetune.py").write_text(source.replace(field, f"    brand_new: int = 1\n{field}"))
+    (copy / "open_instruct" / "finetune.py").write_text(
+        source.replace(field, f"    brand_new: int = 1\n{field}")
+    )
     Path("a.sh").write_text(f"{FINETUNE} --brand_new 2\n{FINETUNE} --lerning_rate 1\n")
-    code, verdicts = run_json(capsys, "--upstream", "." if form == "above" else str(copy / form), "a.sh")
+    code, verdicts = run_json(
+        capsys, "--upstream", "." if form == "above" else str(copy / form), "a.sh"
+    )
     assert (code, [verdict["ok"] for verdict in verdicts]) == (2, [True, False])
 
 
@@ -194,7 +217,8 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
     done = call("--json", str(path))
     assert done.returncode == 2
     assert [verdict["ok"] for verdict in json.loads(done.stdout)] == [False]
-    given = call("--", *FINETUNE.split(), "--lerning_rate", "1", "--json")  # not this command's own --json
+    # not this command's own --json
+    given = call("--", *FINETUNE.split(), "--lerning_rate", "1", "--json")
     assert (given.returncode, given.stdout.count("[unknown_flag]")) == (2, 2)
     shown = call("--help")
     assert shown.returncode == 0
@@ -208,14 +232,20 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported() -> None:
     program = (
         "import sys, launch.commands.lint; "
-        "print({'torch', 'transformers', 'accelerate', 'rich', 'hydra', 'omegaconf'} & set(sys.modules))"
+        "print({'torch', 'transformers', 'accelerate', 'rich', 'hydra', 'omegaconf'} & "
+        "set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"
 
 
 def test_an_unknown_value_of_a_list_has_a_name_in_the_message(tmp_path: Path) -> None:
-    line = "python open_instruct/finetune.py --model_name_or_path m --dataset_name x --dataset_mixer_list $DATA 1.0\n"
+    line = (
+        "python open_instruct/finetune.py --model_name_or_path m --dataset_name x "
+        "--dataset_mixer_list $DATA 1.0\n"
+    )
     [verdict] = check_text(tmp_path, line)
     assert "[UNKNOWN, '1.0']" in " ".join(diagnostic.message for diagnostic in verdict.problems)
 

@@ -18,8 +18,12 @@ _SCRIPT = """accelerate launch \\
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "ds.json").write_text('{\n "zero_optimization": {"stag": 3}\n}\n', encoding="utf-8")
-    (tmp_path / "configs" / "good.json").write_text('{"zero_optimization": {"stage": 3}}\n', encoding="utf-8")
+    (tmp_path / "configs" / "ds.json").write_text(
+        '{\n "zero_optimization": {"stag": 3}\n}\n', encoding="utf-8"
+    )
+    (tmp_path / "configs" / "good.json").write_text(
+        '{"zero_optimization": {"stage": 3}}\n', encoding="utf-8"
+    )
     (tmp_path / "configs" / "acc.yaml").write_text("num_process: 8\n", encoding="utf-8")
     (tmp_path / "scripts").mkdir()
 
@@ -42,13 +46,20 @@ def test_a_mistake_in_the_deepspeed_file(tmp_path: Path, flags: str) -> None:
 
 
 def test_a_mistake_in_the_accelerate_file(tmp_path: Path) -> None:
-    found = kinds(tmp_path, "--config_file configs/acc.yaml --deepspeed_config_file configs/good.json")
+    found = kinds(
+        tmp_path, "--config_file configs/acc.yaml --deepspeed_config_file configs/good.json"
+    )
     assert found == [("config_file", "unknown_accelerate_key", 3)]
 
 
 @pytest.mark.parametrize(
     "flags",
-    ["--deepspeed_config_file $DS", "--config_file nowhere.yaml", "--config_file", f"--config_file {'a' * 300}"],
+    [
+        "--deepspeed_config_file $DS",
+        "--config_file nowhere.yaml",
+        "--config_file",
+        f"--config_file {'a' * 300}",
+    ],
 )
 def test_files_that_are_not_known_or_not_here_are_not_judged(tmp_path: Path, flags: str) -> None:
     assert kinds(tmp_path, flags) == []

@@ -1,4 +1,6 @@
-"""Markdown, Makefiles, templates and job YAML: the commands in them, with the file's own line numbers."""
+"""Markdown, Makefiles, templates and job YAML: the commands in them, with the file's own line
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,16 @@ def in_yaml(text: str) -> list[TrainerCommand]:
         ("# T\n\n```bash\npython open_instruct/dpo.py --a 1\n```\n", [(4, ["--a", "1"])]),
         ("```\npython open_instruct/dpo.py \\\n --a 1\n", [(2, ["--a", "1"])]),
         ("~~~sh\npython open_instruct/dpo.py --a 1\n~~~\n", [(2, ["--a", "1"])]),
-        ("1. do\n\n   ```console\n   $ python open_instruct/dpo.py --a 1\n   ```\n", [(4, ["--a", "1"])]),
+        (
+            "1. do\n\n   ```console\n   $ python open_instruct/dpo.py --a 1\n   ```\n",
+            [(4, ["--a", "1"])],
+        ),
         ("> ```bash\n> python open_instruct/dpo.py \\\n>   --a 1\n> ```\n", [(2, ["--a", "1"])]),
         ("Run:\n\n    python open_instruct/dpo.py \\\n      --a 1\n\nDone.\n", [(3, ["--a", "1"])]),
-        ("````md\n```\nx\n```\n````\n\n```\npython open_instruct/dpo.py --a 1\n```\n", [(8, ["--a", "1"])]),
+        (
+            "````md\n```\nx\n```\n````\n\n```\npython open_instruct/dpo.py --a 1\n```\n",
+            [(8, ["--a", "1"])],
+        ),
         ("Use `python open_instruct/dpo.py --a 1` here.\n", []),
         ("???+ info\n\n    The `grpo_fast.py` isn't slow.\n", []),
         ("```bash title='x'\npython open_instruct/dpo.py --a 1\n```", [(2, ["--a", "1"])]),
@@ -72,7 +80,9 @@ def scan(folder: Path, name: str, text: str) -> ScanResult:
 def test_makefile(tmp_path: Path) -> None:
     (command,) = scan(tmp_path, "Makefile", MAKEFILE).commands
     assert command.line == 9
-    assert [(argument.text, argument.line, argument.is_resolved) for argument in command.arguments] == [
+    assert [
+        (argument.text, argument.line, argument.is_resolved) for argument in command.arguments
+    ] == [
         ("--model", 9, True),
         ("some/model", 9, True),
         ("--lr", 10, True),
@@ -85,7 +95,9 @@ def test_makefile(tmp_path: Path) -> None:
 
 
 def test_template() -> None:
-    (command,) = commands_in(template_as_shell("train:\n    python open_instruct/dpo.py --a {{ lr }} --b 1\n"))
+    (command,) = commands_in(
+        template_as_shell("train:\n    python open_instruct/dpo.py --a {{ lr }} --b 1\n")
+    )
     assert [argument.is_resolved for argument in command.arguments] == [True, False, True, True]
 
 
@@ -100,16 +112,29 @@ RUN = "python open_instruct/dpo.py"
         ("Makefile", f"ifdef Y\nLR = 2\nendif\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
         ("Makefile", f"LR = 1\ninclude y.mk\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
         ("Makefile", f"LR = 1\n$(eval LR=2)\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
-        ("Makefile", f"x:\n\tLR=2\n\t{RUN} --a $$LR\n", [True, False]),  # each line has a shell of its own
+        # each line has a shell of its own
+        ("Makefile", f"x:\n\tLR=2\n\t{RUN} --a $$LR\n", [True, False]),
         ("Makefile", f"x:\n\tLR=2; {RUN} --a $$LR\n", [True, True]),
         ("Makefile", f".ONESHELL:\nx:\n\tLR=2\n\t{RUN} --a $$LR\n", [True, True]),
         ("Makefile", f"x: y ; {RUN} --a 1\n", [True, True]),
         ("Makefile", f"x: y\n\t{RUN} $< --a $@\n", [False, True, False]),
         ("Makefile", f"x:\n\t{RUN} --a $(addprefix x,$(LR))\n", [True, False]),
         ("justfile", f"x:\n  @{RUN} --a {{{{lr}}}}\n", [True, False]),
-        ("Dockerfile", 'CMD ["python", "open_instruct/dpo.py", \\\n  "--a", "x y"]\n', [True, True]),
-        ("Dockerfile.gpu", 'ENTRYPOINT ["python", "open_instruct/dpo.py"]\nCMD ["--a", "1"]\n', [False]),
-        ("a.sh.j2", f"{RUN} \\\n{{% if x %}}\n  --b 1 \\\n{{% endif %}}\n", [False, True, True, False]),
+        (
+            "Dockerfile",
+            'CMD ["python", "open_instruct/dpo.py", \\\n  "--a", "x y"]\n',
+            [True, True],
+        ),
+        (
+            "Dockerfile.gpu",
+            'ENTRYPOINT ["python", "open_instruct/dpo.py"]\nCMD ["--a", "1"]\n',
+            [False],
+        ),
+        (
+            "a.sh.j2",
+            f"{RUN} \\\n{{% if x %}}\n  --b 1 \\\n{{% endif %}}\n",
+            [False, True, True, False],
+        ),
         ("a.md", f"```sh\n{RUN} --a <path> --b ...\n```\n", [True, False, True, False]),
         ("a.json", '{"program": "open_instruct/dpo.py", "args": ["--a", "1"]}', [True, True]),
     ],
@@ -135,7 +160,9 @@ def test_what_is_known_of_the_arguments_in_other_files(
         ("a.yaml", "run: |\n  cd x\n  python open_instruct/${{ inputs.m }}.py\n", 3),
     ],
 )
-def test_what_is_not_followed_in_other_files(tmp_path: Path, name: str, text: str, line: int) -> None:
+def test_what_is_not_followed_in_other_files(
+    tmp_path: Path, name: str, text: str, line: int
+) -> None:
     found = scan(tmp_path, name, text)
     assert [(entry.id, entry.line) for entry in found.unfollowed] == [("not_followed", line)]
     assert found.commands == ()

@@ -17,7 +17,11 @@ FINETUNE = "open_instruct/finetune.py"
         "/opt/venv/bin/python -X faulthandler -W ignore open_instruct/finetune.py --a 1",
         "python -m open_instruct.finetune --a 1",
         "python -u -m open_instruct.finetune --a 1",
-        "accelerate launch --mixed_precision bf16 --num_processes 8 open_instruct/finetune.py --a 1",
+        (
+            "accelerate launch --mixed_precision bf16 --num_processes 8 open_instruct/finetune.py "
+            "--a "
+            "1"
+        ),
         "accelerate launch --config_file c.yaml -m open_instruct.finetune --a 1",
         "accelerate launch --module --num_processes 2 open_instruct.finetune --a 1",
         "python -m accelerate.commands.launch --num_processes 1 open_instruct/finetune.py --a 1",
@@ -64,8 +68,16 @@ FINETUNE = "open_instruct/finetune.py"
         "sbatch <<EOF\n#!/bin/bash\npython open_instruct/finetune.py --a 1\nEOF",
         "cat <<'EOF' > job.sh\npython open_instruct/finetune.py --a 1\nEOF",
         "python mason.py --cluster x -- python open_instruct/finetune.py --a 1",
-        "uv run python mason.py --gpus 8 -- source r.sh \\&\\& python open_instruct/finetune.py --a 1",
-        "uv run python mason.py --gpus 8 -- source r.sh \\&\\&python open_instruct/finetune.py --a 1",
+        (
+            "uv run python mason.py --gpus 8 -- source r.sh \\&\\& python "
+            "open_instruct/finetune.py "
+            "--a 1"
+        ),
+        (
+            "uv run python mason.py --gpus 8 -- source r.sh \\&\\&python open_instruct/finetune.py "
+            "--a "
+            "1"
+        ),
         "gantry run --gpus 8 -- accelerate launch open_instruct/finetune.py --a 1",
     ],
 )
@@ -83,8 +95,16 @@ def test_a_trainer_is_found(text: str) -> None:
         ("python -m trl sft --a 1", "trl_sft", "trl.scripts.sft"),
         ("python -m trl.scripts.dpo --a 1", "trl_dpo", "trl.scripts.dpo"),
         ("accelerate launch -m trl.scripts.sft --a 1", "trl_sft", "trl.scripts.sft"),
-        ("accelerate launch --num_processes 2 trl/scripts/sft.py --a 1", "trl_sft", "trl.scripts.sft"),
-        ("python open_instruct/dpo_tune_cache.py --a 1", "dpo_tune_cache", "open_instruct/dpo_tune_cache.py"),
+        (
+            "accelerate launch --num_processes 2 trl/scripts/sft.py --a 1",
+            "trl_sft",
+            "trl.scripts.sft",
+        ),
+        (
+            "python open_instruct/dpo_tune_cache.py --a 1",
+            "dpo_tune_cache",
+            "open_instruct/dpo_tune_cache.py",
+        ),
         ("python dpo_tune_cache.py --a 1", "dpo_tune_cache", "open_instruct/dpo_tune_cache.py"),
         ("torchrun open_instruct/dpo.py --a 1", "dpo", "open_instruct/dpo.py"),
         (
@@ -93,12 +113,20 @@ def test_a_trainer_is_found(text: str) -> None:
             "open_instruct/olmo_core_finetune.py",
         ),
         ("python open_instruct/grpo_fast.py --a 1", "grpo_fast", "open_instruct/grpo_fast.py"),
-        ("python open_instruct/ppo_vllm_thread.py --a 1", "ppo_vllm_thread", "open_instruct/ppo_vllm_thread.py"),
+        (
+            "python open_instruct/ppo_vllm_thread.py --a 1",
+            "ppo_vllm_thread",
+            "open_instruct/ppo_vllm_thread.py",
+        ),
     ],
 )
 def test_each_trainer_has_its_name(text: str, name: str, script: str) -> None:
     (command,) = commands_in(text)
-    assert (command.trainer.name, command.trainer.script, texts(command)) == (name, script, ["--a", "1"])
+    assert (command.trainer.name, command.trainer.script, texts(command)) == (
+        name,
+        script,
+        ["--a", "1"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,9 +180,18 @@ def test_mason_starts_several_commands_one_after_each_separator() -> None:
     first, second = commands_in(text)
     assert (first.line, first.trainer.name, texts(first)) == (3, "finetune", ["--a", "1"])
     assert (second.line, second.trainer.name) == (4, "dpo_tune_cache")
-    # Mason joins the words with blanks for another shell, which splits them again, and quotes what has a brace.
+    # Mason joins the words with blanks for another shell, which splits them again, and quotes what
+    # has a brace.
     assert texts(second) == ["--b", '{"c": 1}', "--d", "$HOME/x", "--e", "two", "words"]
-    assert [argument.is_resolved for argument in second.arguments] == [True, True, True, False, True, True, True]
+    assert [argument.is_resolved for argument in second.arguments] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("words", ["'x y'", "\\$HOME", "x \\&\\& ls", "'*'"])
@@ -166,7 +203,10 @@ def test_what_ssh_joins_for_another_shell_is_never_accepted(words: str) -> None:
 
 
 def test_arguments_have_their_own_lines() -> None:
-    text = "#!/bin/bash\n\nFOO=1 srun \\\n  torchrun \\\n  open_instruct/dpo.py \\\n  --a 1 \\\n  --b 2\n"
+    text = (
+        "#!/bin/bash\n\nFOO=1 srun \\\n  torchrun \\\n  open_instruct/dpo.py \\\n  --a 1 \\\n  "
+        "--b 2\n"
+    )
     (command,) = commands_in(text)
     assert command.line == 3
     assert [(argument.text, argument.line) for argument in command.arguments] == [
@@ -178,7 +218,10 @@ def test_arguments_have_their_own_lines() -> None:
 
 
 def test_lines_inside_quoted_commands_and_variables() -> None:
-    text = 'CMD="accelerate launch \\\n  open_instruct/finetune.py \\\n  --a 1 \\\n  --b 2"\n\nuv run $CMD --c 3\n'
+    text = (
+        'CMD="accelerate launch \\\n  open_instruct/finetune.py \\\n  --a 1 \\\n  --b 2"\n\nuv '
+        "run $CMD --c 3\n"
+    )
     (command,) = commands_in(text)
     assert command.line == 6
     lines = [(argument.text, argument.line) for argument in command.arguments]
@@ -195,7 +238,8 @@ def test_arguments_that_the_shell_cuts_off_are_noted() -> None:
     assert (note.id, note.line, note.where) == ("lost_arguments", 4, "b")
     (command,) = commands_in("python open_instruct/finetune.py --a 1\n--b 2\n")
     assert command.notes[0].line == 2
-    for between in ("\nls --b", "srun other --a 1\n--b 2"):  # a flag there belongs to the command before it
+    # a flag there belongs to the command before it
+    for between in ("\nls --b", "srun other --a 1\n--b 2"):
         (command,) = commands_in(f"python open_instruct/finetune.py --a 1\n{between}\n")
         assert command.notes == ()
 
@@ -208,5 +252,9 @@ def test_what_is_never_closed_leaves_the_other_commands() -> None:
     )
     first, second, third = commands_in(text)
     assert (texts(first), first.is_truncated) == (["--a", "1"], False)
-    assert (second.is_truncated, second.notes[0].id, second.notes[0].line) == (True, "unbalanced_quote", 2)
+    assert (second.is_truncated, second.notes[0].id, second.notes[0].line) == (
+        True,
+        "unbalanced_quote",
+        2,
+    )
     assert (texts(third), third.is_truncated) == (["--d", "1"], False)

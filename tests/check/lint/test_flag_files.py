@@ -46,7 +46,9 @@ def test_the_command_line_that_a_map_represents(text: str, expected: list[str]) 
 def check_single(tmp_path: Path, text: str, trainer: str | None = None) -> LintVerdict:
     path = tmp_path / "a.yaml"
     path.write_text(text, encoding="utf-8")
-    (verdict,) = check_file(path, locked_checker(), None if trainer is None else parse_trainer(trainer)).verdicts
+    (verdict,) = check_file(
+        path, locked_checker(), None if trainer is None else parse_trainer(trainer)
+    ).verdicts
     return verdict
 
 
@@ -56,7 +58,9 @@ def test_a_flat_map_is_checked_for_the_first_trainer_that_accepts_it(tmp_path: P
     verdict = check_single(tmp_path, FLAGS + "mixer_list: [d, 1.0]\nbeta: 5\n")
     assert (verdict.ok, verdict.script) == (True, "open_instruct/dpo_tune_cache.py")
     verdict = check_single(
-        tmp_path, "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nlearning_rate: 1e-5\nmax_length: 9\n"
+        tmp_path,
+        "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nlearning_rate: 1e-5\nmax_length: "
+        "9\n",
     )
     assert verdict.script == "trl.scripts.sft"
     assert verdict.ok is not False
@@ -67,8 +71,20 @@ def test_a_flat_map_is_checked_for_the_first_trainer_that_accepts_it(tmp_path: P
     [
         ("script: open_instruct/finetune.py\nargs:\n  sed: 1\n  seed: 1\n", 3),
         ("script: finetune\nseed: 1\nsed: 1\n", 2),
-        ("name: x\njobs:\n  - script: finetune.py\n    gpus: 8\n    flags: {seed: 1,\n      sed: 1}\n", 5),
-        ("program: open_instruct/finetune.py\nparameters:\n  seed: {values: [1, 2]}\n  sed: {value: 1}\n", 3),
+        (
+            (
+                "name: x\njobs:\n  - script: finetune.py\n    gpus: 8\n    flags: {seed: 1,\n      "
+                "sed: 1}\n"
+            ),
+            5,
+        ),
+        (
+            (
+                "program: open_instruct/finetune.py\nparameters:\n  seed: {values: [1, 2]}\n  sed: "
+                "{value: 1}\n"
+            ),
+            3,
+        ),
         ("trainer: open_instruct.finetune\nconfig:\n  inner:\n    seed: 1\n    sed: 1\n", 4),
     ],
 )

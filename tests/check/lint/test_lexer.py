@@ -1,4 +1,6 @@
-"""The lexer against bash itself, and the parts of the language that decide which words a program gets."""
+"""The lexer against bash itself, and the parts of the language that decide which words a program
+gets.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def words(text: str) -> list[list[str]]:
         ("cat <<-'EOF'\n\tx \"y\n\tEOF\nb", [["cat"], ["b"]]),
         ("(a b); { c d; }", [["a", "b"], ["c", "d"], ["}"]]),
         ("if a; then b; elif c; then d; else e; fi", [["a"], ["b"], ["c"], ["d"], ["e"], ["fi"]]),
-        ("case $x in a|b) c d;; *) e;; esac", [["case", "$x", "in", "a"], ["b"], ["c", "d"], ["*"], ["e"], ["esac"]]),
+        (
+            "case $x in a|b) c d;; *) e;; esac",
+            [["case", "$x", "in", "a"], ["b"], ["c", "d"], ["*"], ["e"], ["esac"]],
+        ),
         ("f() { a b; }", [["f"], ["a", "b"], ["}"]]),
         ("for ((i=0; i<3; i++)); do a; done", [["for"], ["a"], ["done"]]),
         ("(( i << 2 ))\na", [["a"]]),
@@ -93,17 +98,26 @@ def test_commands_of_substitutions_stand_where_they_are_written() -> None:
         ("\\$X", True, True),
     ],
 )
-def test_what_is_unknown_and_what_may_become_several_words(word: str, is_resolved: bool, is_single: bool) -> None:
+def test_what_is_unknown_and_what_may_become_several_words(
+    word: str, is_resolved: bool, is_single: bool
+) -> None:
     (command, *_) = commands(f"a {word}")
     assert (command[1].is_resolved, command[1].is_single) == (is_resolved, is_single)
 
 
 def test_lines_are_those_of_the_words() -> None:
     (command,) = commands("a \\\n  b 'c\nd' \\\n  e")
-    assert [(argument.text, argument.line) for argument in command] == [("a", 1), ("b", 2), ("c\nd", 2), ("e", 4)]
+    assert [(argument.text, argument.line) for argument in command] == [
+        ("a", 1),
+        ("b", 2),
+        ("c\nd", 2),
+        ("e", 4),
+    ]
 
 
-@pytest.mark.parametrize("text", ["a 'b", 'a "b', "a $(b", "a ${b", "a `b", "a $((1", "X=(a b", "cat <<EOF\nx"])
+@pytest.mark.parametrize(
+    "text", ["a 'b", 'a "b', "a $(b", "a ${b", "a `b", "a $((1", "X=(a b", "cat <<EOF\nx"]
+)
 def test_what_is_never_closed_raises_and_tolerance_cuts_it_off(text: str) -> None:
     with pytest.raises(UnbalancedError):
         lex(text)
@@ -159,12 +173,16 @@ part = st.one_of(
     inside.map(lambda text: f"'{text}'"),
     inside.map(lambda text: f'"{text}"'),
     st.sampled_from(list(" \"'\\$`#;&|<>(){}*")).map(lambda char: "\\" + char),
-    st.sampled_from(["${ONE}", '"$ONE"', "${TWO}", '"${TWO}"', '"${LIST[@]}"', '"a $ONE $TWO b"', '"\\$ONE"']),
+    st.sampled_from(
+        ["${ONE}", '"$ONE"', "${TWO}", '"${TWO}"', '"${LIST[@]}"', '"a $ONE $TWO b"', '"\\$ONE"']
+    ),
     st.just("\\\n"),
 )
 word = st.lists(part, min_size=1, max_size=4).map("".join)
 separator = st.sampled_from([" ", "  ", "\t", " \\\n  "])
-lines = st.lists(st.tuples(separator, word), max_size=6).map(lambda pairs: "".join(a + b for a, b in pairs))
+lines = st.lists(st.tuples(separator, word), max_size=6).map(
+    lambda pairs: "".join(a + b for a, b in pairs)
+)
 
 PREAMBLE = "ONE=1e-5\nTWO='two words'\nLIST=(--x 'y z' \"$ONE\")\n"
 
@@ -173,7 +191,9 @@ PREAMBLE = "ONE=1e-5\nTWO='two words'\nLIST=(--x 'y z' \"$ONE\")\n"
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(lines, min_size=1, max_size=8))
 def test_bash_agrees(rest: list[str]) -> None:
-    """Random words with every kind of quotes and known variables: the program gets what bash gives it."""
+    """Random words with every kind of quotes and known variables: the program gets what bash gives
+    it.
+    """
     assert BASH is not None
     text = PREAMBLE + "".join(f"show{line}\n" for line in rest)
     script = "set -f\nshow() { printf '%s\\0' \"$@\" $'\\1'; }\n" + text

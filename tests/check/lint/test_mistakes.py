@@ -49,7 +49,10 @@ def test_messages(
     for name, (file, text) in MISTAKES.items():
         verdicts = check_text(tmp_path, text, file, checker)
         messages = [line.removeprefix(f"{tmp_path}/") for line in format_verdicts(verdicts)]
-        lines += [f"== {name}: {', '.join(str(verdict.ok) for verdict in verdicts)}", *outlines(messages)]
+        lines += [
+            f"== {name}: {', '.join(str(verdict.ok) for verdict in verdicts)}",
+            *outlines(messages),
+        ]
     golden("lint_mistakes", lines)
 
 
@@ -62,4 +65,7 @@ def test_verdicts(name: str, tmp_path: Path, checker: CommandChecker) -> None:
     for verdict in verdicts:
         assert bool(verdict.problems) == (verdict.ok is False)
         assert verdict.ok is False or verdict.warnings
-        assert all(1 <= remark.line <= text.count("\n") for remark in (*verdict.problems, *verdict.warnings))
+        assert all(
+            1 <= remark.line <= text.count("\n")
+            for remark in (*verdict.problems, *verdict.warnings)
+        )

@@ -1,4 +1,6 @@
-"""Every command in upstream's own scripts, configs and docs at the pin: found, and checked as the trainer does."""
+"""Every command in upstream's own scripts, configs and docs at the pin: found, and checked as the
+trainer does.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,20 @@ def checked(checker: CommandChecker) -> list[FileReport]:
 @pytest.fixture(scope="module")
 def commands(checked: list[FileReport]) -> list[LintVerdict]:
     """The verdicts on commands, without the files of flags."""
-    return [verdict for report in checked for verdict in report.verdicts if "train_configs" not in verdict.file]
+    return [
+        verdict
+        for report in checked
+        for verdict in report.verdicts
+        if "train_configs" not in verdict.file
+    ]
 
 
 def test_how_many_carry_unknown_flags(commands: list[LintVerdict]) -> None:
     total = Counter(verdict.script for verdict in commands)
     unknown = Counter(
-        verdict.script for verdict in commands if any(problem.id == "unknown_flag" for problem in verdict.problems)
+        verdict.script
+        for verdict in commands
+        if any(problem.id == "unknown_flag" for problem in verdict.problems)
     )
     counts = {Path(script).stem: (unknown[script], total[script]) for script in total}
     assert counts["dpo_tune_cache"] == (18, 32)
@@ -73,11 +82,15 @@ def test_no_mention_of_a_trainer_in_a_command_is_missed(commands: list[LintVerdi
         for path in list_files(ROOT / "scripts")
         if path.suffix in (".sh", ".bash")
         for line in path.read_text().splitlines()
-        if not line.lstrip().startswith("#") and any(entry in line for entry in trainers.OPEN_INSTRUCT.values())
+        if not line.lstrip().startswith("#")
+        and any(entry in line for entry in trainers.OPEN_INSTRUCT.values())
     )
     counts = Counter(verdict.file for verdict in commands)
     # Two commands of these come from one variable that contains the whole command line.
-    twice = {str(ROOT / f"scripts/train/debug/{name}.sh") for name in ("finetune", "sft_integration_test")}
+    twice = {
+        str(ROOT / f"scripts/train/debug/{name}.sh")
+        for name in ("finetune", "sft_integration_test")
+    }
     assert {file: counts[file] - (file in twice) for file in mentioned} == dict(mentioned)
 
 
@@ -95,7 +108,11 @@ def test_no_trainer_accepts_the_tulu_files(checker: CommandChecker, name: str) -
     [
         ("scripts/train/tulu3/dpo_8b.sh", 10, {"gradient_checkpointing"}),
         ("scripts/train/tulu3/finetune_8b.sh", 17, {"chat_template"}),
-        ("scripts/train/dgx-spark/dpo_ultrafeedback.sh", 17, {"num_train_epochs", "gradient_checkpointing"}),
+        (
+            "scripts/train/dgx-spark/dpo_ultrafeedback.sh",
+            17,
+            {"num_train_epochs", "gradient_checkpointing"},
+        ),
         ("scripts/train/debug/dpo/local.sh", 3, {"push_to_hub"}),
         ("configs/beaker_configs/alpaca_7B_lora.yaml", 10, {"train_file"}),
     ],
@@ -118,8 +135,16 @@ def test_the_lock_finds_what_the_checkout_finds(commands: list[LintVerdict]) -> 
     """But for the templates' names, which the source has."""
 
     def findings(verdicts: Iterable[LintVerdict]) -> set[tuple[str, int, str, str | None]]:
-        found = ((verdict.file, one) for verdict in verdicts for one in (*verdict.problems, *verdict.warnings))
-        return {(file, one.line, one.id, one.where) for file, one in found if one.id != "unknown_chat_template"}
+        found = (
+            (verdict.file, one)
+            for verdict in verdicts
+            for one in (*verdict.problems, *verdict.warnings)
+        )
+        return {
+            (file, one.line, one.id, one.where)
+            for file, one in found
+            if one.id != "unknown_chat_template"
+        }
 
     assert ROOT is not None
     reports = check_files([str(ROOT / "scripts")], locked_checker())
@@ -132,7 +157,16 @@ def test_the_lock_finds_what_the_checkout_finds(commands: list[LintVerdict]) -> 
 def test_speed() -> None:
     """Check all of upstream's scripts in a new process, including the interpreter's start."""
     assert ROOT is not None
-    command = [sys.executable, "-m", "launch", "lint", "--json", "--upstream", str(ROOT), str(ROOT / "scripts")]
+    command = [
+        sys.executable,
+        "-m",
+        "launch",
+        "lint",
+        "--json",
+        "--upstream",
+        str(ROOT),
+        str(ROOT / "scripts"),
+    ]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -150,8 +184,11 @@ def real_parsers() -> Iterator[RealParsers]:
 
 
 @pytest.mark.parametrize("trainer", ["finetune", "dpo_tune_cache"])
-def test_the_trainer_itself_agrees(checker: CommandChecker, real_parsers: RealParsers, trainer: str) -> None:
-    """The real parser refuses exactly the commands that lint refuses, among those whose words are all known.
+def test_the_trainer_itself_agrees(
+    checker: CommandChecker, real_parsers: RealParsers, trainer: str
+) -> None:
+    """The real parser refuses exactly the commands that lint refuses, among those whose words are
+    all known.
 
     The comparison leaves out abbreviations and repetitions, where lint is stricter on purpose.
     """
@@ -162,7 +199,8 @@ def test_the_trainer_itself_agrees(checker: CommandChecker, real_parsers: RealPa
             checked.extend(
                 (f"{path}:{command.line}", command, checker.check_command(str(path), command))
                 for command in scan_file(path, explicit=False).commands
-                if command.trainer.name == trainer and all(argument.is_resolved for argument in command.arguments)
+                if command.trainer.name == trainer
+                and all(argument.is_resolved for argument in command.arguments)
             )
     assert len(checked) > 10
     answers = [
@@ -186,13 +224,24 @@ def test_the_page_in_docs_is_current(checker: CommandChecker) -> None:
     loader.exec_module(module)
     readme = " ".join((PROJECT / "README.md").read_text(encoding="utf-8").split())
     page = module.REPORT.read_text(encoding="utf-8")
-    counted = re.search(r"Of the (\d+) commands whose trainer still exists, \*\*its own code refuses (\d+)\*\*", page)
+    counted = re.search(
+        r"Of the (\d+) commands whose trainer still exists, \*\*its own code refuses (\d+)\*\*",
+        page,
+    )
     assert counted is not None
-    assert re.search(rf"Of the {counted[1]} training commands .* its own code refuses {counted[2]}:", readme)
-    rows = re.findall(r"^\| `open_instruct/(\w+)\.py` \| (\d+) \|(?: \d+ \|){3} (\d+) \|", page, re.MULTILINE)
+    assert re.search(
+        rf"Of the {counted[1]} training commands .* its own code refuses {counted[2]}:", readme
+    )
+    rows = re.findall(
+        r"^\| `open_instruct/(\w+)\.py` \| (\d+) \|(?: \d+ \|){3} (\d+) \|", page, re.MULTILINE
+    )
     present = [row for row in rows if row[0] in trainers.OPEN_INSTRUCT]
     assert sum(int(row[1]) for row in present) == int(counted[1])
-    assert [name for name, commands, refused in present if f"`{name}` {refused} of {commands}" not in readme] == []
+    assert [
+        name
+        for name, commands, refused in present
+        if f"`{name}` {refused} of {commands}" not in readme
+    ] == []
     assert module.report(checker.schemas.checkout) == page, (
         "docs/reference/upstream-commands.md is outdated: run scripts/upstream-report"
     )

@@ -12,7 +12,9 @@ USE = "python open_instruct/finetune.py --a $X\n"
 def resolved_words(text: str) -> list[str] | None:
     """Return the words behind `--a`, None if they are unknown."""
     (command,) = commands_in(text)
-    return texts(command)[1:] if all(argument.is_resolved for argument in command.arguments) else None
+    return (
+        texts(command)[1:] if all(argument.is_resolved for argument in command.arguments) else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,9 @@ def test_a_prefix_is_not_an_assignment() -> None:
 def test_arrays() -> None:
     array = 'A=(--b 2 # note\n  "c d" $Y)\n'
     (command,) = commands_in(array + 'python open_instruct/finetune.py "x${A[@]}z"')
-    assert [(argument.text, argument.line, argument.is_resolved) for argument in command.arguments] == [
+    assert [
+        (argument.text, argument.line, argument.is_resolved) for argument in command.arguments
+    ] == [
         ("x--b", 3, True),
         ("2", 1, True),
         ("c d", 2, True),
@@ -105,9 +109,17 @@ def test_arrays() -> None:
 
 
 def test_part_of_a_value_may_be_unknown() -> None:
-    (command,) = commands_in('X="run-$(date +%s)"\npython open_instruct/finetune.py --a "$X" --b out/$X')
-    values = [(argument.text, argument.is_resolved, argument.prefix) for argument in command.arguments[1::2]]
-    assert values == [("run-$(date +%s)", False, "run-"), ("out/run-$(date +%s)", False, "out/run-")]
+    (command,) = commands_in(
+        'X="run-$(date +%s)"\npython open_instruct/finetune.py --a "$X" --b out/$X'
+    )
+    values = [
+        (argument.text, argument.is_resolved, argument.prefix)
+        for argument in command.arguments[1::2]
+    ]
+    assert values == [
+        ("run-$(date +%s)", False, "run-"),
+        ("out/run-$(date +%s)", False, "out/run-"),
+    ]
 
 
 def test_values_that_grow_without_end_are_unknown() -> None:

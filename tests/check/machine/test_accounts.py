@@ -19,7 +19,12 @@ def test_a_token_is_found_where_huggingface_hub_finds_it(tmp_path: Path) -> None
 
 
 def test_a_login_of_wandb_belongs_to_its_server(tmp_path: Path) -> None:
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n", encoding="utf-8")
+    (tmp_path / ".netrc").write_text(
+        "machine api.wandb.ai login user password x\n", encoding="utf-8"
+    )
     (tmp_path / ".netrc").chmod(0o600)
     assert find_wandb_key({"HOME": str(tmp_path)}) is not None
-    assert find_wandb_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://wandb.example.org"}) is None
+    assert (
+        find_wandb_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://wandb.example.org"})
+        is None
+    )

@@ -1,4 +1,6 @@
-"""The GPUs that are visible, against a program that answers like nvidia-smi, and what a model takes of them."""
+"""The GPUs that are visible, against a program that answers like nvidia-smi, and what a model takes
+of them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ from tests.conftest import planned
         ("1,1", ["1"]),
     ],
 )
-def test_visible_cards_are_those_that_cuda_would_show(tmp_path: Path, shown: str | None, expected: list[str]) -> None:
-    environ = install_driver(tmp_path, [0, 0, 0]) | ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
+def test_visible_cards_are_those_that_cuda_would_show(
+    tmp_path: Path, shown: str | None, expected: list[str]
+) -> None:
+    environ = install_driver(tmp_path, [0, 0, 0]) | (
+        {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    )
     assert [gpu.index for gpu in query_gpus(environ).seen] == expected
 
 

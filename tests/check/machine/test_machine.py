@@ -50,11 +50,20 @@ def test_what_imports_the_trainer_is_slow() -> None:
     ],
 )
 def test_the_first_nodes_store_needs_a_descriptor_for_every_rank(
-    nodes: int, limits: tuple[int | None, int | None], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: int,
+    limits: tuple[int | None, int | None],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("launch.check.machine.limits._resource_limits", lambda name: limits)
     width = (
-        ("gpus=8", f"nodes={nodes}", f"recipe.global_batch_size={nodes * 8}", "recipe.per_device_batch_size=1")
+        (
+            "gpus=8",
+            f"nodes={nodes}",
+            f"recipe.global_batch_size={nodes * 8}",
+            "recipe.per_device_batch_size=1",
+        )
         if nodes > 1
         else ()
     )
@@ -80,8 +89,13 @@ def test_infiniband_needs_locked_memory(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("launch.check.machine.limits._INFINIBAND", tmp_path / "infiniband")
     assert locked_memory_is_unlimited.inspect(plan, Host({})).message == "no InfiniBand here"
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
-    for soft, expected in ((64 << 10, "warn: ulimit -l is 64 KiB"), (None, "pass: ulimit -l is unlimited")):
-        monkeypatch.setattr("launch.check.machine.limits._resource_limits", lambda name, soft=soft: (soft, None))
+    for soft, expected in (
+        (64 << 10, "warn: ulimit -l is 64 KiB"),
+        (None, "pass: ulimit -l is unlimited"),
+    ):
+        monkeypatch.setattr(
+            "launch.check.machine.limits._resource_limits", lambda name, soft=soft: (soft, None)
+        )
         finding = locked_memory_is_unlimited.inspect(plan, Host({}))
         assert f"{finding.level}: {finding.message}" == expected
 
@@ -92,15 +106,22 @@ def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.Monkey
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=64 << 20))
     finding = shared_memory_is_large.inspect(plan, Host({}))
-    assert finding.level == "warn" and finding.message.startswith("64 MiB free in /dev/shm, and 2 ranks")
-    assert shared_memory_is_large.inspect(planned(tmp_path, "stage=demo"), Host({})).message == "one rank"
+    assert finding.level == "warn" and finding.message.startswith(
+        "64 MiB free in /dev/shm, and 2 ranks"
+    )
+    assert (
+        shared_memory_is_large.inspect(planned(tmp_path, "stage=demo"), Host({})).message
+        == "one rank"
+    )
 
 
 def test_a_model_that_was_removed_after_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo")
     assert inputs_exist.inspect(plan, Host({})).level == "pass", "the demo's model is built later"
     model = replace(plan.inputs.model, build=False, local=tmp_path / "gone")
-    finding = inputs_exist.inspect(replace(plan, inputs=replace(plan.inputs, model=model)), Host({}))
+    finding = inputs_exist.inspect(
+        replace(plan, inputs=replace(plan.inputs, model=model)), Host({})
+    )
     assert finding.level == "fail" and finding.message == f"{tmp_path / 'gone'} does not exist"
 
 
@@ -114,7 +135,9 @@ def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
         silent.listen(8)
         port = silent.getsockname()[1]
         began = time.monotonic()
-        finding = hub_is_reachable.inspect(plan, Host({**cache, "HF_ENDPOINT": f"http://127.0.0.1:{port}"}))
+        finding = hub_is_reachable.inspect(
+            plan, Host({**cache, "HF_ENDPOINT": f"http://127.0.0.1:{port}"})
+        )
         assert time.monotonic() - began < 3
     assert finding.level == "fail" and finding.where == "override model.path"
     assert "owner/base would come from the hub, which cannot be reached" in finding.message
@@ -126,9 +149,15 @@ def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", hang)
         began = time.monotonic()
-        unnamed = hub_is_reachable.inspect(plan, Host({**cache, "HF_ENDPOINT": "http://hub.invalid"}))
+        unnamed = hub_is_reachable.inspect(
+            plan, Host({**cache, "HF_ENDPOINT": "http://hub.invalid"})
+        )
         assert time.monotonic() - began < 3 and "no answer in 1.5 s" in unnamed.message
-        assert all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+        assert all(
+            thread.daemon
+            for thread in threading.enumerate()
+            if thread is not threading.main_thread()
+        )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "none"))
     found = {finding.id: finding for finding in inspect(plan)}
@@ -147,7 +176,9 @@ def test_a_clock_that_is_off_or_not_set(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_folder_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("no folder", encoding="utf-8")
-    finding = folders_are_writable.inspect(planned(tmp_path, "stage=demo"), Host({"HF_HOME": str(tmp_path)}))
+    finding = folders_are_writable.inspect(
+        planned(tmp_path, "stage=demo"), Host({"HF_HOME": str(tmp_path)})
+    )
     assert finding.level == "fail" and f"{tmp_path / 'runs'} is not writable" in finding.message
     there = folders_are_writable.inspect(
         planned(tmp_path, "stage=demo", "runs=other"), Host({"HF_HOME": str(tmp_path)})
@@ -157,11 +188,16 @@ def test_a_folder_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> None:
-    complete = interpreter_has_packages.inspect(planned(tmp_path, "stage=demo", "trainer=trl_sft"), Host({}))
+    complete = interpreter_has_packages.inspect(
+        planned(tmp_path, "stage=demo", "trainer=trl_sft"), Host({})
+    )
     empty = tmp_path / "python"
     empty.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     empty.chmod(0o755)
-    plan = build_plan(composed("stage=demo", "trainer=trl_sft"), replace(fixed_machine(tmp_path), python=str(empty)))
+    plan = build_plan(
+        composed("stage=demo", "trainer=trl_sft"),
+        replace(fixed_machine(tmp_path), python=str(empty)),
+    )
     finding = interpreter_has_packages.inspect(plan, Host({}))
     assert finding.level == "fail" and "lacks torch, transformers" in finding.message
     assert complete.message != finding.message
@@ -170,12 +206,17 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("version", "level"), [("1.16.0", "pass"), ("1.16.4", "pass"), ("1.17.0", "fail"), ("1.1", "fail")]
+    ("version", "level"),
+    [("1.16.0", "pass"), ("1.16.4", "pass"), ("1.17.0", "fail"), ("1.1", "fail")],
 )
-def test_another_version_of_trl_is_named_with_both(tmp_path: Path, version: str, level: str) -> None:
+def test_another_version_of_trl_is_named_with_both(
+    tmp_path: Path, version: str, level: str
+) -> None:
     (tmp_path / f"trl-{version}.dist-info").mkdir()
     machine = replace(fixed_machine(tmp_path), python=sys.executable, packages=(tmp_path,))
-    finding = interpreter_has_packages.inspect(build_plan(composed("stage=demo", "trainer=trl_sft"), machine), Host({}))
+    finding = interpreter_has_packages.inspect(
+        build_plan(composed("stage=demo", "trainer=trl_sft"), machine), Host({})
+    )
     assert finding.level == level
     if level == "fail":
         assert f"is written for TRL 1.16, and {sys.executable} has TRL {version}" in finding.message
@@ -189,12 +230,16 @@ def test_two_ranks_talk_over_gloo_and_a_bad_network_is_said(tmp_path: Path) -> N
     plan = planned(tmp_path, "stage=demo", "processes=2")
     finding = ranks_can_communicate.inspect(plan, Host(dict(os.environ)))
     assert finding.level == "pass" and finding.message.startswith("2 ranks, gloo: ")
-    bad = ranks_can_communicate.inspect(plan, Host({**os.environ, "GLOO_SOCKET_IFNAME": "nothing0"}))
+    bad = ranks_can_communicate.inspect(
+        plan, Host({**os.environ, "GLOO_SOCKET_IFNAME": "nothing0"})
+    )
     assert bad.level == "fail" and "all-reduce over 2 ranks failed" in bad.message
     assert "nothing0" in bad.message
 
 
-def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_a_problem_unless_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     overrides = ["stage=sft", "gpus=2", "trainer=trl_sft"]
     stopping, _ = preflight(planned(tmp_path, *overrides))

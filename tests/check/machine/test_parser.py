@@ -45,27 +45,43 @@ def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
 
     def finding(*more: str, of: Plan = plan) -> Finding:
         identity = plan.identity if not more else f"{plan.identity}+"
-        return parser_accepts.inspect(replace(of, command=(*of.command, *more), identity=identity), Host({}))
+        return parser_accepts.inspect(
+            replace(of, command=(*of.command, *more), identity=identity), Host({})
+        )
 
     first, again = finding(), finding()
-    assert first.level == again.level == "pass" and first.message != again.message, "it is asked once"
+    assert first.level == again.level == "pass" and first.message != again.message, (
+        "it is asked once"
+    )
     unknown = finding("--no_such", "1")
     assert unknown.level == "fail"
-    assert unknown.message.endswith("Some specified arguments are not used by the HfArgumentParser: ['--no_such', '1']")
+    assert unknown.message.endswith(
+        "Some specified arguments are not used by the HfArgumentParser: ['--no_such', '1']"
+    )
     assert "this is a defect of launch" in str(unknown.cure)
     raised = finding("--final_lr_ratio", "1.5")
     assert raised.level == "fail"
-    assert raised.message.endswith("final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5")
+    assert raised.message.endswith(
+        "final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5"
+    )
     typed = finding("--num_train_epochs", "many")
-    assert typed.message.endswith("argument --num_train_epochs/--num-train-epochs: invalid int value: 'many'")
-    edited = replace(plan.upstream, matches_pin=False, description="1 file differs from the lock: open_instruct/x.py")
+    assert typed.message.endswith(
+        "argument --num_train_epochs/--num-train-epochs: invalid int value: 'many'"
+    )
+    edited = replace(
+        plan.upstream,
+        matches_pin=False,
+        description="1 file differs from the lock: open_instruct/x.py",
+    )
     other = finding("--no_such", "1", of=replace(plan, machine=replace(machine, upstream=edited)))
     assert "open_instruct/x.py" in str(other.cure)
 
 
 def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "trl").mkdir()
-    (tmp_path / "trl" / "__init__.py").write_text('raise ImportError("libcudart.so.12: cannot open")\n')
+    (tmp_path / "trl" / "__init__.py").write_text(
+        'raise ImportError("libcudart.so.12: cannot open")\n'
+    )
     plan = planned(tmp_path, "stage=demo", "trainer=trl_sft")
     finding = parser_accepts.inspect(plan, Host({"PYTHONPATH": str(tmp_path)}))
     assert (finding.id, finding.level) == ("import_fails", "fail")
@@ -78,7 +94,9 @@ def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Pa
     (tmp_path / "open_instruct" / "dpo.py").write_text(f"import open_instruct.tools\n{SCRIPT}")
     machine = replace(fixed_machine(tmp_path, checkout=tmp_path), python=sys.executable)
     plan = build_plan(composed("stage=dpo", "trainer=dpo", "gpus=2"), machine)
-    plan = replace(plan, command=(*plan.command[: plan.command.index("--") + 1], "--model_name_or_path", "x"))
+    plan = replace(
+        plan, command=(*plan.command[: plan.command.index("--") + 1], "--model_name_or_path", "x")
+    )
     assert "unused_imports" in plan.patches
     finding = parser_accepts.inspect(plan, Host({}))
     assert finding.level == "pass", finding.message

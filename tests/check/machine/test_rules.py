@@ -23,7 +23,11 @@ from tests.check.machine.driver import install_driver
 from tests.conftest import composed, fixed_machine
 
 ACCOUNTS: dict[str, dict[str, Any]] = {
-    "hf_writer": {"name": "ann", "orgs": [{"name": "lab"}], "auth": {"accessToken": {"role": "write"}}},
+    "hf_writer": {
+        "name": "ann",
+        "orgs": [{"name": "lab"}],
+        "auth": {"accessToken": {"role": "write"}},
+    },
     "hf_reader": {"name": "ann", "orgs": [], "auth": {"accessToken": {"role": "read"}}},
 }
 
@@ -32,7 +36,9 @@ class _Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         account = ACCOUNTS.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
         status = 200 if account and self.path == "/api/whoami-v2" else 401
-        self.send_response(int(self.path.split("/")[2]) if self.path.startswith("/status/") else status)
+        self.send_response(
+            int(self.path.split("/")[2]) if self.path.startswith("/status/") else status
+        )
         self.end_headers()
         self.wfile.write(json.dumps(account).encode())
 
@@ -69,13 +75,17 @@ class Case(NamedTuple):
 
 
 def gpus(*used: int, visible: str | None = None, **driver: Any) -> Machine:
-    return Machine({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, cards=used, driver=driver)
+    return Machine(
+        {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, cards=used, driver=driver
+    )
 
 
 NOTHING = Machine()
 FOUR, EIGHT = gpus(*[0] * 4), gpus(*[0] * 8)
 PROCESSES = "GPU-0aaa, 4242, /opt/py/python3, 69990\n"
-SHARED, FREE = (gpus(70_000, 4, 4, processes=PROCESSES, visible=visible) for visible in (None, "1,2"))
+SHARED, FREE = (
+    gpus(70_000, 4, 4, processes=PROCESSES, visible=visible) for visible in (None, "1,2")
+)
 IN_USE = "GPU 0: 70000 of 81559 MiB in use by process 4242 (python3)"
 USE_OTHERS = "`export CUDA_VISIBLE_DEVICES=1,2`"
 MISMATCH = "Driver/library version mismatch"
@@ -83,13 +93,29 @@ FAILING = gpus(0, sleep=f"echo '{MISMATCH}'; exit 9")
 HIDDEN = "one GPU (CUDA_VISIBLE_DEVICES hides 3)"
 GPUS = (
     Case("four of eight GPUs", enough_gpus, "stage=sft gpus=8", FOUR, "fail", cure="set gpus=4"),
-    Case("hidden GPUs", enough_gpus, "stage=sft gpus=4", gpus(*[0] * 4, visible="3"), "fail", HIDDEN),
+    Case(
+        "hidden GPUs", enough_gpus, "stage=sft gpus=4", gpus(*[0] * 4, visible="3"), "fail", HIDDEN
+    ),
     Case("enough GPUs", enough_gpus, "stage=sft gpus=4", FOUR, "pass"),
-    Case("no driver", enough_gpus, "stage=sft", NOTHING, "fail", "no GPU: nvidia-smi is not installed"),
+    Case(
+        "no driver",
+        enough_gpus,
+        "stage=sft",
+        NOTHING,
+        "fail",
+        "no GPU: nvidia-smi is not installed",
+    ),
     Case("a driver that fails", enough_gpus, "stage=sft", FAILING, "fail", MISMATCH),
     Case("a GPU in use", gpus_are_free, "stage=sft gpus=2", SHARED, "fail", IN_USE, USE_OTHERS),
     Case("the other GPUs", gpus_are_free, "stage=sft gpus=2", FREE, "pass"),
-    Case("memory of nobody", gpus_are_free, "stage=sft", gpus(9000), "fail", "is not visible from here"),
+    Case(
+        "memory of nobody",
+        gpus_are_free,
+        "stage=sft",
+        gpus(9000),
+        "fail",
+        "is not visible from here",
+    ),
     Case("a busy GPU", gpus_are_free, "stage=sft", gpus(4, busy=97), "warn", "GPU 0 is 97% busy"),
 )
 
@@ -98,7 +124,10 @@ SFT_70B = f"{SFT} model=llama3_1_70b"
 LARGE = f"{SFT} recipe.per_device_batch_size=16"
 LORA_70B = "stage=sft model=llama3_1_70b flags.use_lora=true"
 # what `tune` chose for four GPUs, on one: the state alone fits, and the second gradient does not
-TUNED = "stage=sft gpus=1 parallel=zero2 recipe.per_device_batch_size=16 recipe.packing=flatten recipe.liger=true"
+TUNED = (
+    "stage=sft gpus=1 parallel=zero2 recipe.per_device_batch_size=16 recipe.packing=flatten "
+    "recipe.liger=true"
+)
 TUNED += " recipe.gradient_checkpointing=false"
 HUGE = f"{SFT} model.shape.parameters=1e15"
 OFTEN = f"{HUGE} recipe.checkpoint_steps=10"
@@ -111,7 +140,14 @@ ROOM = (
     Case("8B with its activations", model_fits, SFT, EIGHT, "pass", "per GPU: fits"),
     Case("large batches", model_fits, LARGE, EIGHT, "warn", cure="recipe.liger=true"),
     Case("an adapter", model_fits, LORA_70B, EIGHT, "skipped"),
-    Case("an unknown model", model_fits, "stage=sft model.path=some/model", EIGHT, "skipped", "some/model"),
+    Case(
+        "an unknown model",
+        model_fits,
+        "stage=sft model.path=some/model",
+        EIGHT,
+        "skipped",
+        "some/model",
+    ),
     Case("tuned for four GPUs", model_fits, TUNED, gpus(0), "fail", cure="parallel=single"),
     Case("one GPU", model_fits, "stage=sft gpus=1", gpus(0), "pass"),
     Case("a small disk", disk_has_room, OFTEN, NOTHING, "fail", "4 checkpoints of", KEEP_ONE),
@@ -134,20 +170,51 @@ GATED = "meta-llama/Llama-3.1-8B is gated"
 TO_LAB, TO_OTHER = PUSH.replace("ann", "lab"), PUSH.replace("ann", "other")
 RIGHTS = (
     Case("one's own", push_is_allowed, PUSH, hub_with("hf_writer"), "pass", "ann may write to ann"),
-    Case("one's organisation", push_is_allowed, TO_LAB, hub_with("hf_writer"), "pass", "ann may write to lab"),
-    Case("another's", push_is_allowed, TO_OTHER, hub_with("hf_writer"), "fail", "cannot write to other"),
+    Case(
+        "one's organisation",
+        push_is_allowed,
+        TO_LAB,
+        hub_with("hf_writer"),
+        "pass",
+        "ann may write to lab",
+    ),
+    Case(
+        "another's",
+        push_is_allowed,
+        TO_OTHER,
+        hub_with("hf_writer"),
+        "fail",
+        "cannot write to other",
+    ),
     Case("a token to read", push_is_allowed, PUSH, hub_with("hf_reader"), "fail", "read-only"),
-    Case("a revoked token", push_is_allowed, PUSH, hub_with("hf_revoked"), "fail", "rejects this token (401)"),
+    Case(
+        "a revoked token",
+        push_is_allowed,
+        PUSH,
+        hub_with("hf_revoked"),
+        "fail",
+        "rejects this token (401)",
+    ),
     Case("no answer", push_is_allowed, PUSH, SILENT, "warn", "cannot be reached"),
     Case("a push", hub_token_exists, PUSH, NOTHING, "fail"),
     Case("a gated model", hub_token_exists, "stage=sft", NOTHING, "warn", GATED),
-    Case("a gated model with a token", hub_token_exists, "stage=sft", Machine({"HF_TOKEN": "hf_x"}), "pass"),
+    Case(
+        "a gated model with a token",
+        hub_token_exists,
+        "stage=sft",
+        Machine({"HF_TOKEN": "hf_x"}),
+        "pass",
+    ),
     Case("a free model", hub_token_exists, "stage=sft model=olmo2_1b", NOTHING, "skipped"),
     Case("no login", wandb_key_exists, WANDB, NOTHING, "fail", cure="tracking=wandb_offline"),
     Case("offline", wandb_key_exists, "stage=sft tracking=wandb_offline", NOTHING, "skipped"),
     Case("a login", wandb_key_exists, WANDB, LOGIN, "pass"),
-    Case("a login for OLMo-core", wandb_key_exists, OLMO_WANDB, LOGIN, "fail", "WANDB_API_KEY only"),
-    Case("a key for OLMo-core", wandb_key_exists, OLMO_WANDB, Machine({"WANDB_API_KEY": "x"}), "pass"),
+    Case(
+        "a login for OLMo-core", wandb_key_exists, OLMO_WANDB, LOGIN, "fail", "WANDB_API_KEY only"
+    ),
+    Case(
+        "a key for OLMo-core", wandb_key_exists, OLMO_WANDB, Machine({"WANDB_API_KEY": "x"}), "pass"
+    ),
 )
 
 
@@ -165,14 +232,23 @@ HUB = (
     # a proxy's
     Case("answers 403", hub_is_reachable, BASE, hub_at("{hub}/status/403"), "fail"),
     Case("answers 502", hub_is_reachable, BASE, hub_at("{hub}/status/502"), "fail"),
-    Case("refuses", hub_is_reachable, BASE, hub_at("http://127.0.0.1:9"), "fail", "Connection refused"),
+    Case(
+        "refuses",
+        hub_is_reachable,
+        BASE,
+        hub_at("http://127.0.0.1:9"),
+        "fail",
+        "Connection refused",
+    ),
     Case("offline", hub_is_reachable, BASE, OFFLINE, "fail", FORBIDDEN),
     Case("offline with a cached model", hub_is_reachable, BASE, CACHED, "skipped"),
     Case("offline with a local model", hub_is_reachable, LOCAL, OFFLINE, "skipped"),
 )
 
 
-@pytest.mark.parametrize("case", (*GPUS, *ROOM, *RIGHTS, *HUB), ids=lambda case: f"{case.rule.id}: {case.name}")
+@pytest.mark.parametrize(
+    "case", (*GPUS, *ROOM, *RIGHTS, *HUB), ids=lambda case: f"{case.rule.id}: {case.name}"
+)
 def test_rule(case: Case, hub: str, tmp_path: Path) -> None:
     home, facts = tmp_path / "home", case.machine
     home.mkdir()

@@ -24,7 +24,9 @@ def inspect_padding(plan: Plan) -> Finding:
 def plan_of(file: Path, *overrides: str) -> Plan:
     """A plan whose data are 500 pairs of 300 and 200 tokens."""
     chosen, rejected = [300] * 500, [200] * 500
-    file.write_text(json.dumps(build_content(SampleLengths((chosen, rejected), None))), encoding="utf-8")
+    file.write_text(
+        json.dumps(build_content(SampleLengths((chosen, rejected), None))), encoding="utf-8"
+    )
     return replace(planned(*DPO, *overrides), lengths_file=file)
 
 

@@ -23,7 +23,11 @@ def make_old(lock: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"])
 def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
-    folder = tmp_path if variable == "TORCH_EXTENSIONS_DIR" else tmp_path / "torch_extensions" / "py311_cu130"
+    folder = (
+        tmp_path
+        if variable == "TORCH_EXTENSIONS_DIR"
+        else tmp_path / "torch_extensions" / "py311_cu130"
+    )
     lock = folder / "fused_adam" / "lock"
     host = Host({variable: str(tmp_path)})
     plan = planned(tmp_path, *ZERO2)

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.disk import checkpoint_count, disk_has_room, find_model_size, written_bytes
+from launch.check.machine.disk import (
+    checkpoint_count,
+    disk_has_room,
+    find_model_size,
+    written_bytes,
+)
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
@@ -19,7 +24,10 @@ from tests.conftest import composed, fixed_machine
 
 def shard(path: Path, **shapes: list[int]) -> None:
     """A safetensors file with its header only."""
-    header = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    header = {
+        name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]}
+        for name, shape in shapes.items()
+    }
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text)
@@ -77,13 +85,32 @@ def test_a_cached_hub_model_is_counted_too(tmp_path: Path) -> None:
         (["stage=sft", "recipe.checkpoint_steps=100"], 4),
         (["stage=sft", "recipe.checkpoint_steps=100", "recipe.max_steps=250"], 2),
         (["stage=sft", "recipe.checkpoint_steps=100", "flags.keep_last_n_checkpoints=1"], 2),
-        (["stage=dpo", "recipe.checkpoint_steps=null"], 4),  # the trainer's own default is every 500 steps
+        # the trainer's own default is every 500 steps
+        (["stage=dpo", "recipe.checkpoint_steps=null"], 4),
         (["stage=dpo", "recipe.checkpoint_steps=null", "recipe.max_steps=400"], 0),
-        (["stage=sft", "trainer=trl_sft", "recipe.checkpoint_steps=100", "recipe.max_steps=1000"], 4),
-        (["stage=sft", "trainer=trl_sft", "recipe.checkpoint_steps=10", "flags.save_total_limit=2"], 3),
+        (
+            [
+                "stage=sft",
+                "trainer=trl_sft",
+                "recipe.checkpoint_steps=100",
+                "recipe.max_steps=1000",
+            ],
+            4,
+        ),
+        (
+            [
+                "stage=sft",
+                "trainer=trl_sft",
+                "recipe.checkpoint_steps=10",
+                "flags.save_total_limit=2",
+            ],
+            3,
+        ),
     ],
 )
-def test_how_many_checkpoints_lie_there_at_once(tmp_path: Path, overrides: list[str], expected: int) -> None:
+def test_how_many_checkpoints_lie_there_at_once(
+    tmp_path: Path, overrides: list[str], expected: int
+) -> None:
     assert checkpoint_count(planned(tmp_path, *overrides)) == expected
 
 
@@ -92,13 +119,19 @@ def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=sft", "gpus=0", "model.shape.parameters=1e15")
     assert [rule.inspect(plan, host).level for rule in (model_fits, disk_has_room)] == ["fail"] * 2
     only = plan_cache_pass(plan)
-    assert [rule.inspect(only, host).level for rule in (model_fits, disk_has_room)] == ["skipped"] * 2
+    assert [rule.inspect(only, host).level for rule in (model_fits, disk_has_room)] == [
+        "skipped"
+    ] * 2
 
 
 @pytest.mark.parametrize("trainer", ["trl_dpo", "dpo_tune_cache"])
 def test_an_adapter_needs_its_own_room_and_not_the_models(tmp_path: Path, trainer: str) -> None:
-    """A LoRA DPO of 8b was refused for 30 GiB of "the model", where it ends with an adapter of 160 MB."""
-    plan = planned(tmp_path, "stage=lora_dpo", f"trainer={trainer}", "model=llama3_1_8b", "recipe.lora.rank=16")
+    """A LoRA DPO of 8b was refused for 30 GiB of "the model", where it ends with an adapter of 160
+    MB.
+    """
+    plan = planned(
+        tmp_path, "stage=lora_dpo", f"trainer={trainer}", "model=llama3_1_8b", "recipe.lora.rank=16"
+    )
     model, checkpoint = written_bytes(plan, {}) or (0.0, 0.0)
     assert model == pytest.approx(4 * 41_943_040)
     frozen = 0 if trainer == "trl_dpo" else 2 * 8.03e9  # accelerate's save_state writes all weights
@@ -110,7 +143,8 @@ def test_the_number_of_rows_says_how_many_checkpoints_there_are(tmp_path: Path) 
     """Ten steps with a checkpoint every 200: none is ever written."""
     words = ("stage=sft", "recipe.global_batch_size=16", f"cache={tmp_path}")
     plan = planned(tmp_path, *words, "recipe.epochs=1")
-    assert checkpoint_count(plan) == 4 and plan.lengths_file  # as many as are kept: the rows are unknown
+    # as many as are kept: the rows are unknown
+    assert checkpoint_count(plan) == 4 and plan.lengths_file
     plan.lengths_file.parent.mkdir(parents=True)
     tokens = {"schema_version": 1, "kind": "sft", "tokens": {"100": 160}, "label_tokens": None}
     plan.lengths_file.write_text(json.dumps(tokens), encoding="utf-8")

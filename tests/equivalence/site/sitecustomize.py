@@ -1,4 +1,6 @@
-"""Python imports this at its start when its folder is in PYTHONPATH: it applies the stand-ins in a trainer's rank."""
+"""Python imports this at its start when its folder is in PYTHONPATH: it applies the stand-ins in a
+trainer's rank.
+"""
 
 import os
 import sys
@@ -8,7 +10,9 @@ _SCRIPTS = ("entry.py", "finetune.py", "dpo_tune_cache.py", "reward_modeling.py"
 
 
 def _script() -> str:
-    """Return the name of the script that this interpreter was started with; empty for `-m` and `-c`."""
+    """Return the name of the script that this interpreter was started with; empty for `-m` and
+    `-c`.
+    """
     arguments = [argument for argument in sys.orig_argv[1:3] if argument != "-u"]
     return Path(arguments[0]).name if arguments else ""
 

@@ -35,7 +35,10 @@ def test_the_earliest_traceback_is_the_cause() -> None:
     finder.add_lines(2, LATER, 5.5)
     cause = finder.find_cause(1)
     assert (cause.rank, cause.line) == (1, "RuntimeError: shapes do not match")
-    assert cause.detail[:2] == ("Traceback (most recent call last):", '  File "train.py", line 5, in <module>')
+    assert cause.detail[:2] == (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 5, in <module>',
+    )
 
 
 def test_an_earlier_traceback_that_was_survived_is_not() -> None:
@@ -61,9 +64,18 @@ def test_torch_elastic_knows_better() -> None:
 def test_the_rank_that_the_system_ended_comes_before_those_that_lost_it() -> None:
     """Rank 0 sees its connection break, and elastic sees rank 0's end first."""
     table = elastic(rank=0, code=1)
-    others = ["Failures:", "[1]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 124) <NA>", "-----"]
+    others = [
+        "Failures:",
+        "[1]:",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 124) <NA>",
+        "-----",
+    ]
     for message, cause in (
-        ("[../gloo/pair.cc:525] Connection closed by peer [127.0.0.1]:5", "rank 1 was killed by SIGKILL"),
+        (
+            "[../gloo/pair.cc:525] Connection closed by peer [127.0.0.1]:5",
+            "rank 1 was killed by SIGKILL",
+        ),
         ("shapes do not match", "DistBackendError: shapes do not match"),
     ):
         finder = CauseFinder([0, 1])
@@ -77,7 +89,9 @@ def test_an_error_event_comes_first_and_the_earliest_one() -> None:
     finder = CauseFinder([0, 1])
     finder.add_lines(1, FIRST, 5.0)
     finder.add_error(Event("error", 7.0, 0, {"message": "later", "type": "DistBackendError"}))
-    finder.add_error(Event("error", 6.0, 1, {"message": "shapes do not match", "type": "RuntimeError"}))
+    finder.add_error(
+        Event("error", 6.0, 1, {"message": "shapes do not match", "type": "RuntimeError"})
+    )
     cause = finder.find_cause(1)
     assert (cause.rank, cause.line) == (1, "RuntimeError: shapes do not match")
     assert len(cause.detail) == 4
@@ -85,18 +99,34 @@ def test_an_error_event_comes_first_and_the_earliest_one() -> None:
 
 def test_the_root_of_a_chain_is_the_cause() -> None:
     finder = CauseFinder([0])
-    chained = [*LATER, "", "During handling of the above exception, another exception occurred:", "", *LATER[:2]]
+    chained = [
+        *LATER,
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        *LATER[:2],
+    ]
     finder.add_lines(0, [line for line in chained if line] + ["ValueError: the last one"], 1.0)
     cause = finder.find_cause(1)
-    assert cause.line == "DistBackendError: Connection closed by peer (then ValueError: the last one)"
+    assert (
+        cause.line == "DistBackendError: Connection closed by peer (then ValueError: the last one)"
+    )
     assert sum("Traceback" in line for line in cause.detail) == 2
 
 
 def test_without_a_traceback_the_last_line_is_quoted_and_a_progress_bar_never() -> None:
     finder = CauseFinder([0])
-    finder.add_lines(0, [*(f"line {number}" for number in range(100)), "  3%|x   | 3/100 [00:04<02:10,  1.3s/it]"], 1.0)
+    finder.add_lines(
+        0,
+        [*(f"line {number}" for number in range(100)), "  3%|x   | 3/100 [00:04<02:10,  1.3s/it]"],
+        1.0,
+    )
     cause = finder.find_cause(1)
-    assert cause.line == "the launcher exited with status 1, for an unknown reason; the last line of rank 0: line 99"
+    assert (
+        cause.line
+        == "the launcher exited with status 1, for an unknown reason; the last line of rank 0: "
+        "line 99"
+    )
     assert len(cause.detail) == 15
     killed = finder.find_cause(-9)
     assert killed.line == "the launcher was killed by SIGKILL" and killed.rank is None
@@ -115,7 +145,9 @@ def test_escape_codes_are_removed() -> None:
     finder = CauseFinder([0])
     message = "\x1b]0;owned\x07\x1b[2Jbad \x1b[31mred\x1b[0m \x9b5n\x08"
     finder.add_error(Event("error", 1.0, 0, {"message": message, "type": "ValueError"}))
-    finder.add_lines(0, ["Traceback (most recent call last):", "  File x", f"ValueError: {message}"], 1.0)
+    finder.add_lines(
+        0, ["Traceback (most recent call last):", "  File x", f"ValueError: {message}"], 1.0
+    )
     cause = finder.find_cause(1)
     assert cause.line == "ValueError: bad red \\x08"
     assert "\x1b" not in "".join(cause.detail)
@@ -123,7 +155,11 @@ def test_escape_codes_are_removed() -> None:
 
 def test_a_launcher_that_died_alone() -> None:
     finder = CauseFinder([0])
-    lines = ["Traceback (most recent call last):", "  File x", "ModuleNotFoundError: No module named 'accelerate'"]
+    lines = [
+        "Traceback (most recent call last):",
+        "  File x",
+        "ModuleNotFoundError: No module named 'accelerate'",
+    ]
     finder.add_launcher_lines(lines, 1.0)
     assert finder.find_cause(1).line == "ModuleNotFoundError: No module named 'accelerate'"
     assert finder.find_cause(1).rank is None
@@ -131,5 +167,8 @@ def test_a_launcher_that_died_alone() -> None:
 
 def test_nothing_said_at_all() -> None:
     assert CauseFinder([0]).find_cause(-11).line == "the launcher was killed by SIGSEGV"
-    assert CauseFinder([0]).find_cause(3).line == "the launcher exited with status 3, for an unknown reason"
+    assert (
+        CauseFinder([0]).find_cause(3).line
+        == "the launcher exited with status 3, for an unknown reason"
+    )
     assert "disappeared" in CauseFinder([0]).find_cause(None).line

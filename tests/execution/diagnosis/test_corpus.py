@@ -1,4 +1,6 @@
-"""Holds the causes and cures to a corpus of real failures, each behind harmless lines that look like other failures."""
+"""Holds the causes and cures to a corpus of real failures, each behind harmless lines that look
+like other failures.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from launch.execution.diagnosis.tracebacks import printed_chain
 from launch.execution.record.events import Event
 from launch.planning.parallel import Batch
 
-CORPUS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8"))
+CORPUS: list[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8")
+)
 SITUATION = Situation(
     trainer="finetune", batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096,
     runs=Path("/data/runs"), cache=Path("/data/cache"), python="python",
@@ -51,7 +55,11 @@ def find(entry: dict[str, Any], *, by_event: bool) -> Cause:
     finder.add_lines(0, [*NOISE, *STEPS, *log], 1.0)
     if by_event:
         chain = printed_chain(log)
-        data = {"message": chain[-1].message, "type": chain[-1].type, "chain": [asdict(error) for error in chain]}
+        data = {
+            "message": chain[-1].message,
+            "type": chain[-1].type,
+            "chain": [asdict(error) for error in chain],
+        }
         finder.add_error(Event("error", 1.0, 0, data))
     elif "exit" in entry:
         finder.add_launcher_lines(table(entry["exit"]), 2.0)
@@ -62,7 +70,9 @@ def hold(entry: dict[str, Any], cause: Cause) -> None:
     assert entry["cause"] in cause.line
     assert (cause.cure and cause.cure.id) == entry["cure"], cause
     if cause.cure is not None:
-        assert cause.cure.text.startswith("possibly: ") == entry.get("possibly", False), cause.cure.text
+        assert cause.cure.text.startswith("possibly: ") == entry.get("possibly", False), (
+            cause.cure.text
+        )
         assert entry.get("text", "") in cause.cure.text
 
 

@@ -1,4 +1,6 @@
-"""The table of known causes, with what the libraries really print; the cures are computed from the plan."""
+"""The table of known causes, with what the libraries really print; the cures are computed from the
+plan.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import pytest
 from launch.config.schema import Device, Kind, Mode
 from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.diagnosis.tracebacks import RaisedError, event_chain, parse_error, printed_chain
+from launch.execution.diagnosis.tracebacks import (
+    RaisedError,
+    event_chain,
+    parse_error,
+    printed_chain,
+)
 from launch.execution.record.events import Event
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
@@ -79,7 +86,9 @@ def test_the_cure_of_a_failed_import_is_uncertain_where_it_was_handled() -> None
         found = cure_for_errors(chain, PLAN)
         assert found is not None and found[1].id == "missing_package"
         assert found[1].text.startswith("possibly: ") != because
-    certain = cure_for_errors([*fail(because=False)[:1], RaisedError("OSError", "No space left on device")], PLAN)
+    certain = cure_for_errors(
+        [*fail(because=False)[:1], RaisedError("OSError", "No space left on device")], PLAN
+    )
     assert certain is not None and certain[1].id == "disk_full"
 
 
@@ -89,9 +98,18 @@ OUT = "torch.OutOfMemoryError: CUDA out of memory"
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        (Batch(96, 6, 2, 8), "recipe.per_device_batch_size=4: the same global batch of 96, with 3 accumulation"),
-        (Batch(30, 15, 1, 2), "recipe.per_device_batch_size=5: the same global batch of 30, with 3 accumulation"),
-        (Batch(7, 7, 1, 1), "recipe.per_device_batch_size=1: the same global batch of 7, with 7 accumulation"),
+        (
+            Batch(96, 6, 2, 8),
+            "recipe.per_device_batch_size=4: the same global batch of 96, with 3 accumulation",
+        ),
+        (
+            Batch(30, 15, 1, 2),
+            "recipe.per_device_batch_size=5: the same global batch of 30, with 3 accumulation",
+        ),
+        (
+            Batch(7, 7, 1, 1),
+            "recipe.per_device_batch_size=1: the same global batch of 7, with 7 accumulation",
+        ),
     ],
 )
 def test_the_next_smaller_batch_divides_the_global_one(batch: Batch, text: str) -> None:
@@ -102,35 +120,54 @@ def test_the_next_smaller_batch_divides_the_global_one(batch: Batch, text: str) 
 def test_the_first_setting_that_is_predicted_to_fit_the_card_is_named() -> None:
     shape = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
     setting = MemorySetting(shape, Kind.sft, Mode.zero3, 8, 16, 16 * 4096, accumulation=1)
-    message = f"{OUT}. Tried to allocate 31.31 GiB. GPU 0 has a total capacity of 139.80 GiB of which 7.16 GiB is free."
-    cure = cure_for(message, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting))
-    assert cure is not None and cure.text.startswith("set recipe.per_device_batch_size=2: the same global batch,")
-    unsized = cure_for(OUT, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting))
+    message = (
+        f"{OUT}. Tried to allocate 31.31 GiB. GPU 0 has a total capacity of 139.80 GiB of "
+        "which 7.16 GiB is free."
+    )
+    cure = cure_for(
+        message, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
+    )
+    assert cure is not None and cure.text.startswith(
+        "set recipe.per_device_batch_size=2: the same global batch,"
+    )
+    unsized = cure_for(
+        OUT, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
+    )
     assert unsized is not None and "recipe.per_device_batch_size=8" in unsized.text
 
 
 @pytest.mark.parametrize(
-    ("mode", "following"), [(Mode.ddp, Mode.zero2), (Mode.zero2, Mode.zero3), (Mode.zero3, Mode.zero3_offload)]
+    ("mode", "following"),
+    [(Mode.ddp, Mode.zero2), (Mode.zero2, Mode.zero3), (Mode.zero3, Mode.zero3_offload)],
 )
 def test_at_one_sample_the_next_zero_stage_and_more_gpus(mode: Mode, following: Mode) -> None:
     cure = cure_for(OUT, replace(PLAN, batch=Batch(128, 1, 16, 8), mode=mode))
     assert cure is not None
     assert "recipe.gradient_checkpointing=true" in cure.text
     assert f"parallel={following}," in cure.text and "gpus=16" in cure.text
-    last = cure_for(OUT, replace(PLAN, batch=Batch(8, 1, 1, 8), mode=Mode.zero3_offload, gradient_checkpointing=True))
+    last = cure_for(
+        OUT,
+        replace(
+            PLAN, batch=Batch(8, 1, 1, 8), mode=Mode.zero3_offload, gradient_checkpointing=True
+        ),
+    )
     assert last is not None and "parallel=" not in last.text and "more GPUs" in last.text
 
 
 def test_what_does_not_plan_is_not_advised() -> None:
-    refused = replace(PLAN, batch=Batch(128, 2, 8, 8), plans=lambda override: "parallel" in override)
+    refused = replace(
+        PLAN, batch=Batch(128, 2, 8, 8), plans=lambda override: "parallel" in override
+    )
     cure = cure_for(OUT, refused)
     assert cure is not None and "set parallel=zero3, or recipe.max_seq_length=2048" in cure.text
     assert "recipe.per_device_batch_size=" not in cure.text and "gpus=" not in cure.text
 
 
 WATCHDOG = (
-    "[rank{rank}]:[E820 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
-    "timeout: WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 ms"
+    "[rank{rank}]:[E820 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught "
+    "collective operation "
+    "timeout: WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
+    "ran for 600001 ms"
 )
 
 
@@ -140,7 +177,8 @@ def test_an_nccl_timeout_names_the_collective_and_who_was_absent() -> None:
         finder.add_lines(rank, [WATCHDOG.format(rank=rank, number=number, kind=kind)], 5.0)
     cause = finder.find_cause(-6, PLAN)
     assert cause.line == (
-        "NCCL timeout: ranks 0, 2 waited in ALLREDUCE number 12, rank 3 waited in ALLGATHER number 11; "
+        "NCCL timeout: ranks 0, 2 waited in ALLREDUCE number 12, rank 3 waited in ALLGATHER number "
+        "11; "
         "rank 1 had not arrived"
     )
     assert cause.cure is not None and cause.cure.id == "nccl_timeout"
@@ -157,14 +195,19 @@ def test_a_gloo_timeout_too() -> None:
     finder.add_lines(0, [*trace, f"RuntimeError: {message}"], 5.0)
     finder.add_error(Event("error", 5.0, 0, {"message": message, "type": "RuntimeError"}))
     cause = finder.find_cause(1)
-    assert cause.line == "a collective timed out after 5 s: rank 0 waited in all_reduce; rank 1 had not arrived"
+    assert (
+        cause.line
+        == "a collective timed out after 5 s: rank 0 waited in all_reduce; rank 1 had not arrived"
+    )
     assert cause.cure is not None and cause.cure.id == "nccl_timeout"
 
 
 def test_an_error_that_came_before_the_time_out_is_the_cause() -> None:
     finder = CauseFinder([0, 1])
     finder.add_lines(0, [WATCHDOG.format(rank=0, number=1, kind="ALLREDUCE")], 600.0)
-    finder.add_error(Event("error", 5.0, 1, {"message": "CUDA out of memory", "type": "OutOfMemoryError"}))
+    finder.add_error(
+        Event("error", 5.0, 1, {"message": "CUDA out of memory", "type": "OutOfMemoryError"})
+    )
     cause = finder.find_cause(1, PLAN)
     assert (cause.rank, cause.line) == (1, "OutOfMemoryError: CUDA out of memory")
     assert cause.cure is not None and cause.cure.id == "out_of_memory"
@@ -172,8 +215,10 @@ def test_an_error_that_came_before_the_time_out_is_the_cause() -> None:
 
 def test_the_error_itself_is_more_telling_than_the_lines_before_it() -> None:
     finder = CauseFinder([0])
-    lines = ["warning: Address already in use, trying the next port", "Traceback (most recent call last):",
-             '  File "x.py", line 1, in <module>', "ModuleNotFoundError: No module named 'trl'"]  # fmt: skip
+    lines = [("warning: Address already in use, trying the next "
+             "port"), "Traceback (most recent call last):",
+             ('  File "x.py", line 1, in '
+             '<module>'), "ModuleNotFoundError: No module named 'trl'"]  # fmt: skip
     finder.add_lines(0, lines, 1.0)
     cure = finder.find_cause(1).cure
     assert cure is not None and cure.id == "missing_package"
@@ -182,22 +227,41 @@ def test_the_error_itself_is_more_telling_than_the_lines_before_it() -> None:
 def test_a_library_that_aborts_is_understood_by_its_last_lines() -> None:
     finder = CauseFinder([0])
     finder.add_lines(
-        0, ["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"], 1.0
+        0,
+        [
+            "terminate called after throwing an instance of 'std::bad_alloc'",
+            "  what():  std::bad_alloc",
+        ],
+        1.0,
     )
     cure = finder.find_cause(-6).cure
     assert cure is not None and cure.id == "host_memory"
 
 
 def test_a_smaller_batch_is_the_largest_that_the_data_allows(tmp_path: Path) -> None:
-    """With the lengths that the trainer wrote: eight long samples are rare, and a batch of them is never all long."""
+    """With the lengths that the trainer wrote: eight long samples are rare, and a batch of them is
+    never all long.
+    """
     shape = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
-    memory = MemorySetting(shape, Kind.sft, Mode.single, 1, 32, 32 * 4096, packing=True, liger=True, fused_loss=True)
+    memory = MemorySetting(
+        shape, Kind.sft, Mode.single, 1, 32, 32 * 4096, packing=True, liger=True, fused_loss=True
+    )
     memory = replace(memory, attention=Attention.flash)
     file = tmp_path / "lengths.json"
     counts = {"tokens": {"200": 900, "1000": 100}, "label_tokens": None}
     file.write_text(json.dumps({"schema_version": 1, "kind": "sft", **counts}), encoding="utf-8")
     message = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 139.80 GiB"
     situation = replace(PLAN, batch=Batch(32, 32, 1, 1), mode=Mode.single, memory=memory)
-    by_limit, by_lengths = (cure_for(message, replace(situation, lengths=path)) for path in (None, file))
-    assert by_limit and "per_device_batch_size=2:" in by_limit.text and "at the maximum length" in by_limit.text
-    assert by_lengths and "per_device_batch_size=8:" in by_lengths.text and "longest micro batch" in by_lengths.text
+    by_limit, by_lengths = (
+        cure_for(message, replace(situation, lengths=path)) for path in (None, file)
+    )
+    assert (
+        by_limit
+        and "per_device_batch_size=2:" in by_limit.text
+        and "at the maximum length" in by_limit.text
+    )
+    assert (
+        by_lengths
+        and "per_device_batch_size=8:" in by_lengths.text
+        and "longest micro batch" in by_lengths.text
+    )

@@ -71,17 +71,25 @@ def test_a_wrong_entry_is_found(change: dict[str, object], expected: str) -> Non
 def test_the_sections_are_those_that_are_read() -> None:
     assert CONTENT.keys() == {"causes", "phrases", "packages"}
     sources = "".join(path.read_text(encoding="utf-8") for path in FILE.parent.glob("*.py"))
-    assert set(re.findall(r'\.phrases\["(\w+)"\]', sources)) == CONTENT["phrases"].keys() == known().phrases.keys()
+    assert (
+        set(re.findall(r'\.phrases\["(\w+)"\]', sources))
+        == CONTENT["phrases"].keys()
+        == known().phrases.keys()
+    )
 
 
 def test_computed_cures_are_methods_of_a_situation() -> None:
     computed = {cause.computed for cause in known().causes if cause.computed}
     methods = inspect.getmembers(Situation, inspect.isfunction)
-    assert computed == {name for name, method in methods if "match" in inspect.signature(method).parameters}
+    assert computed == {
+        name for name, method in methods if "match" in inspect.signature(method).parameters
+    }
 
 
 def test_packages_are_those_of_the_extras() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for extra, names in known().packages.items():
         required = "".join(extras[extra]).lower().replace("-", "_")
         missing = {name for name in names if name not in required} - {
@@ -96,7 +104,8 @@ def test_packages_are_those_of_the_extras() -> None:
 
 def test_a_plan_does_not_read_it(tmp_path: Path) -> None:
     program = (
-        "import sys; from launch.__main__ import main; main(['plan', 'stage=demo', 'device=cpu', 'trainer=trl_sft']); "
+        "import sys; from launch.__main__ import main; main(['plan', 'stage=demo', 'device=cpu', "
+        "'trainer=trl_sft']); "
         "print('launch.execution.diagnosis.known' in sys.modules)"
     )
     done = subprocess.run(

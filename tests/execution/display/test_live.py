@@ -1,4 +1,6 @@
-"""The display of a terminal: history above, one line in place below, at any width and without colour where asked."""
+"""The display of a terminal: history above, one line in place below, at any width and without
+colour where asked.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,11 @@ def test_each_wait_says_what_it_waits_for_and_since_when() -> None:
             clock.now += 31.0
             display.refresh()
     display.close()
-    for part in ("starting the processes 0:03", "tokenizing 1:15", "waiting for the first step 1:15"):
+    for part in (
+        "starting the processes 0:03",
+        "tokenizing 1:15",
+        "waiting for the first step 1:15",
+    ):
         assert part in terminal.text()
     assert "tokenizing 1:15: 40 of 90, 1 a second, 0:50 left" in terminal.text()
     assert "no step for 0:31" in terminal.text()
@@ -178,5 +184,7 @@ def test_a_sparkline_keeps_its_course() -> None:
 
 def test_a_sparkline_shows_what_is_not_finite() -> None:
     assert sparkline([1.0, 2.0, math.nan, math.inf], 4) == "▁█!!"
-    assert sparkline([1.0, 2.0, math.nan, math.inf, -math.inf], 1) == "!", "both infinities in one part"
+    assert sparkline([1.0, 2.0, math.nan, math.inf, -math.inf], 1) == "!", (
+        "both infinities in one part"
+    )
     assert sparkline([3.0, 3.0], 4) == "▁▁"

@@ -24,7 +24,9 @@ def show_steps(seconds: float, total: int, last: int | None = None) -> list[str]
     display.show(Event("phase", 0.0, 0, {"phase": "training"}))
     for number in range(1, (last or total) + 1):
         clock.now = number * seconds
-        display.show(Event("step", clock.now, 0, {"step": number, "loss": 2.0, "tokens_per_second": 1234.5}))
+        display.show(
+            Event("step", clock.now, 0, {"step": number, "loss": 2.0, "tokens_per_second": 1234.5})
+        )
     display.close()
     return out.getvalue().splitlines()
 
@@ -71,7 +73,9 @@ def test_an_evaluation_is_shown_after_its_step() -> None:
     for step in (1, 2):
         display.show(Event("step", 0.0, 0, {"step": step, "loss": 2.0}))
     display.show(Event("evaluation", 0.0, 0, {"step": 2, "eval_loss": 1.5}))
-    display.show(Event("evaluation", 0.0, 0, {"step": 3, "eval_loss": None, "eval_loss_text": "nan"}))
+    display.show(
+        Event("evaluation", 0.0, 0, {"step": 3, "eval_loss": None, "eval_loss_text": "nan"})
+    )
     assert out.getvalue().splitlines()[1:] == [
         "step 2  loss 2.0000",
         "evaluation at step 2: eval_loss 1.5000",

@@ -39,7 +39,8 @@ def _read_until(terminal: int, wanted: bytes, seconds: float = 60) -> bytes:
 def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     supervisor = subprocess.Popen(
-        # setsid --ctty gives it the terminal as its own, so that Ctrl-C becomes SIGINT as for a person
+        # setsid --ctty gives it the terminal as its own, so that Ctrl-C becomes SIGINT as for a
+        # person
         ["setsid", "--ctty", "--wait", *supervisor_command(tmp_path, BODY)],
         cwd=ROOT,
         stdin=theirs,

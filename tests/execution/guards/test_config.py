@@ -46,7 +46,10 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
     assert config.guard_context.checkpoint_every == 500
     assert list(config.guard_context.ranks) == list(range(8))
     assert config.allow == ("throughput",)
-    assert config.layout is not None and (config.layout.world_size, config.layout.zero_stage) == (8, 3)
+    assert config.layout is not None and (config.layout.world_size, config.layout.zero_stage) == (
+        8,
+        3,
+    )
     # 8.03e9 parameters: bf16 weights, fp32 master weights and two moments
     assert config.checkpoint_bytes == pytest.approx(8.03e9 * 14)
     assert config.situation.batch is not None and config.situation.batch.width == 8
@@ -55,5 +58,7 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
 def test_a_cure_is_planned_before_a_failed_run_is_told_it() -> None:
     plan = planned("stage=sft", "gpus=8", "trainer=finetune")
     plans = build_watch_config(plan).situation.plans
-    assert plans("recipe.per_device_batch_size=1") and plans("recipe.per_device_batch_size=8 recipe.liger=true")
+    assert plans("recipe.per_device_batch_size=1") and plans(
+        "recipe.per_device_batch_size=8 recipe.liger=true"
+    )
     assert not plans("recipe.per_device_batch_size=7") and not plans("recipe.packing=bins")

@@ -20,11 +20,18 @@ def event(kind: str, after: float, **data: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, steps: int, total: int | None = None) -> Path:
-    """A run of `total` steps, of which `steps` are done: one a second from ten seconds after its start."""
+    """A run of `total` steps, of which `steps` are done: one a second from ten seconds after its
+    start.
+    """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    (folder / "plan.json").write_text(json.dumps({"schema_version": 1, "identity": "0"}), encoding="utf-8")
+    (folder / "plan.json").write_text(
+        json.dumps({"schema_version": 1, "identity": "0"}), encoding="utf-8"
+    )
     events = [event("phase", 0.0, phase="import"), event("phase", 5.0, phase="load")]
-    events += [event("total_steps", 9.0, steps=total or steps), event("phase", 10.0, phase="training")]
+    events += [
+        event("total_steps", 9.0, steps=total or steps),
+        event("phase", 10.0, phase="training"),
+    ]
     append(folder / "events.jsonl", events)
     metrics = [
         {"step": step, "loss": 5.0 - step, "seconds": 1.0, "tokens_per_second": 100.0 * step}

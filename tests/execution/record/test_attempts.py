@@ -11,18 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.execution.record.checkpoints import Checkpoint
-from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps, supersede_steps
+from launch.execution.record.history import (
+    add_earlier_steps,
+    begin_attempt,
+    drop_repeated_steps,
+    supersede_steps,
+)
 from launch.execution.record.outcome import Outcome
 from launch.execution.resume import last_logged_step
 
 
 def write(path: Path, values: Iterable[tuple[int, float]]) -> Path:
-    path.write_text("".join(json.dumps({"schema_version": 1, "step": s, "loss": x}) + "\n" for s, x in values))
+    path.write_text(
+        "".join(json.dumps({"schema_version": 1, "step": s, "loss": x}) + "\n" for s, x in values)
+    )
     return path
 
 
 def read(path: Path) -> list[tuple[int, float]]:
-    return [(value["step"], value["loss"]) for value in map(json.loads, path.read_text().splitlines())]
+    return [
+        (value["step"], value["loss"]) for value in map(json.loads, path.read_text().splitlines())
+    ]
 
 
 def test_steps_after_the_checkpoint_are_superseded(tmp_path: Path) -> None:
@@ -30,13 +39,19 @@ def test_steps_after_the_checkpoint_are_superseded(tmp_path: Path) -> None:
     with metrics.open("a") as stream:
         stream.write('{"schema_version": 1, "step": 14, "lo')  # the crash
     chosen = Checkpoint(tmp_path / "model" / "step_10", "step", 10, (), marked=True)
-    broken = Checkpoint(tmp_path / "model" / "step_12", "step", 12, ("optimizer.bin is missing",), marked=True)
+    broken = Checkpoint(
+        tmp_path / "model" / "step_12", "step", 12, ("optimizer.bin is missing",), marked=True
+    )
     assert begin_attempt(tmp_path, None, ()) == 1
     assert begin_attempt(tmp_path, chosen, (broken,)) == 2
     assert read(metrics) == [(step, 1.0) for step in range(1, 11)]
     assert read(tmp_path / "metrics.superseded.jsonl") == [(11, 1.0), (12, 1.0), (13, 1.0)]
     attempt = json.loads((tmp_path / "attempts.jsonl").read_text().splitlines()[1])
-    assert (attempt["resumed_from"], attempt["set_aside"], attempt["schema_version"]) == ("step_10", ["step_12"], 1)
+    assert (attempt["resumed_from"], attempt["set_aside"], attempt["schema_version"]) == (
+        "step_10",
+        ["step_12"],
+        1,
+    )
     assert last_logged_step(tmp_path) == 10
 
 
@@ -50,7 +65,9 @@ def test_steps_after_an_epoch_checkpoint_replace_the_earlier_ones(tmp_path: Path
 @given(attempts=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), min_size=1, max_size=5))
 def test_settled_steps_are_in_order_and_the_latest(attempts: list[tuple[int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        values = [(first + i, float(n)) for n, (first, count) in enumerate(attempts) for i in range(count)]
+        values = [
+            (first + i, float(n)) for n, (first, count) in enumerate(attempts) for i in range(count)
+        ]
         metrics = write(Path(folder) / "metrics.jsonl", values)
         drop_repeated_steps(metrics)
         settled = read(metrics)

@@ -36,7 +36,9 @@ def test_order_and_completeness(tmp_path: Path) -> None:
     assert find_checkpoints(tmp_path / "nothing", ONE) == []
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"]
+)
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
 def test_every_file_counts(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
     damage(saved_state(tmp_path / "step_1") / name)

@@ -12,7 +12,9 @@ GOOD = {"schema_version": 1, "kind": "step", "time": 1.5, "rank": 2, "step": 3, 
 
 
 def test_a_valid_event() -> None:
-    assert parse_event(json.dumps(GOOD).encode(), 2) == Event("step", 1.5, 2, {"step": 3, "loss": 0.5})
+    assert parse_event(json.dumps(GOOD).encode(), 2) == Event(
+        "step", 1.5, 2, {"step": 3, "loss": 0.5}
+    )
 
 
 def test_a_nan_comes_through_and_is_written_as_strict_json() -> None:

@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.evidence import evidence_as_json, evidence_table, merge_events, read_evidence
+from launch.execution.record.evidence import (
+    evidence_as_json,
+    evidence_table,
+    merge_events,
+    read_evidence,
+)
 from launch.execution.record.reader import RunRecord
 from launch.worker.finding import Evidence
 
@@ -16,16 +21,28 @@ def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> dict[
 
 
 def test_ranks_that_agree_are_one_item() -> None:
-    events = [evidence_event("dtype", "bf16", rank, requested="bf16", verdict="proven", how="read") for rank in (0, 1)]
+    events = [
+        evidence_event("dtype", "bf16", rank, requested="bf16", verdict="proven", how="read")
+        for rank in (0, 1)
+    ]
     assert merge_events(events, {}) == (Evidence("dtype", "bf16", "read", "bf16", "proven"),)
 
 
 def test_one_rank_that_differs_decides_the_verdict() -> None:
     events = [
         evidence_event("liger", "rope", requested="rope", verdict="proven"),
-        evidence_event("liger", "none", rank=1, requested="rope", verdict="refuted", note="rope is in 0 of 2 places"),
+        evidence_event(
+            "liger",
+            "none",
+            rank=1,
+            requested="rope",
+            verdict="refuted",
+            note="rope is in 0 of 2 places",
+        ),
     ]
-    expected = Evidence("liger", "rank 0: rope; rank 1: none", None, "rope", "refuted", "rope is in 0 of 2 places")
+    expected = Evidence(
+        "liger", "rank 0: rope; rank 1: none", None, "rope", "refuted", "rope is in 0 of 2 places"
+    )
     assert merge_events(events, {}) == (expected,)
 
 
@@ -39,7 +56,10 @@ def test_a_later_event_of_a_rank_replaces_an_earlier_one() -> None:
 
 def test_a_cache_that_one_rank_built_was_built() -> None:
     [item] = merge_events(
-        [evidence_event("dataset_cache", "hit", 1, path="/c"), evidence_event("dataset_cache", "built", 0, path="/c")],
+        [
+            evidence_event("dataset_cache", "hit", 1, path="/c"),
+            evidence_event("dataset_cache", "built", 0, path="/c"),
+        ],
         {},
     )
     assert (item.value, item.how, item.verdict) == ("built", "/c", None)
@@ -47,7 +67,9 @@ def test_a_cache_that_one_rank_built_was_built() -> None:
 
 def test_a_setting_that_was_not_checked_is_unproven() -> None:
     early = merge_events([], {"packing": "flatten"})
-    assert early == (Evidence("packing", None, "the run ended before it was checked", "flatten", "unproven"),)
+    assert early == (
+        Evidence("packing", None, "the run ended before it was checked", "flatten", "unproven"),
+    )
     [unchecked] = merge_events([], {"packing": "bins"}, inspects=False)
     assert unchecked.how == "nothing checks it in this trainer"
 
@@ -59,14 +81,18 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
         {**evidence_event("dtype", "bf16"), "time": 20.0},
         {"kind": "phase", "time": 21.0},
     ]
-    path.write_text("\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8")
+    path.write_text(
+        "\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8"
+    )
     assert [item.value for item in read_evidence(RunRecord(tmp_path), {}, 15.0)] == ["bf16"]
     assert read_evidence(RunRecord(tmp_path), {}, 25.0) == ()
 
 
 def test_the_file_has_one_version() -> None:
     content = evidence_as_json(
-        merge_events([evidence_event("clip", "1.0", requested="1.0", verdict="proven", how="the engine")], {})
+        merge_events(
+            [evidence_event("clip", "1.0", requested="1.0", verdict="proven", how="the engine")], {}
+        )
     )
     assert content == {
         "schema_version": 1,
@@ -86,7 +112,9 @@ def test_the_file_has_one_version() -> None:
 def test_the_table_begins_with_what_is_not_proven() -> None:
     events = [
         evidence_event("dtype", "bf16", requested="bf16", verdict="proven"),
-        evidence_event("packing", "none", requested="flatten", verdict="refuted", note="4 rows of 30 tokens"),
+        evidence_event(
+            "packing", "none", requested="flatten", verdict="refuted", note="4 rows of 30 tokens"
+        ),
         evidence_event("attention", "sdpa"),
         evidence_event("parameter_dtype", "bf16"),
     ]

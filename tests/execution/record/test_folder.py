@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.record.folder import RunFolder, read_git_state, read_versions, render_command_script
+from launch.execution.record.folder import (
+    RunFolder,
+    read_git_state,
+    read_versions,
+    render_command_script,
+)
 from launch.execution.record.outcome import Outcome, folder_status, read_outcome
 
 
@@ -67,13 +72,17 @@ def test_writing_is_atomic(folder: RunFolder) -> None:
     folder.write_json("plan.json", {"schema_version": 1, "a": 1})
     with pytest.raises(TypeError):
         folder.write_json("plan.json", {"a": object()})
-    assert json.loads((folder.path / "plan.json").read_text(encoding="utf-8")) == {"schema_version": 1, "a": 1}
+    assert json.loads((folder.path / "plan.json").read_text(encoding="utf-8")) == {
+        "schema_version": 1,
+        "a": 1,
+    }
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_the_script_runs_with_the_same_arguments(tmp_path: Path, folder: RunFolder) -> None:
     report = (
-        "import json, os, sys; print(json.dumps([sys.argv[1:], os.getcwd(), os.environ.get('A'), sorted(os.environ)]))"
+        "import json, os, sys; print(json.dumps([sys.argv[1:], os.getcwd(), "
+        "os.environ.get('A'), sorted(os.environ)]))"
     )
     arguments = [
         "--name",
@@ -88,11 +97,15 @@ def test_the_script_runs_with_the_same_arguments(tmp_path: Path, folder: RunFold
         "",
         "*",
     ]
-    folder.write_command([sys.executable, "-c", report, *arguments], {"A": "x y's"}, ["BEAKER_*", "GONE"])
+    folder.write_command(
+        [sys.executable, "-c", report, *arguments], {"A": "x y's"}, ["BEAKER_*", "GONE"]
+    )
     script = folder.path / "command.sh"
     assert os.access(script, os.X_OK)
     environ = {**os.environ, "BEAKER_JOB_ID": "1", "GONE": "1"}
-    process = subprocess.run([str(script)], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [str(script)], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     received, cwd, value, names = json.loads(process.stdout)
     assert (received, cwd, value) == (arguments, str(tmp_path), "x y's")
     assert "BEAKER_JOB_ID" not in names
@@ -105,14 +118,23 @@ def test_a_script_with_a_secret_requires_it_from_the_environment(tmp_path: Path)
     path = tmp_path / "x.sh"
     path.write_text(text, encoding="utf-8")
     environ = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
-    without = subprocess.run(["bash", str(path)], env=environ, capture_output=True, text=True, check=False)
+    without = subprocess.run(
+        ["bash", str(path)], env=environ, capture_output=True, text=True, check=False
+    )
     assert without.returncode != 0
     assert "HF_TOKEN" in without.stderr
-    assert subprocess.run(["bash", str(path)], env={**environ, "HF_TOKEN": "x"}, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            ["bash", str(path)], env={**environ, "HF_TOKEN": "x"}, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_a_line_of_the_script_holds_a_flag_and_its_values() -> None:
-    text = render_command_script(["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, [])
+    text = render_command_script(
+        ["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, []
+    )
     assert text.endswith("python \\\n    -m x \\\n    --lr 1e-5 \\\n    --data a 1.0\n")
 
 
@@ -147,5 +169,9 @@ def test_git_state(tmp_path: Path) -> None:
     assert read_git_state(tmp_path)["dirty"] is True
     below = tmp_path / "below"
     below.mkdir()
-    assert read_git_state(below) == {"commit": None, "dirty": None, "why": "not the top of a git work tree"}
+    assert read_git_state(below) == {
+        "commit": None,
+        "dirty": None,
+        "why": "not the top of a git work tree",
+    }
     assert read_git_state(tmp_path, must_hold="other")["commit"] is None

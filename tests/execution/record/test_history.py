@@ -12,14 +12,21 @@ from tests.execution.record.records import START, append, event, write_run
 
 def times(history: RunHistory) -> list[tuple[str, object, float]]:
     return [
-        (event.kind, event.data.get("step", event.data.get("phase", event.data.get("steps"))), event.time - START)
+        (
+            event.kind,
+            event.data.get("step", event.data.get("phase", event.data.get("steps"))),
+            event.time - START,
+        )
         for event in history.read()
     ]
 
 
 def test_steps_come_between_the_phases_at_their_times(tmp_path: Path) -> None:
     write_run(tmp_path, steps=2)
-    append(tmp_path / "events.jsonl", [event("phase", 11.5, phase="checkpoint"), event("patch", 12.0, id="x")])
+    append(
+        tmp_path / "events.jsonl",
+        [event("phase", 11.5, phase="checkpoint"), event("patch", 12.0, id="x")],
+    )
     assert times(RunHistory(tmp_path)) == [
         ("phase", "import", 0.0),
         ("phase", "load", 5.0),
@@ -74,7 +81,9 @@ def test_following_shows_new_steps_and_ends_with_the_run(tmp_path: Path) -> None
 
     def more(seconds: float) -> None:
         waits.append(seconds)
-        append(tmp_path / "metrics.jsonl", [{"step": len(waits) + 1, "loss": 0.25, "seconds": 30.0}])
+        append(
+            tmp_path / "metrics.jsonl", [{"step": len(waits) + 1, "loss": 0.25, "seconds": 30.0}]
+        )
 
     follow(Replay(tmp_path, shown), lambda: len(waits) < 1, sleep=more)
     lines = shown.getvalue().splitlines()

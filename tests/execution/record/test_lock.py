@@ -76,11 +76,16 @@ def test_a_reused_process_id_does_not_hold_the_lock(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("age", [0.0, lock.STALE - 10, lock.STALE + 10])
 def test_another_host_holds_the_lock_while_its_heartbeats_come(tmp_path: Path, age: float) -> None:
-    path = write(tmp_path / "run", lock.Holder("elsewhere", "ada", 1, 0.0, "another boot", "theirs"), age)
+    path = write(
+        tmp_path / "run", lock.Holder("elsewhere", "ada", 1, 0.0, "another boot", "theirs"), age
+    )
     lines: list[str] = []
     if age < lock.STALE:
         assert lock.find_holder(path) is not None
-        with pytest.raises(UserError, match="ada@elsewhere"), lock.run_lock(tmp_path / "run", lines.append):
+        with (
+            pytest.raises(UserError, match="ada@elsewhere"),
+            lock.run_lock(tmp_path / "run", lines.append),
+        ):
             pass
         assert json.loads(path.read_text())["token"] == "theirs"
     else:
@@ -113,7 +118,9 @@ def test_the_holder_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_one_of_several_launchers_takes_over_a_dead_lock(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    write(folder, lock.Holder("elsewhere", "ada", 1, 0.0, "another boot", "theirs"), lock.STALE + 60)
+    write(
+        folder, lock.Holder("elsewhere", "ada", 1, 0.0, "another boot", "theirs"), lock.STALE + 60
+    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     launchers = [
         subprocess.Popen(
@@ -150,7 +157,11 @@ def test_a_signal_right_after_the_file_was_made_leaves_neither_file_nor_folder(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(os, "link", link_and_interrupt)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background process of a shell has not
-    with pytest.raises(KeyboardInterrupt), lock.run_lock(tmp_path / "runs" / "demo" / "r", pytest.fail):
+    # which a background process of a shell has not
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        lock.run_lock(tmp_path / "runs" / "demo" / "r", pytest.fail),
+    ):
         pytest.fail("it was interrupted before")
     assert list(tmp_path.iterdir()) == []

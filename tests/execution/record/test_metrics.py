@@ -14,22 +14,40 @@ def step(number: int, time: float, rank: int = 0, **data: object) -> Event:
 def test_sums_become_differences() -> None:
     metrics = Metrics()
     metrics.training_began(100.0)
-    first = metrics.add(step(5, 102.0, loss=3.0, lr=1e-3, total_tokens=200, total_tokens_including_padding=300))
-    second = metrics.add(step(10, 103.0, loss=2.0, lr=5e-4, total_tokens=500, total_tokens_including_padding=700))
+    first = metrics.add(
+        step(5, 102.0, loss=3.0, lr=1e-3, total_tokens=200, total_tokens_including_padding=300)
+    )
+    second = metrics.add(
+        step(10, 103.0, loss=2.0, lr=5e-4, total_tokens=500, total_tokens_including_padding=700)
+    )
     assert first == {
         "schema_version": 1, "step": 5, "loss": 3.0, "lr": 1e-3, "seconds": 2.0, "tokens": 200, "tokens_padded": 300,
         "tokens_per_second": 100.0, "tokens_per_second_total": 100.0, "padding_share": 0.333333,
     }  # fmt: skip
     assert second is not None
     assert (second["tokens_per_second_total"], second["padding_share"]) == (166.667, 0.25)
-    assert (second["tokens"], second["tokens_padded"], second["tokens_per_second"]) == (300, 400, 300.0)
+    assert (second["tokens"], second["tokens_padded"], second["tokens_per_second"]) == (
+        300,
+        400,
+        300.0,
+    )
     assert metrics.last_loss == 2.0
 
 
 def test_values_of_the_worker_are_kept() -> None:
     metrics = Metrics()
     values = metrics.add(
-        step(1, 50.0, loss=0.69, lr=1e-6, tokens=100, seconds=0.5, memory_gib=2.5, grad_norm=1.5, note="x")
+        step(
+            1,
+            50.0,
+            loss=0.69,
+            lr=1e-6,
+            tokens=100,
+            seconds=0.5,
+            memory_gib=2.5,
+            grad_norm=1.5,
+            note="x",
+        )
     )
     assert values == {
         "schema_version": 1, "step": 1, "loss": 0.69, "lr": 1e-6, "tokens": 100, "seconds": 0.5, "memory_gib": 2.5,

@@ -1,4 +1,6 @@
-"""A run folder is read part by part; what is missing or broken in it is empty and hides no other part."""
+"""A run folder is read part by part; what is missing or broken in it is empty and hides no other
+part.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from launch.__main__ import main
 from launch.execution.record.reader import RunRecord
 
 PARTS: dict[str, Any] = {
-    "plan.json": {"flags": {"lr": {"value": 0.1}, "odd": 3}, "command": ["python"], "parallel": {"precision": "bf16"}},
+    "plan.json": {
+        "flags": {"lr": {"value": 0.1}, "odd": 3},
+        "command": ["python"],
+        "parallel": {"precision": "bf16"},
+    },
     "versions.json": {"python": "3.11.7"},
     "git.json": {"launch": {"commit": "a" * 40}},
     "patches.json": [{"id": "evidence"}, "odd"],
@@ -29,7 +35,13 @@ PARTS: dict[str, Any] = {
     },
 }
 LINES = {
-    "metrics.jsonl": [{"step": 1, "loss": 2.0}, {"step": True}, {"loss": 1.0}, [], {"step": 2, "loss": 1.5}],
+    "metrics.jsonl": [
+        {"step": 1, "loss": 2.0},
+        {"step": True},
+        {"loss": 1.0},
+        [],
+        {"step": 2, "loss": 1.5},
+    ],
     "events.jsonl": [
         {"kind": "total_steps", "steps": 8},
         {"kind": "phase", "rank": 0, "phase": "training", "time": 1.0},
@@ -57,14 +69,18 @@ def test_each_part_of_a_whole_folder(run: Path) -> None:
     assert (record.patches, record.evidence) == ([{"id": "evidence"}], [{"what": "liger"}])
     assert record.attempts == [{"attempt": 1}] and record.settings == PARTS["config.yaml"]
     assert [step["loss"] for step in record.steps() if "loss" in step] == [2.0, 1.5]
-    assert [event["kind"] for event in record.events("phase")] == ["phase"] and len(list(record.events())) == 3
+    assert [event["kind"] for event in record.events("phase")] == ["phase"] and len(
+        list(record.events())
+    ) == 3
     assert record.total_steps == 8 and record.finished == 1_795_464_399.0
     status = record.status()
     assert (status.state, status.step, status.total_steps, status.loss) == ("done", 2, 8, 1.5)
     assert status.phase is None and status.seconds_left is None  # it does not run
 
 
-def test_the_status_of_a_finished_run_does_not_read_its_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_of_a_finished_run_does_not_read_its_steps(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: RunRecord) -> Iterator[dict[str, Any]]:
         raise AssertionError("all steps are read")
 
@@ -89,9 +105,17 @@ def test_a_broken_part_hides_no_other(
     else:
         (run / name).write_bytes(broken)
     record, whole = RunRecord(run), len(PARTS)
-    found = (record.flags, record.versions, record.git, record.patches, record.evidence, record.settings)
+    found = (
+        record.flags,
+        record.versions,
+        record.git,
+        record.patches,
+        record.evidence,
+        record.settings,
+    )
     assert sum(map(bool, (*found, record.outcome))) >= whole - 1
-    is_marked = name != "DONE" or (broken or b"").startswith(b"{")  # an object in DONE, of whatever form, ends a run
+    # an object in DONE, of whatever form, ends a run
+    is_marked = name != "DONE" or (broken or b"").startswith(b"{")
     assert record.status().state == ("done" if is_marked else "unfinished")
     runs = f"runs={run.parents[1]}"
     for verb in (["status"], ["report", "sft/a"], ["compare", "sft/a", "sft/a"]):
@@ -101,5 +125,9 @@ def test_a_broken_part_hides_no_other(
 
 def test_nothing_of_a_folder_that_is_not_there(tmp_path: Path) -> None:
     record = RunRecord(tmp_path / "sft" / "gone")
-    assert not (record.plan or record.patches or record.config or record.command or list(record.steps()))
-    assert record.status().state == "absent" and record.finished is None and record.total_steps is None
+    assert not (
+        record.plan or record.patches or record.config or record.command or list(record.steps())
+    )
+    assert (
+        record.status().state == "absent" and record.finished is None and record.total_steps is None
+    )

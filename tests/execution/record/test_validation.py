@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.outcome import BestEvaluation, Outcome, ValidationRecord, read_outcome, read_validation
+from launch.execution.record.outcome import (
+    BestEvaluation,
+    Outcome,
+    ValidationRecord,
+    read_outcome,
+    read_validation,
+)
 
 
 def write_metrics(folder: Path, *losses: float | str | None) -> None:
-    """Write a step for each loss on the validation data; None for a step that was not evaluated, text for a NaN."""
+    """Write a step for each loss on the validation data; None for a step that was not evaluated,
+    text for a NaN.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as stream:
         for step, loss in enumerate(losses, 1):
@@ -37,7 +45,10 @@ def test_the_last_and_the_best_evaluation_and_its_checkpoint(tmp_path: Path) -> 
     (tmp_path / "model" / "checkpoint-4").mkdir()
     record = read_validation(tmp_path, loads_best=True)
     assert record is not None
-    assert record.describe() == "eval_loss 1.7500, best 1.5000 at step 4 (checkpoint-4, which is the model)"
+    assert (
+        record.describe()
+        == "eval_loss 1.7500, best 1.5000 at step 4 (checkpoint-4, which is the model)"
+    )
 
 
 def test_a_loss_that_is_nan_is_never_the_best(tmp_path: Path) -> None:
@@ -73,5 +84,7 @@ def test_done_has_it(tmp_path: Path) -> None:
 def test_anything_else_in_done_is_no_outcome(content: object, tmp_path: Path) -> None:
     done = {"exit_code": 0, "seconds": 1.0, "steps": 2, "last_loss": None}
     for validation, is_read in ((None, True), (content, False)):
-        (tmp_path / "DONE").write_text(json.dumps({**done, "validation": validation}), encoding="utf-8")
+        (tmp_path / "DONE").write_text(
+            json.dumps({**done, "validation": validation}), encoding="utf-8"
+        )
         assert (read_outcome(tmp_path) is not None) is is_read

@@ -1,4 +1,6 @@
-"""A headless Chromium for the tests of pages. Debian: apt-get install chromium chromium-driver (.ci/chromium does)."""
+"""A headless Chromium for the tests of pages. Debian: apt-get install chromium chromium-driver
+(.ci/chromium does).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ class Browser:
         self.show(WIDTH)
 
     def show(self, width: int, *, dark: bool = False, zone: str = "UTC") -> None:
-        """Set the window's width in CSS pixels, the reader's colour scheme and time zone, for the next page."""
+        """Set the window's width in CSS pixels, the reader's colour scheme and time zone, for the
+        next page.
+        """
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [scheme]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": "", "features": [scheme]}
+        )
         self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
 
     def open(self, page: Path) -> None:
@@ -39,7 +45,10 @@ class Browser:
 
     def check_silent(self) -> None:
         assert [entry["message"] for entry in self.driver.get_log("browser")] == []
-        assert self.run("return performance.getEntriesByType('resource').map(entry => entry.name)") == []
+        assert (
+            self.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
+            == []
+        )
 
     def run(self, script: str, *arguments: object) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -52,7 +61,9 @@ class Browser:
 
     def chart(self, title: str) -> Any:
         return next(
-            figure for figure in self.find_all(".chart") if figure.find_element("tag name", "strong").text == title
+            figure
+            for figure in self.find_all(".chart")
+            if figure.find_element("tag name", "strong").text == title
         )
 
 
@@ -61,19 +72,27 @@ def readout(chart: Any) -> tuple[int, dict[str, float]]:
     text = chart.find_element("css selector", ".readout").text
     step, _, values = text.removeprefix("step ").partition(": ")
     named = re.findall(r"([^,]+?) (-?[\d.,]*\d(?:e[+-]?\d+)?)(?: [^,]*)?(?:, |$)", values)
-    return int(step.replace(",", "")), {name: float(value.replace(",", "")) for name, value in named}
+    return int(step.replace(",", "")), {
+        name: float(value.replace(",", "")) for name, value in named
+    }
 
 
 def scale(browser: Browser, chart: Any, name: str) -> list[float]:
     """The ends of a chart's axis: x or y."""
-    ends: list[float] = browser.run(f"return arguments[0].chart.{'steps' if name == 'x' else 'range'}", chart)
+    ends: list[float] = browser.run(
+        f"return arguments[0].chart.{'steps' if name == 'x' else 'range'}", chart
+    )
     return ends
 
 
 def count_pixels(browser: Browser, chart: Any, line: int, picture: str | None = None) -> int:
-    """How many pixels of a chart, as it is on the screen, or of a picture have the colour of a curve."""
+    """How many pixels of a chart, as it is on the screen, or of a picture have the colour of a
+    curve.
+    """
     picture = picture or chart.find_element("css selector", ".plot").screenshot_as_base64
-    return int(browser.driver.execute_async_script(PIXELS, chart, line, f"data:image/png;base64,{picture}"))
+    return int(
+        browser.driver.execute_async_script(PIXELS, chart, line, f"data:image/png;base64,{picture}")
+    )
 
 
 # the labels of the steps below a chart, with their places in pixels of the chart
@@ -111,7 +130,9 @@ def press(browser: Browser, element: Any, *keys: str) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait until a chart is drawn again, which it is a moment after it changes, or another condition holds."""
+    """Wait until a chart is drawn again, which it is a moment after it changes, or another
+    condition holds.
+    """
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
@@ -165,7 +186,11 @@ def _use_chart(browser: Browser, chart: Any, last: Mapping[str, Any] | None) -> 
         loss = "nan" if last["loss"] is None else last["loss"]
         assert step == last["step"]
         text = chart.find_element("css selector", ".readout").text
-        assert values["training"] == pytest.approx(loss, rel=1e-6) if loss != "nan" else "training nan" in text
+        assert (
+            values["training"] == pytest.approx(loss, rel=1e-6)
+            if loss != "nan"
+            else "training nan" in text
+        )
     full = scale(browser, chart, "x")
     press(browser, chart, "+")
     reset = chart.find_element("css selector", ".reset")
@@ -186,7 +211,9 @@ def why_missing() -> str | None:
     if importlib.util.find_spec("selenium") is None:
         return "selenium is not installed (pip install -e .[dev])"
     if not shutil.which("chromium") or not shutil.which("chromedriver"):
-        return "chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
+        return (
+            "chromium and chromedriver are not installed (apt-get install chromium chromium-driver)"
+        )
     return None
 
 
@@ -197,9 +224,17 @@ def start_chromium() -> Any:
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(shutil.which("chromedriver"))))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(str(shutil.which("chromedriver")))
+    )
     atexit.register(driver.quit)
     return driver

@@ -1,4 +1,6 @@
-"""Pages in a headless Chromium: what a person reads off them is the record; pointer, keyboard, phone, dark theme."""
+"""Pages in a headless Chromium: what a person reads off them is the record; pointer, keyboard,
+phone, dark theme.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ DPO = [
     for step in range(1, 121)
 ]
 GUARD = {"id": "divergence", "message": "the loss rose", "numbers": {"median": 9.25}}
-STOPPED = Outcome(EXIT_STOPPED, 5.0, 0, None, cause="the loss rose", cause_id="divergence", guard=GUARD)
+STOPPED = Outcome(
+    EXIT_STOPPED, 5.0, 0, None, cause="the loss rose", cause_id="divergence", guard=GUARD
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +61,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("pages")
     guard = {"kind": "guard", "time": START + 40, "rank": 0, **GUARD}
     dpo = write_run(home / "demo_dpo" / "first", DPO)
-    stopped = write_run(home / "demo" / "stopped", [*DPO[:30], {"loss": float("nan")}], STOPPED, [guard])
+    stopped = write_run(
+        home / "demo" / "stopped", [*DPO[:30], {"loss": float("nan")}], STOPPED, [guard]
+    )
     killed = write_run(home / "demo" / "killed", DPO[:3], outcome=None)
-    hostile = write_run(home / "demo" / "a<b>&c", [{"loss": 1.0, HOSTILE: step} for step in range(5)])
+    hostile = write_run(
+        home / "demo" / "a<b>&c", [{"loss": 1.0, HOSTILE: step} for step in range(5)]
+    )
     rollout, (bench, _, _) = rolled(home / "rollout"), benched(home / "bench", "repeats=2")
     texts = {
         "dpo": render_runs([ReportedRun(dpo)]),
@@ -78,7 +86,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def write_page(folder: Path, steps: Sequence[Mapping[str, Any]]) -> Path:
     """Write the page of a run with these steps."""
     page = folder / "page.html"
-    page.write_text(render_runs([ReportedRun(write_run(folder / "demo" / "x", steps))]), encoding="utf-8")
+    page.write_text(
+        render_runs([ReportedRun(write_run(folder / "demo" / "x", steps))]), encoding="utf-8"
+    )
     return page
 
 
@@ -86,7 +96,10 @@ def move_to(browser: Browser, chart: Any, share: float) -> None:
     """Point at a share of the drawing's width."""
     area = chart.find_element("css selector", ".over")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", area)
-    box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", area)
+    box = browser.run(
+        "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]",
+        area,
+    )
     point = {"x": box[0] + share * box[2], "y": box[1] + box[3] / 2}
     browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **point})
 
@@ -106,7 +119,9 @@ def recorded(page: Path, run: str) -> dict[int, dict[str, Any]]:
     return {entry["step"]: entry for entry in map(json.loads, lines)}
 
 
-@pytest.mark.parametrize("name", ["dpo", "stopped", "killed", "hostile", "several", "rollout", "bench"])
+@pytest.mark.parametrize(
+    "name", ["dpo", "stopped", "killed", "hostile", "several", "rollout", "bench"]
+)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_page_is_silent_and_fits_every_screen(
     browser: Browser, pages: dict[str, Path], name: str, dark: bool
@@ -122,13 +137,18 @@ def test_a_page_is_silent_and_fits_every_screen(
     browser.check_silent()
 
 
-def test_the_numbers_under_the_pointer_are_the_records(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_numbers_under_the_pointer_are_the_records(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["dpo"])
     steps = recorded(pages["dpo"], "demo_dpo/first")
     for title, names in {
         "Loss": {"training": ("loss", 1)},
         "Padding": {"padding": ("padding_share", 100)},
-        "Rewards": {"rewards/chosen": ("rewards/chosen", 1), "rewards/rejected": ("rewards/rejected", 1)},
+        "Rewards": {
+            "rewards/chosen": ("rewards/chosen", 1),
+            "rewards/rejected": ("rewards/rejected", 1),
+        },
         "Reward margin": {"rewards/margin": ("rewards/margin", 1)},
     }.items():
         for share in (0.0, 0.31, 0.5, 0.99):
@@ -144,7 +164,9 @@ def test_the_numbers_under_the_pointer_are_the_records(browser: Browser, pages: 
 def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_path: Path) -> None:
     """The steps of a real TRL run of the demo with data.validation, evaluated every 5 of 12."""
     run = write_run(tmp_path / "demo" / "x")
-    (run / "metrics.jsonl").write_bytes(Path(__file__).with_name("trl_validation.jsonl").read_bytes())
+    (run / "metrics.jsonl").write_bytes(
+        Path(__file__).with_name("trl_validation.jsonl").read_bytes()
+    )
     page = tmp_path / "page.html"
     page.write_text(render_runs([ReportedRun(run)]), encoding="utf-8")
     steps = recorded(page, "demo/x")
@@ -154,7 +176,10 @@ def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_p
     chart = browser.chart("Loss")
     press(browser, chart, "HOME", *["ARROW_RIGHT"] * 4)
     expected = {"training": steps[5]["loss"], "validation": steps[5]["eval_loss"]}
-    assert readout(chart) == (5, {name: pytest.approx(value, rel=1e-6) for name, value in expected.items()})
+    assert readout(chart) == (
+        5,
+        {name: pytest.approx(value, rel=1e-6) for name, value in expected.items()},
+    )
     press(browser, chart, "ARROW_RIGHT")
     text = chart.find_element("css selector", ".readout").text
     assert text.endswith("(step 5)")  # the validation loss of step 6 is unknown
@@ -169,7 +194,10 @@ def test_the_keyboard_reads_zooms_and_hides(browser: Browser, pages: dict[str, P
     steps = recorded(pages["dpo"], "demo_dpo/first")
     chart = browser.chart("Rewards")
     press(browser, chart, "END")
-    assert readout(chart) == (120, {"rewards/chosen": 1.2, "rewards/rejected": pytest.approx(-120 / 90)})
+    assert readout(chart) == (
+        120,
+        {"rewards/chosen": 1.2, "rewards/rejected": pytest.approx(-120 / 90)},
+    )
     press(browser, chart, "ARROW_LEFT", "ARROW_LEFT")
     assert readout(chart)[0] == 118
     press(browser, chart, "+", "+")
@@ -203,7 +231,9 @@ def test_tab_reaches_every_control(browser: Browser, pages: dict[str, Path]) -> 
     assert len(reached) >= expected
 
 
-def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Browser, pages: dict[str, Path]) -> None:
+def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     from selenium.webdriver import ActionChains
 
     browser.open(pages["dpo"])
@@ -211,13 +241,19 @@ def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Brow
     before = scale(browser, chart, "y")
     area = chart.find_element("css selector", ".over")
     width = area.size["width"]
-    drag = ActionChains(browser.driver).move_to_element_with_offset(area, round(-0.4 * width), 0).click_and_hold()
+    drag = (
+        ActionChains(browser.driver)
+        .move_to_element_with_offset(area, round(-0.4 * width), 0)
+        .click_and_hold()
+    )
     drag.move_by_offset(round(0.25 * width), 0).release().perform()
     for each in browser.find_all(".chart"):
         first, last = scale(browser, each, "x")
         assert first == pytest.approx(1 + 0.1 * 119, abs=2)
         assert last == pytest.approx(1 + 0.35 * 119, abs=2)
-        assert each.find_element("css selector", ".reset").text == f"steps {first} to {last}: show all"
+        assert (
+            each.find_element("css selector", ".reset").text == f"steps {first} to {last}: show all"
+        )
     assert scale(browser, chart, "y")[1] < 1  # the spike at step 77 is out of sight
     ActionChains(browser.driver).double_click(area).perform()
     assert scale(browser, chart, "y") == before
@@ -225,28 +261,42 @@ def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Brow
 
 
 @pytest.mark.parametrize("width", [WIDTH, PHONE])
-def test_the_dots_of_a_plot_are_on_one_scale(browser: Browser, pages: dict[str, Path], width: int) -> None:
+def test_the_dots_of_a_plot_are_on_one_scale(
+    browser: Browser, pages: dict[str, Path], width: int
+) -> None:
     browser.show(width)
     browser.open(pages["bench"])
     left = "const b = arguments[0].getBoundingClientRect(); return [b.left + b.width / 2, b.right]"
     tracks = browser.find_all(".spreads")[0].find_elements("css selector", ".track")
     assert len({round(browser.run(left, track)[1], 1) for track in tracks}) == 1
-    starts = browser.run("return [...arguments[0]].map(track => track.getBoundingClientRect().left)", tracks)
+    starts = browser.run(
+        "return [...arguments[0]].map(track => track.getBoundingClientRect().left)", tracks
+    )
     dots = [browser.run(left, track.find_element("css selector", ".dot"))[0] for track in tracks]
     slow, fast = (dot - start for dot, start in zip(dots, starts, strict=True))
     assert fast / slow == pytest.approx(2, rel=0.05)  # B has twice the throughput of A
 
 
-def test_several_runs_have_their_values_side_by_side(browser: Browser, pages: dict[str, Path]) -> None:
+def test_several_runs_have_their_values_side_by_side(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["several"])
     chart = browser.chart("Loss")
     press(browser, chart, "HOME", "ARROW_RIGHT")
     step, values = readout(chart)
     first = recorded(pages["several"], "demo_dpo/first")
     assert step == 2
-    assert values == {name: pytest.approx(first[2]["loss"]) for name in ("first", "stopped", "killed")}
-    rows = [row.text for row in browser.find_all("table")[0].find_elements("css selector", "tbody tr")]
-    assert [row.split()[:2] for row in rows] == [["first", "done"], ["stopped", "stopped"], ["killed", "unfinished"]]
+    assert values == {
+        name: pytest.approx(first[2]["loss"]) for name in ("first", "stopped", "killed")
+    }
+    rows = [
+        row.text for row in browser.find_all("table")[0].find_elements("css selector", "tbody tr")
+    ]
+    assert [row.split()[:2] for row in rows] == [
+        ["first", "done"],
+        ["stopped", "stopped"],
+        ["killed", "unfinished"],
+    ]
 
 
 def test_a_gap_is_read_as_what_it_is(browser: Browser, pages: dict[str, Path]) -> None:
@@ -287,16 +337,22 @@ def test_a_long_run_opens_at_once(browser: Browser, tmp_path: Path) -> None:
     first, last = scale(browser, chart, "x")
     move_to(browser, chart, (12_345 - first) / (last - first))
     assert last - first < 1000
-    steps = browser.run("return JSON.parse(document.getElementById('data').textContent)[0].lines[0].steps")
+    steps = browser.run(
+        "return JSON.parse(document.getElementById('data').textContent)[0].lines[0].steps"
+    )
     assert 12_345 in steps
     assert readout(chart) == (12_345, {"training": 99.5})
 
 
 @pytest.mark.parametrize("width", [WIDTH, PHONE])
-def test_the_steps_of_a_very_long_run_are_legible(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_the_steps_of_a_very_long_run_are_legible(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
     folder = write_run(tmp_path / "demo" / "long")
     steps = [{"step": step, "loss": 2.0 + step % 7} for step in range(50_000, 10_000_001, 50_000)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8")
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8"
+    )
     page = tmp_path / "long.html"
     page.write_text(render_runs([ReportedRun(folder)]), encoding="utf-8")
     browser.show(width)
@@ -319,7 +375,9 @@ def test_a_finger_zooms_and_a_tap_reads(browser: Browser, pages: dict[str, Path]
 
     def touch(kind: str, *shares: float) -> None:
         points = [{"x": left + share * width, "y": top + 40} for share in shares]
-        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        browser.driver.execute_cdp_cmd(
+            "Input.dispatchTouchEvent", {"type": kind, "touchPoints": points}
+        )
 
     browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
     try:
@@ -330,20 +388,33 @@ def test_a_finger_zooms_and_a_tap_reads(browser: Browser, pages: dict[str, Path]
         touch("touchEnd")
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-    assert scale(browser, chart, "x") == [pytest.approx(1 + share * 119, abs=2) for share in (0.2, 0.5)]
+    assert scale(browser, chart, "x") == [
+        pytest.approx(1 + share * 119, abs=2) for share in (0.2, 0.5)
+    ]
     browser.check_silent()
 
 
-def test_the_colours_follow_the_theme_and_paper_is_light(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_colours_follow_the_theme_and_paper_is_light(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["dpo"])
     chart = browser.chart("Rewards")
     assert count_pixels(browser, chart, 0) > 100
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     for media in ("", "print"):
-        light = browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--c0')")
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [dark]})
+        light = browser.run(
+            "return getComputedStyle(document.documentElement).getPropertyValue('--c0')"
+        )
+        browser.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": [dark]}
+        )
         wait_for(lambda: count_pixels(browser, chart, 0) > 100)
-        assert browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--c0')") != light
+        assert (
+            browser.run(
+                "return getComputedStyle(document.documentElement).getPropertyValue('--c0')"
+            )
+            != light
+        )
 
 
 def test_the_table_of_a_chart_has_its_values(browser: Browser, pages: dict[str, Path]) -> None:
@@ -353,9 +424,21 @@ def test_the_table_of_a_chart_has_its_values(browser: Browser, pages: dict[str, 
     chart.find_element("css selector", ".values summary").click()
     heads = [cell.text for cell in chart.find_elements("css selector", ".values thead th")]
     cells = [cell.text for cell in chart.find_elements("css selector", ".values tbody td")]
-    assert heads == ["curve", "step 1", "step 24", "step 48", "step 72", "step 96", "step 120", "lowest", "highest"]
+    assert heads == [
+        "curve",
+        "step 1",
+        "step 24",
+        "step 48",
+        "step 72",
+        "step 96",
+        "step 120",
+        "lowest",
+        "highest",
+    ]
     for head, cell in zip(heads[1:7], cells[:6], strict=True):
-        assert float(cell) == pytest.approx(steps[int(head.removeprefix("step "))]["loss"], abs=1e-4)
+        assert float(cell) == pytest.approx(
+            steps[int(head.removeprefix("step "))]["loss"], abs=1e-4
+        )
     assert cells[7] == f"{steps[77]['loss']:.4g} (step 77)"
 
 
@@ -363,7 +446,9 @@ HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e
 
 
 @pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)
-def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, tmp_path: Path) -> None:
+def test_every_range_of_values_is_drawn(
+    values: list[float], browser: Browser, tmp_path: Path
+) -> None:
     browser.open(write_page(tmp_path, [{"loss": value} for value in values]))
     chart = browser.chart("Loss")
     press(browser, chart, "END", "+", "HOME", "-", "ESCAPE", "END")
@@ -379,14 +464,37 @@ def test_a_value_between_gaps_is_a_dot(browser: Browser, tmp_path: Path) -> None
 
 
 RANGES = [
-    *[(0, 1), (-1, 1), (-2.6, 4.1), (1e6, 1e6 + 1), (0, 1.8e-5), (3e-7, 4e-7), (0, 3.1e7), (-5e12, 9e11), (99.1, 99.2)],
-    *[(0.00123, 0.00124), (-1e308, 1e308), (1e-300, 3e-300), (0, 0), (7, 7), (-3, -3), (12345, 98765), (1e-320, 0)],
+    *[
+        (0, 1),
+        (-1, 1),
+        (-2.6, 4.1),
+        (1e6, 1e6 + 1),
+        (0, 1.8e-5),
+        (3e-7, 4e-7),
+        (0, 3.1e7),
+        (-5e12, 9e11),
+        (99.1, 99.2),
+    ],
+    *[
+        (0.00123, 0.00124),
+        (-1e308, 1e308),
+        (1e-300, 3e-300),
+        (0, 0),
+        (7, 7),
+        (-3, -3),
+        (12345, 98765),
+        (1e-320, 0),
+    ],
     *[(2e-4, 5e-4), (0, 9e-4), (5e-4, 2e-3), (9.3e6, 9.6e6), (9.3e6, 1.2e7)],
 ]
 
 
-def test_the_script_labels_the_axis_as_the_page_is_written(browser: Browser, tmp_path: Path) -> None:
-    steps = [{f"m{index:02}": ends[at % 2] for index, ends in enumerate(RANGES)} for at in range(40)]
+def test_the_script_labels_the_axis_as_the_page_is_written(
+    browser: Browser, tmp_path: Path
+) -> None:
+    steps = [
+        {f"m{index:02}": ends[at % 2] for index, ends in enumerate(RANGES)} for at in range(40)
+    ]
     page = write_page(tmp_path, steps)
     read = """
     const read = (text) => [text.textContent, Number(text.getAttribute("y"))];
@@ -398,7 +506,9 @@ def test_the_script_labels_the_axis_as_the_page_is_written(browser: Browser, tmp
         browser.open(page)
         written_labels = browser.run(read)
     browser.open(page)
-    assert browser.run(read) == [[[text, pytest.approx(y, abs=0.11)] for text, y in chart] for chart in written_labels]
+    assert browser.run(read) == [
+        [[text, pytest.approx(y, abs=0.11)] for text, y in chart] for chart in written_labels
+    ]
     assert len(written_labels) >= len(RANGES)
 
 
@@ -415,11 +525,18 @@ def test_without_a_script_the_curves_are_there(
         area = chart.find_element("css selector", ".grid line").rect
         assert 0.84 * plot["width"] < area["width"]
         assert area["x"] + area["width"] < plot["x"] + plot["width"]
-        texts = [text for text in chart.find_elements("css selector", ".plot text") if text.is_displayed()]
+        texts = [
+            text
+            for text in chart.find_elements("css selector", ".plot text")
+            if text.is_displayed()
+        ]
         assert {"-1.0", "0", "1.0", "20", "120"} <= {text.text for text in texts}
         for text in texts:
             assert text.value_of_css_property("font-size") == "11px"
-            assert plot["x"] <= text.rect["x"] and text.rect["x"] + text.rect["width"] <= plot["x"] + plot["width"]
+            assert (
+                plot["x"] <= text.rect["x"]
+                and text.rect["x"] + text.rect["width"] <= plot["x"] + plot["width"]
+            )
         labels = browser.run(TICKS, chart)
         assert all(before["right"] < after["left"] for before, after in itertools.pairwise(labels))
         assert "1.2" in chart.find_element("css selector", ".legend").text
@@ -428,19 +545,27 @@ def test_without_a_script_the_curves_are_there(
     assert min(count_pixels(browser, chart, line, picture) for line in (0, 1)) > 100
 
 
-def test_a_chart_copied_out_of_the_page_is_a_picture(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+def test_a_chart_copied_out_of_the_page_is_a_picture(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
     text = pages["dpo"].read_text(encoding="utf-8")
-    svg = next(part for part in text.split("<svg xmlns")[1:] if ">Rewards, by step<" in part).partition("\n</svg>\n")[0]
+    svg = next(
+        part for part in text.split("<svg xmlns")[1:] if ">Rewards, by step<" in part
+    ).partition("\n</svg>\n")[0]
     (tmp_path / "chart.svg").write_text(f"<svg xmlns{svg}\n</svg>\n", encoding="utf-8")
     slide = tmp_path / "slide.html"
-    slide.write_text('<body style="background: #222"><img src="chart.svg" width="700">', encoding="utf-8")
+    slide.write_text(
+        '<body style="background: #222"><img src="chart.svg" width="700">', encoding="utf-8"
+    )
     browser.show(WIDTH, dark=True)
     browser.driver.get(slide.as_uri())
     picture = browser.find("img").screenshot_as_base64
     assert browser.find("img").rect["width"] == 700
     browser.show(WIDTH)
     browser.open(pages["dpo"])
-    assert min(count_pixels(browser, browser.chart("Rewards"), line, picture) for line in (0, 1)) > 100
+    assert (
+        min(count_pixels(browser, browser.chart("Rewards"), line, picture) for line in (0, 1)) > 100
+    )
 
 
 def test_the_pointer_moves_in_all_charts(browser: Browser, pages: dict[str, Path]) -> None:
@@ -448,22 +573,37 @@ def test_the_pointer_moves_in_all_charts(browser: Browser, pages: dict[str, Path
     move_to(browser, browser.chart("Rewards"), 0.5)
     assert {readout(chart)[0] for chart in browser.find_all(".chart")} in ({60}, {61})
     for chart in browser.find_all(".chart"):
-        cursor, area = (chart.find_element("css selector", name).rect for name in (".cursor", ".over"))
+        cursor, area = (
+            chart.find_element("css selector", name).rect for name in (".cursor", ".over")
+        )
         assert cursor["x"] - area["x"] == pytest.approx(area["width"] / 2, abs=2)
-        points = [point.rect for point in chart.find_elements("css selector", ".point") if point.is_displayed()]
+        points = [
+            point.rect
+            for point in chart.find_elements("css selector", ".point")
+            if point.is_displayed()
+        ]
         assert len(points) == len(chart.find_elements("css selector", ".legend li"))
-    browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
+    browser.driver.execute_cdp_cmd(
+        "Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1}
+    )
     wait_for(lambda: not browser.find(".cursor").is_displayed())
     assert readout(browser.chart("Loss"))[0] in (60, 61)
 
 
 def test_a_logarithmic_axis(browser: Browser, tmp_path: Path) -> None:
-    steps = [{"loss": 10.0 ** (-step / 10), "lr": float(step - 30), "grad_norm": -1.0 - step} for step in range(61)]
+    steps = [
+        {"loss": 10.0 ** (-step / 10), "lr": float(step - 30), "grad_norm": -1.0 - step}
+        for step in range(61)
+    ]
     browser.open(write_page(tmp_path, steps))
-    loss, rate, norm = (browser.chart(title) for title in ("Loss", "Learning rate", "Gradient norm"))
+    loss, rate, norm = (
+        browser.chart(title) for title in ("Loss", "Learning rate", "Gradient norm")
+    )
 
     def curve(chart: Any) -> list[float]:
-        text = chart.find_element("css selector", ".curves path").get_attribute("d").removeprefix("M")
+        text = (
+            chart.find_element("css selector", ".curves path").get_attribute("d").removeprefix("M")
+        )
         return [float(number) for number in text.replace("M", " ").split()]
 
     press(browser, loss, "l")
@@ -473,7 +613,8 @@ def test_a_logarithmic_axis(browser: Browser, tmp_path: Path) -> None:
     assert labels == ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]
     tops = curve(loss)[1::2]
     steps_down = [after - before for before, after in itertools.pairwise(tops)]
-    assert steps_down == [pytest.approx(steps_down[0], abs=0.21)] * 60  # an exponential is a straight line
+    # an exponential is a straight line
+    assert steps_down == [pytest.approx(steps_down[0], abs=0.21)] * 60
     press(browser, loss, "END")
     assert readout(loss) == (61, {"training": 1e-6})
     button.click()
@@ -481,7 +622,9 @@ def test_a_logarithmic_axis(browser: Browser, tmp_path: Path) -> None:
     assert "0.2" in [text.text for text in loss.find_elements("css selector", ".value-labels text")]
 
     rate.find_element("css selector", ".log").click()
-    assert rate.find_element("css selector", ".log").text == "log scale, without values at or below 0"
+    assert (
+        rate.find_element("css selector", ".log").text == "log scale, without values at or below 0"
+    )
     assert len(curve(rate)) == 2 * 30
     press(browser, rate, "HOME")
     assert readout(rate) == (1, {"learning rate": -30})
@@ -492,8 +635,13 @@ def test_a_logarithmic_axis(browser: Browser, tmp_path: Path) -> None:
     browser.check_silent()
 
 
-def test_a_zoom_between_two_values_shows_the_line_between_them(browser: Browser, tmp_path: Path) -> None:
-    steps = [{"loss": 1.0, **({"eval_loss": 3.0 + step / 100} if step % 50 == 0 else {})} for step in range(201)]
+def test_a_zoom_between_two_values_shows_the_line_between_them(
+    browser: Browser, tmp_path: Path
+) -> None:
+    steps = [
+        {"loss": 1.0, **({"eval_loss": 3.0 + step / 100} if step % 50 == 0 else {})}
+        for step in range(201)
+    ]
     browser.open(write_page(tmp_path, steps))
     chart = browser.chart("Loss")
     press(browser, chart, "HOME", *["ARROW_RIGHT"] * 75, "+", "+", "+", "+")
@@ -512,7 +660,9 @@ def test_a_zoom_between_two_values_shows_the_line_between_them(browser: Browser,
     assert scale(browser, chart, "x") == [1, 201]
 
 
-def test_a_window_that_changes_its_width_is_filled(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_window_that_changes_its_width_is_filled(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["dpo"])
     chart = browser.chart("Loss")
     browser.show(PHONE)

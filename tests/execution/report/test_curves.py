@@ -1,4 +1,6 @@
-"""Curves: complete when short, thinned without losing an extreme when long, whatever the file holds."""
+"""Curves: complete when short, thinned without losing an extreme when long, whatever the file
+holds.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from launch.execution.report.charts import Curve, read_metrics
 
 
 def write(path: Path, lines: list[object]) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
     return path
 
 
 def test_a_short_curve_is_complete(tmp_path: Path) -> None:
     values = [5.0 / step for step in range(1, 900)]
-    metrics = read_metrics(write(tmp_path / "m", [{"step": i, "loss": v} for i, v in enumerate(values, 1)]))
+    metrics = read_metrics(
+        write(tmp_path / "m", [{"step": i, "loss": v} for i, v in enumerate(values, 1)])
+    )
     assert metrics.curves["loss"].points() == list(enumerate(values, 1))
     assert (metrics.steps, metrics.last_step, metrics.unreadable) == (899, 899, 0)
 
@@ -83,9 +89,16 @@ def test_a_curve_that_begins_with_nan_has_its_extremes() -> None:
 
 
 def test_values_whose_sum_no_float_holds_and_a_file_as_long_as_a_batch(tmp_path: Path) -> None:
-    metrics = read_metrics(write(tmp_path / "m", [{"step": step, "a": 1e308} for step in range(3 * 4096)]))
+    metrics = read_metrics(
+        write(tmp_path / "m", [{"step": step, "a": 1e308} for step in range(3 * 4096)])
+    )
     curve = metrics.curves["a"]
-    assert (curve.count, curve.bad_count, curve.first_bad, curve.total) == (3 * 4096, 0, None, math.inf)
+    assert (curve.count, curve.bad_count, curve.first_bad, curve.total) == (
+        3 * 4096,
+        0,
+        None,
+        math.inf,
+    )
     assert [curve.points()[at][0] for at in (0, -1)] == [0, 3 * 4096 - 1]
 
 
@@ -112,13 +125,19 @@ def test_a_line_that_is_no_step_is_left_out_and_counted(line: str, tmp_path: Pat
 
 
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
-    entry = '{"schema_version": 1, "step": 1, "a": "x", "b": [1], "c": true, "d": 1%s, "e": null, "f": 2}' % ("0" * 400)
+    entry = (
+        '{"schema_version": 1, "step": 1, "a": "x", "b": [1], "c": true, "d": 1%s, "e": null, "f": '
+        "2}" % ("0" * 400)
+    )
     assert list(read_metrics(write(tmp_path / "m", [entry])).curves) == ["f"]
 
 
 def test_a_long_file_takes_bounded_memory_and_time(tmp_path: Path) -> None:
     """Ten million lines of eleven metrics took 97 s of processor time and 76 MiB."""
-    line = '{"schema_version": 1, "step": %d, "loss": 1.2345, "lr": 5e-06, "tokens": 30001, "seconds": 0.521}'
+    line = (
+        '{"schema_version": 1, "step": %d, "loss": 1.2345, "lr": 5e-06, "tokens": 30001, '
+        '"seconds": 0.521}'
+    )
     path = tmp_path / "m"
     code = """
 import sys, time
@@ -131,19 +150,26 @@ print(peak, time.process_time())
     taken = []
     for lines in (60_000, 240_000):
         path.write_text("\n".join(line % step for step in range(lines)))
-        output = subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(
+            [sys.executable, "-c", code, path], check=True, capture_output=True, text=True
+        ).stdout
         taken.append([float(value) for value in output.split()])
     (short_kib, _), (long_kib, seconds) = taken
-    assert long_kib - short_kib < 15 * 1024  # 18 MB of text, and its objects would be ten times that
+    # 18 MB of text, and its objects would be ten times that
+    assert long_kib - short_kib < 15 * 1024
     assert seconds / 240_000 < 60e-6
 
 
 def test_a_file_with_thousands_of_names_is_bounded(tmp_path: Path) -> None:
-    lines = [{"step": step, **{f"m{step}_{index}": 1.0 for index in range(50)}} for step in range(50)]
+    lines = [
+        {"step": step, **{f"m{step}_{index}": 1.0 for index in range(50)}} for step in range(50)
+    ]
     assert len(read_metrics(write(tmp_path / "m", list(lines))).curves) == 120
 
 
-def test_lines_across_blocks_and_a_cut_off_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_across_blocks_and_a_cut_off_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.files._BLOCK", 37)
     path = write(tmp_path / "m", [{"step": step, "loss": step / 7} for step in range(200)])
     assert read_metrics(path).curves["loss"].points() == [(step, step / 7) for step in range(200)]

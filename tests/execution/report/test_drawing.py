@@ -1,4 +1,6 @@
-"""The drawing of a chart: round labels for every range, curves that lose no extreme, a picture that stands alone."""
+"""The drawing of a chart: round labels for every range, curves that lose no extreme, a picture that
+stands alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def drawing(*curves: Sequence[float], title: str = "Gradient norm") -> Drawing:
 
 def parts(path: str) -> list[list[tuple[float, float]]]:
     """The places of a path's parts."""
-    numbers = [[float(number) for number in part.removesuffix("h0").split()] for part in path.split("M")[1:]]
+    numbers = [
+        [float(number) for number in part.removesuffix("h0").split()]
+        for part in path.split("M")[1:]
+    ]
     return [list(zip(part[::2], part[1::2], strict=True)) for part in numbers]
 
 
@@ -75,7 +80,18 @@ def test_the_labels_of_steps_are_whole(first: int, width: int, most: int) -> Non
         (0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
         (-2.6, 4.1, ["-2", "0", "2", "4"]),
         (0, 1.8e-5, ["0", "5e-6", "1e-5", "1.5e-5"]),
-        (1e6, 1e6 + 1, ["1,000,000.0", "1,000,000.2", "1,000,000.4", "1,000,000.6", "1,000,000.8", "1,000,001.0"]),
+        (
+            1e6,
+            1e6 + 1,
+            [
+                "1,000,000.0",
+                "1,000,000.2",
+                "1,000,000.4",
+                "1,000,000.6",
+                "1,000,000.8",
+                "1,000,001.0",
+            ],
+        ),
         (0, 3.1e7, ["0", "1e7", "2e7", "3e7"]),
         (-1.7e308, 1.7e308, ["-1e308", "0", "1e308"]),
     ],
@@ -108,21 +124,37 @@ def test_a_value_that_is_not_finite_interrupts_the_curve_and_one_alone_is_a_dot(
     ((_, curve, dots),) = drawing(values).paths
     first, second = parts(curve)
     assert (len(first), len(second)) == (100, 100)
-    assert parts(dots) == [[(pytest.approx(101 / 202 * drawing(values).area_width, abs=0.1), pytest.approx(8, abs=1))]]
+    assert parts(dots) == [
+        [(pytest.approx(101 / 202 * drawing(values).area_width, abs=0.1), pytest.approx(8, abs=1))]
+    ]
 
 
 def test_few_values_are_dots_too_and_many_are_not() -> None:
-    assert [len(parts(drawing([1.0, 2.0] * half).paths[0][2])) for half in (1, 10, 100)] == [2, 20, 0]
+    assert [len(parts(drawing([1.0, 2.0] * half).paths[0][2])) for half in (1, 10, 100)] == [
+        2,
+        20,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
-    "values", [[1e308, -1e308, 1e308], [3.0] * 4, [1e-300, 3e-300], [0.0, 0.0], [math.nan, math.nan], [5e-324, 0.0]]
+    "values",
+    [
+        [1e308, -1e308, 1e308],
+        [3.0] * 4,
+        [1e-300, 3e-300],
+        [0.0, 0.0],
+        [math.nan, math.nan],
+        [5e-324, 0.0],
+    ],
 )
 def test_every_range_is_inside_of_the_picture(values: list[float]) -> None:
     shown = drawing(values)
     places = [place for part in parts(shown.paths[0][1]) for place in part]
     assert len(places) == sum(map(math.isfinite, values))
-    assert all(0 <= left <= shown.area_width and 0 <= top <= shown.area_height for left, top in places)
+    assert all(
+        0 <= left <= shown.area_width and 0 <= top <= shown.area_height for left, top in places
+    )
     assert all(0 <= tick.place <= shown.area_height for tick in shown.value_ticks)
     assert len(shown.value_ticks) > 1
 
@@ -144,11 +176,19 @@ def test_a_chart_stands_alone_with_its_curve_axes_and_last_value(tmp_path: Path)
         for element in picture.iter():
             assert not set(element.attrib) & {"href", "src"}
         for group in picture.iter(f"{SVG}g"):
-            assert re.fullmatch("#[0-9a-f]{3,6}", str(group.get("fill"))) or group.get("stroke", "").startswith("#")
-    ids = [element.get("id") for picture in shown for element in picture.iter() if element.get("id")]
+            assert re.fullmatch("#[0-9a-f]{3,6}", str(group.get("fill"))) or group.get(
+                "stroke", ""
+            ).startswith("#")
+    ids = [
+        element.get("id") for picture in shown for element in picture.iter() if element.get("id")
+    ]
     assert len(ids) == len(set(ids))
     loss = next(picture for picture in shown if picture.findtext(f"{SVG}title") == "Loss, by step")
     texts = [element.text for element in loss.iter(f"{SVG}text")]
-    assert {"4.0", "4.2", "5.0", "20", "100", "Loss, by step", "training: 4.01 at step 100"} <= set(texts)
-    assert "training: 100 values, from 4.01 (step 100) to 5 (step 1)" in str(loss.findtext(f"{SVG}desc"))
+    assert {"4.0", "4.2", "5.0", "20", "100", "Loss, by step", "training: 4.01 at step 100"} <= set(
+        texts
+    )
+    assert "training: 100 values, from 4.01 (step 100) to 5 (step 1)" in str(
+        loss.findtext(f"{SVG}desc")
+    )
     assert [path for path in loss.iter(f"{SVG}path") if len(str(path.get("d"))) > 500]

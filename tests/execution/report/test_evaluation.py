@@ -1,4 +1,6 @@
-"""The evaluation on a run's page: the scores of evaluation.json and some answers, whatever the files hold."""
+"""The evaluation on a run's page: the scores of evaluation.json and some answers, whatever the
+files hold.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,17 @@ def evaluate(folder: Path, text: str) -> None:
     samples = folder / "evaluation" / "0123.samples.jsonl"
     samples.parent.mkdir()
     rows: list[dict[str, Any]] = [
-        {"task": "ifeval", "arguments": [[f"Write haiku {number}.", {}]], "filtered_resps": [text], "target": 0}
+        {
+            "task": "ifeval",
+            "arguments": [[f"Write haiku {number}.", {}]],
+            "filtered_resps": [text],
+            "target": 0,
+        }
         for number in range(5)
     ]
-    rows.append({"task": "arc", "arguments": [["Q", "A"]], "filtered_resps": [[-3.5, False]], "target": "A"})
+    rows.append(
+        {"task": "arc", "arguments": [["Q", "A"]], "filtered_resps": [[-3.5, False]], "target": "A"}
+    )
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
     models = [
         {"model": "base", "score": 0.5166, "stderr": 0.065, "samples": "absent"},
@@ -38,7 +47,11 @@ def evaluate(folder: Path, text: str) -> None:
         "questions": 60,
     }
     task |= {"metric": "acc", "higher_is_better": True, "broken": [], "models": models}
-    summary = {"model": "demo/x", "harness": "lm-eval 0.4.13", "tasks": [task, {**task, "broken": ["cut off"]}]}
+    summary = {
+        "model": "demo/x",
+        "harness": "lm-eval 0.4.13",
+        "tasks": [task, {**task, "broken": ["cut off"]}],
+    }
     (folder / "evaluation.json").write_text(json.dumps(summary))
 
 

@@ -51,10 +51,15 @@ class Finished:
         return (self.folder.logs / f"rank-{rank}.log").read_bytes()
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.folder.metrics.read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)
+            for line in self.folder.metrics.read_text(encoding="utf-8").splitlines()
+        ]
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.folder.events.read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line) for line in self.folder.events.read_text(encoding="utf-8").splitlines()
+        ]
 
 
 def script(folder: Path, body: str, name: str = "trainer.py") -> Path:
@@ -108,16 +113,29 @@ sys.exit(outcome.exit_code)
 """
 
 
-def supervisor_command(folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1) -> list[str]:
+def supervisor_command(
+    folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1
+) -> list[str]:
     """A supervisor of its own around the fake trainer, to be run from ROOT.
 
     Every process of the run has FAKE=<folder> in its environment: `alive` finds them.
     """
     path = script(folder, body)
-    return [sys.executable, "-c", _SUPERVISOR, str(folder), str(ranks), sys.executable, *before, str(path)]
+    return [
+        sys.executable,
+        "-c",
+        _SUPERVISOR,
+        str(folder),
+        str(ranks),
+        sys.executable,
+        *before,
+        str(path),
+    ]
 
 
-def start_supervisor(folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1) -> subprocess.Popen[bytes]:
+def start_supervisor(
+    folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1
+) -> subprocess.Popen[bytes]:
     """Starts `supervisor_command`; what it shows goes to `shown.txt`."""
     with (folder / "shown.txt").open("wb") as shown:
         return subprocess.Popen(
@@ -130,11 +148,16 @@ def start_supervisor(folder: Path, body: str, before: Sequence[str] = (), ranks:
 
 
 def alive(folder: Path) -> list[psutil.Process]:
-    """The living processes of the run in `folder`: by their environment, so wherever they are in the tree."""
+    """The living processes of the run in `folder`: by their environment, so wherever they are in
+    the tree.
+    """
     processes = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("FAKE") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("FAKE") == str(folder)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 processes.append(process)
         except psutil.Error:
             continue

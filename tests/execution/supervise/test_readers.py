@@ -50,15 +50,19 @@ def test_finetune() -> None:
     assert steps[1]["loss"] == 5.796100616455078
     assert steps[1]["lr"] == 0.0005
     # TPS is cumulative: 430 tokens at 6442.99/s, then 852 at 5417.01/s
-    assert steps[1]["seconds"] == pytest.approx(852 / 5417.012080664801 - 430 / 6442.990992279965, abs=1e-6)
+    assert steps[1]["seconds"] == pytest.approx(
+        852 / 5417.012080664801 - 430 / 6442.990992279965, abs=1e-6
+    )
     assert "memory_gib" not in steps[0]  # a CPU
 
 
 def test_finetune_memory_on_a_gpu_and_a_cache_hit() -> None:
     events = read(
         "finetune",
-        "✅ Found cached dataset at /c/abc\n  Step: 10, LR: 5e-06, Loss: 0.75, Aux Loss: 0.1, TPS: 10.0\n"
-        "metrics_to_log={'total_tokens': 100, 'reserved_mem_GiB': 43.0, 'allocated_mem_GiB': 41.5}\n",
+        "✅ Found cached dataset at /c/abc\n  Step: 10, LR: 5e-06, Loss: 0.75, Aux Loss: 0.1, TPS: "
+        "10.0\n"
+        "metrics_to_log={'total_tokens': 100, 'reserved_mem_GiB': 43.0, 'allocated_mem_GiB': "
+        "41.5}\n",
     )
     assert of_kind(events, "evidence")[0]["value"] == "hit"
     assert of_kind(events, "step") == [
@@ -78,7 +82,8 @@ def test_finetune_memory_on_a_gpu_and_a_cache_hit() -> None:
 @pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
 def test_a_loss_that_is_no_number_survives(loss: str) -> None:
     events = read(
-        "finetune", f"  Step: 1, LR: 5e-06, Loss: {loss}, TPS: nan\nmetrics_to_log={{'train_loss': {loss}}}\n"
+        "finetune",
+        f"  Step: 1, LR: 5e-06, Loss: {loss}, TPS: nan\nmetrics_to_log={{'train_loss': {loss}}}\n",
     )
     (step,) = of_kind(events, "step")
     assert str(step["loss"]) == loss
@@ -86,11 +91,15 @@ def test_a_loss_that_is_no_number_survives(loss: str) -> None:
 
 def test_finetune_without_verbose_gives_a_step_when_no_more_of_it_comes() -> None:
     reader = reader_for("finetune", 0)
-    assert [event.kind for event in reader.feed("  Step: 1, LR: 1e-3, Loss: 2.0, TPS: 9.0", 100.0)] == ["phase"]
+    assert [
+        event.kind for event in reader.feed("  Step: 1, LR: 1e-3, Loss: 2.0, TPS: 9.0", 100.0)
+    ] == ["phase"]
     assert reader.idle(100.5) == []
     assert [event.data["step"] for event in reader.idle(101.5)] == [1]
     assert reader.idle(105.0) == []
-    assert [event.kind for event in reader.feed("  Step: 2, LR: 1e-3, Loss: 2.0, TPS: 9.0", 106.0)] == ["phase"]
+    assert [
+        event.kind for event in reader.feed("  Step: 2, LR: 1e-3, Loss: 2.0, TPS: 9.0", 106.0)
+    ] == ["phase"]
     given = reader.feed("  Step: 3, LR: 1e-3, Loss: 2.0, TPS: 9.0", 107.0)
     assert [event.data.get("step") for event in given] == [None, 2]
     assert given[1].time == 106.0
@@ -99,7 +108,9 @@ def test_finetune_without_verbose_gives_a_step_when_no_more_of_it_comes() -> Non
 
 def test_a_step_line_behind_a_progress_bar() -> None:
     text = (
-        "\r 50%|█████     | 2/4 [00:00<00:00, 13.23it/s]2026-08-20 - INFO -   Step: 2, LR: 0.0, Loss: 5.5, TPS: 1.0\n"
+        "\r 50%|█████     | 2/4 [00:00<00:00, 13.23it/s]2026-08-20 - INFO -   Step: 2, LR: "
+        "0.0, "
+        "Loss: 5.5, TPS: 1.0\n"
     )
     assert of_kind(read("finetune", text), "step") == [{"step": 2, "loss": 5.5, "lr": 0.0}]
 
@@ -143,8 +154,12 @@ def test_olmo_core_console_blocks() -> None:
 
 
 def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """OLMo-core's own callback with the worker's patch, and dpo.py's metrics: loss, rewards, tokens, padding."""
-    console = pytest.importorskip("olmo_core.train.callbacks.console_logger", reason="the trainers are not installed")
+    """OLMo-core's own callback with the worker's patch, and dpo.py's metrics: loss, rewards,
+    tokens, padding.
+    """
+    console = pytest.importorskip(
+        "olmo_core.train.callbacks.console_logger", reason="the trainers are not installed"
+    )
     from launch.worker.channel import EventWriter
     from launch.worker.patches import PATCHES, PatchContext, install
     from launch.worker.trainer import TrainerProgram
@@ -158,7 +173,9 @@ def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFi
         console.ConsoleLoggerCallback.__init__ = original
     precise, console.format_float = console.format_float, rounded
     progress = SimpleNamespace(time_remaining=None)
-    logger.trainer = SimpleNamespace(training_progress=progress, max_steps=20, epoch=1, global_step=3, hard_stop=None)
+    logger.trainer = SimpleNamespace(
+        training_progress=progress, max_steps=20, epoch=1, global_step=3, hard_stop=None
+    )
     metrics = {
         "train_loss": 0.693147,
         "rewards/accuracy": 0.5,
@@ -204,16 +221,31 @@ def test_the_packed_files_of_olmo_core_finetune() -> None:
     def evidence_of(text: str) -> list[dict[str, object]]:
         return of_kind(read("olmo_core", text), "evidence")
 
-    made = "x - INFO - Tokenizing dataset into numpy format at /c/numpy_sft/ab-cd\nx - Dataset cached successfully. E"
-    there = (
-        "x - INFO - Numpy SFT files already present at /c/numpy_sft/ab-cd; nothing to do.\nx - INFO - Dataset cached su"
+    made = (
+        "x - INFO - Tokenizing dataset into numpy format at /c/numpy_sft/ab-cd\nx - Dataset "
+        "cached successfully. E"
     )
-    assert evidence_of(f"{made}\n") == [{"what": "dataset_cache", "value": "built", "path": "/c/numpy_sft/ab-cd"}]
-    assert evidence_of(f"{there}\n") == [{"what": "dataset_cache", "value": "hit", "path": "/c/numpy_sft/ab-cd"}]
+    there = (
+        "x - INFO - Numpy SFT files already present at /c/numpy_sft/ab-cd; nothing to do.\nx "
+        "- "
+        "INFO - Dataset cached su"
+    )
+    assert evidence_of(f"{made}\n") == [
+        {"what": "dataset_cache", "value": "built", "path": "/c/numpy_sft/ab-cd"}
+    ]
+    assert evidence_of(f"{there}\n") == [
+        {"what": "dataset_cache", "value": "hit", "path": "/c/numpy_sft/ab-cd"}
+    ]
 
 
 def test_an_olmo_core_marker_without_metrics_is_no_logged_step() -> None:
-    assert of_kind(read("olmo_core", "x\tINFO\t[step=1/???,epoch=1]\nx\tINFO\t[step=2/???,epoch=1]\n"), "step") == []
+    assert (
+        of_kind(
+            read("olmo_core", "x\tINFO\t[step=1/???,epoch=1]\nx\tINFO\t[step=2/???,epoch=1]\n"),
+            "step",
+        )
+        == []
+    )
 
 
 def test_reward_modeling_panels() -> None:

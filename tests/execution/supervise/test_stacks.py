@@ -28,11 +28,12 @@ Thread 2 (active): "pin_memory"
 
 def test_a_rank_in_a_collective_is_told_from_one_at_work() -> None:
     assert describe_place(C10D) == (
-        "waits in all_reduce (torch/distributed/distributed_c10d.py:2820), from gather_loss (train.py:30)"
+        "waits in all_reduce (torch/distributed/distributed_c10d.py:2820), from gather_loss "
+        "(train.py:30)"
     )
-    assert describe_place(C10D.replace("torch/distributed/distributed_c10d.py", "loader.py")).startswith(
-        "is in all_reduce"
-    )
+    assert describe_place(
+        C10D.replace("torch/distributed/distributed_c10d.py", "loader.py")
+    ).startswith("is in all_reduce")
 
 
 def test_a_dump_without_python_frames() -> None:
@@ -52,7 +53,11 @@ def test_real_processes_in_parallel_and_one_that_is_not_known(tmp_path: Path) ->
     started = [subprocess.Popen([sys.executable, "-c", code.format(at, at)]) for at in range(2)]
     time.sleep(1)
     try:
-        stacks = dump_stacks({at: psutil.Process(one.pid) for at, one in enumerate(started)}, range(3), tmp_path / "s")
+        stacks = dump_stacks(
+            {at: psutil.Process(one.pid) for at, one in enumerate(started)},
+            range(3),
+            tmp_path / "s",
+        )
     finally:
         for one in started:
             one.kill()
@@ -75,7 +80,9 @@ def test_a_process_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
     assert line.startswith("rank 0 could not be inspected: ") and line.endswith("(exited)")
 
 
-def test_without_py_spy_the_run_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_the_run_is_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stacks.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     result = dump_stacks({0: psutil.Process()}, [0], tmp_path)

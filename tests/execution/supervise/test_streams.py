@@ -14,7 +14,9 @@ LINES = ["one", "two ä", "10%", "20%", "last \u2028 same line\x0bstill"]
 @given(st.lists(st.integers(0, len(TEXT))))
 def test_pieces_do_not_matter(cuts: list[int]) -> None:
     cutter = LineCutter()
-    lines = [line for a, b in pairwise([0, *sorted(cuts), len(TEXT)]) for line in cutter.feed(TEXT[a:b])]
+    lines = [
+        line for a, b in pairwise([0, *sorted(cuts), len(TEXT)]) for line in cutter.feed(TEXT[a:b])
+    ]
     assert lines + cutter.feed(b"\n") == LINES
 
 

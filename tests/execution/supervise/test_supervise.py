@@ -1,4 +1,6 @@
-"""Whole runs of fake trainers: what is recorded, what is shown, what becomes of floods, garbage and secrets."""
+"""Whole runs of fake trainers: what is recorded, what is shown, what becomes of floods, garbage and
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ print("[transformers] Configuration saved in x")
 
 def test_a_run_from_its_start_to_its_end(tmp_path: Path) -> None:
     finished = run(tmp_path, TRAINING)
-    assert (finished.outcome.exit_code, finished.outcome.steps, finished.outcome.last_loss) == (0, 20, 0.25)
+    assert (finished.outcome.exit_code, finished.outcome.steps, finished.outcome.last_loss) == (
+        0,
+        20,
+        0.25,
+    )
     assert finished.outcome.cause is None
     metrics = finished.metrics()
     assert [values["step"] for values in metrics] == list(range(1, 21))
@@ -41,9 +47,17 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path) -> None:
         "schema_version": 1, "step": 4, "loss": 1.25, "lr": 5e-06, "seconds": 1.0, "tokens": 100, "tokens_padded": 150,
         "tokens_per_second": 100.0, "tokens_per_second_total": 100.0, "padding_share": 0.333333,
     }  # fmt: skip
-    assert [event["phase"] for event in finished.events() if event["kind"] == "phase"] == ["import", "training", "save"]
+    assert [event["phase"] for event in finished.events() if event["kind"] == "phase"] == [
+        "import",
+        "training",
+        "save",
+    ]
     lines = finished.shown.splitlines()
-    assert lines[:3] == ["importing the trainer", "training", "step 1/20  loss 5.0000  100 tokens/s"]
+    assert lines[:3] == [
+        "importing the trainer",
+        "training",
+        "step 1/20  loss 5.0000  100 tokens/s",
+    ]
     assert lines[-1] == "saving the model"
     assert any(line.startswith("step 20/20  loss 0.2500") for line in lines)
     assert json.loads((finished.folder.path / "DONE").read_text(encoding="utf-8"))["steps"] == 20
@@ -66,7 +80,10 @@ def test_steps_of_the_worker_and_garbage_between_them(tmp_path: Path) -> None:
     assert (metrics[0]["tokens_per_second"], metrics[0]["grad_norm"]) == (20.0, 2)
     assert (metrics[2]["loss"], metrics[2]["loss_text"]) == (None, "nan")
     assert finished.shown.count("slow disk") == 1
-    assert json.loads((finished.folder.path / "DONE").read_text(encoding="utf-8"))["last_loss_text"] == "nan"
+    assert (
+        json.loads((finished.folder.path / "DONE").read_text(encoding="utf-8"))["last_loss_text"]
+        == "nan"
+    )
 
 
 def test_a_failure_is_told_with_its_cause_and_logs(tmp_path: Path) -> None:
@@ -94,14 +111,22 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     assert outcome.cause == "/no/such/python: No such file or directory"
 
 
-def test_what_is_set_and_unset_for_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_and_unset_for_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("BEAKER_JOB_ID", "BEAKER_TOKEN", "KEPT", "GONE"):
         monkeypatch.setenv(name, "1")
-    path = script(tmp_path, 'print(sorted(n for n in os.environ if n in ("KEPT", "GONE", "NEW") or "BEAKER" in n))\n')
+    path = script(
+        tmp_path,
+        'print(sorted(n for n in os.environ if n in ("KEPT", "GONE", "NEW") or "BEAKER" in n))\n',
+    )
     folder = RunFolder(tmp_path / "run")
     folder.create()
     execution = Execution(
-        argv=(sys.executable, str(path)), reader="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE")
+        argv=(sys.executable, str(path)),
+        reader="finetune",
+        env={"NEW": "x"},
+        unset=("BEAKER_*", "GONE"),
     )
     supervise(execution, folder, PlainDisplay(sys.stdout))
     assert (folder.logs / "rank-0.log").read_text(encoding="utf-8") == "['KEPT', 'NEW']\n"
@@ -111,7 +136,10 @@ def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
-        finished = run(tmp_path, "import resource; print('limit', resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
+        finished = run(
+            tmp_path,
+            "import resource; print('limit', resource.getrlimit(resource.RLIMIT_NOFILE)[0])",
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     most = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
@@ -125,7 +153,9 @@ def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
     codes: list[int] = []
     execution = Execution(argv=(sys.executable, str(path)), reader="finetune")
     display = PlainDisplay(sys.stdout)
-    thread = threading.Thread(target=lambda: codes.append(supervise(execution, folder, display).exit_code))
+    thread = threading.Thread(
+        target=lambda: codes.append(supervise(execution, folder, display).exit_code)
+    )
     thread.start()
     thread.join(60)
     assert codes == [0]
@@ -149,13 +179,18 @@ def test_bytes_stay_what_they_are(tmp_path: Path) -> None:
     for piece in (b"par", b"tial", b" line\\n", b"no end of line"):
         os.write(1, piece); time.sleep(0.05)
     """
-    assert run(tmp_path, body).log() == b"invalid \xff\xfe utf-8\n\rbar 1%\rbar 2%\npartial line\nno end of line"
+    assert (
+        run(tmp_path, body).log()
+        == b"invalid \xff\xfe utf-8\n\rbar 1%\rbar 2%\npartial line\nno end of line"
+    )
 
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
 
 
-def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_token_is_nowhere_in_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = f"""
     token = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
     print("stdout", token); print("stderr", token, file=sys.stderr)
@@ -177,7 +212,12 @@ def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path, monkeypatc
     folder.write_command(argv, {"HF_TOKEN": TOKEN, "A": "b"}, [])
     folder.write_config({"flags": {"hub_token": "swordfish-77", "note": TOKEN}})
     folder.write_json(
-        "plan.json", {"command": argv, "env": {"HF_TOKEN": "short"}, "flags": {"hub_token": {"value": "swordfish-77"}}}
+        "plan.json",
+        {
+            "command": argv,
+            "env": {"HF_TOKEN": "short"},
+            "flags": {"hub_token": {"value": "swordfish-77"}},
+        },
     )
     folder.write_json("patches.json", [{"id": "x", "why": TOKEN}])
     assert finished.outcome.exit_code == 1
@@ -219,7 +259,9 @@ def test_a_million_lines_and_bounded_memory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_trainer_is_not_slowed_by_ordinary_output(tmp_path: Path) -> None:
-    """50 lines a second beside work that uses the CPU: paired runs, with the supervisor and straight to a file."""
+    """50 lines a second beside work that uses the CPU: paired runs, with the supervisor and
+    straight to a file.
+    """
     body = """
     began = time.perf_counter()
     for step in range(100):
@@ -227,10 +269,13 @@ def test_the_trainer_is_not_slowed_by_ordinary_output(tmp_path: Path) -> None:
         print(f"2026 - INFO -   Step: {step}, LR: 5e-06, Loss: 1.0, TPS: 100.0")
     open("took", "w").write(str(time.perf_counter() - began))
     """
-    direct = (CONNECT + "".join(line[4:] for line in body.splitlines(keepends=True))).split("EVENTS = ")[1]
+    direct = (CONNECT + "".join(line[4:] for line in body.splitlines(keepends=True))).split(
+        "EVENTS = "
+    )[1]
     direct = "import sys, time, os\n" + direct[direct.index("began") :]
     ratios: list[float] = []
-    while len(ratios) < 15 and min(ratios, default=2.0) >= 1.05:  # other work on the machine only makes it look worse
+    # other work on the machine only makes it look worse
+    while len(ratios) < 15 and min(ratios, default=2.0) >= 1.05:
         run(tmp_path, body)
         supervised = float((tmp_path / "took").read_text(encoding="utf-8"))
         with (tmp_path / "out").open("wb") as out:

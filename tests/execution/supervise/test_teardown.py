@@ -1,4 +1,6 @@
-"""No process outlives its run, whoever ends it and however: shown with real trees, some of which ignore SIGTERM."""
+"""No process outlives its run, whoever ends it and however: shown with real trees, some of which
+ignore SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_a_second_ctrl_c_is_faster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_end_a_polite_tree_without_the_grace(tmp_path: Path, number: signal.Signals) -> None:
+def test_other_signals_end_a_polite_tree_without_the_grace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     supervisor = start_supervisor(tmp_path, SAVING + POLITE)
     wait_for(lambda: ready(tmp_path, 1))
     supervisor.send_signal(number)
@@ -107,7 +111,12 @@ def test_sigkill_of_the_reaper_ends_the_run_as_failed(tmp_path: Path) -> None:
     (reaper,) = psutil.Process(supervisor.pid).children()
     reaper.kill()
     took = wait_for(lambda: supervisor.poll() is not None)
-    check("the process that supervises the run is killed", shown(tmp_path), supervisor.returncode, took)
+    check(
+        "the process that supervises the run is killed",
+        shown(tmp_path),
+        supervisor.returncode,
+        took,
+    )
     assert alive(tmp_path) == []
 
 
@@ -125,7 +134,9 @@ def test_a_launcher_that_ends_takes_what_it_left_behind_along(tmp_path: Path) ->
 
 
 def test_helpers_that_end_by_themselves_are_not_counted(tmp_path: Path) -> None:
-    finished = run(tmp_path, 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])\n')
+    finished = run(
+        tmp_path, 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])\n'
+    )
     assert (finished.outcome.exit_code, finished.outcome.ended_processes) == (0, 0)
 
 
@@ -141,7 +152,9 @@ def test_a_shell_in_between_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "ranks"), [(ELASTIC, 2), (ONE, 1)], ids=["elastic", "one"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_under_accelerate(tmp_path: Path, launcher: tuple[str, ...], ranks: int, number: signal.Signals) -> None:
+def test_under_accelerate(
+    tmp_path: Path, launcher: tuple[str, ...], ranks: int, number: signal.Signals
+) -> None:
     pytest.importorskip("accelerate", reason="the trainer's packages are not installed here")
     supervisor = start_supervisor(tmp_path, STUBBORN, before=launcher, ranks=ranks)
     wait_for(lambda: ready(tmp_path, 3 * ranks), 120)
@@ -180,5 +193,7 @@ def test_stdin_of_the_trainer_is_empty(tmp_path: Path) -> None:
 
 def test_a_reaper_without_an_order_ends(tmp_path: Path) -> None:
     reaper = ROOT / "launch" / "execution" / "supervise" / "reaper.py"
-    done = subprocess.run([sys.executable, str(reaper)], stdin=subprocess.DEVNULL, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, str(reaper)], stdin=subprocess.DEVNULL, timeout=30, check=False
+    )
     assert done.returncode == 0

@@ -1,4 +1,6 @@
-"""What the guards' thread measures: the last good checkpoint, the room on the disk, signs of life."""
+"""What the guards' thread measures: the last good checkpoint, the room on the disk, signs of
+life.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def watch(output: Path) -> tuple[Watch, list[str]]:
         stops.append("end")
         return True
 
-    watch_config = WatchConfig(guards=GuardsConfig(), output=output, layout=Layout(Family.trl, 1, None))
+    watch_config = WatchConfig(
+        guards=GuardsConfig(), output=output, layout=Layout(Family.trl, 1, None)
+    )
     return Watch(watch_config, output / "stacks", end), stops
 
 
@@ -68,8 +72,12 @@ def test_the_last_good_checkpoint_is_the_one_that_a_good_step_proved(tmp_path: P
     assert [one.path.name for one in later] == ["checkpoint-30"]
 
 
-@pytest.mark.parametrize(("written", "found"), [(0.0, "disk"), (0.5, "disk"), (0.99, None), (1.0, None)])
-def test_what_is_written_of_the_model_needs_no_space(tmp_path: Path, written: float, found: str | None) -> None:
+@pytest.mark.parametrize(
+    ("written", "found"), [(0.0, "disk"), (0.5, "disk"), (0.99, None), (1.0, None)]
+)
+def test_what_is_written_of_the_model_needs_no_space(
+    tmp_path: Path, written: float, found: str | None
+) -> None:
     """On the real disk: a model three times its free space, of which a sparse file holds a part."""
     size = 3 * (free_bytes(tmp_path) or 0)
     with (tmp_path / "model.safetensors").open("wb") as file:
@@ -78,7 +86,9 @@ def test_what_is_written_of_the_model_needs_no_space(tmp_path: Path, written: fl
     with (tmp_path / "checkpoint-1" / "model.safetensors").open("wb") as file:
         file.truncate(size)
     context = GuardContext(total_steps=2)
-    watch_config = WatchConfig(guards=GuardsConfig(), guard_context=context, output=tmp_path, model_bytes=size)
+    watch_config = WatchConfig(
+        guards=GuardsConfig(), guard_context=context, output=tmp_path, model_bytes=size
+    )
     watching = Watch(watch_config, tmp_path / "stacks", lambda: True)
     watching.start()
     for step in (1, 2):
@@ -139,7 +149,10 @@ def test_a_bar_of_the_first_rank_is_shown_until_the_training(tmp_path: Path) -> 
         return now[0]
 
     observer = Observer("trl", [0, 1], RunFolder(tmp_path), _Facts(), clock)
-    bar = "Computing reference log probs for train dataset:  {0}%|##   | {0}/200 [00:01<00:20,  9.91it/s]"
+    bar = (
+        "Computing reference log probs for train dataset:  {0}%|##   | {0}/200 [00:01<00:20,  "
+        "9.91it/s]"
+    )
     for rank, done in ((0, 24), (1, 30), (0, 50)):
         observer.lines(rank, [bar.format(done)], 1.0)
     observer.event(Event("step", 1.0, 0, {"step": 1, "loss": 2.0}))
@@ -156,7 +169,9 @@ def test_a_rank_that_left_before_it_was_looked_at_is_gone(tmp_path: Path) -> Non
     left.wait()
     ended = threading.Event()
     guard_context = GuardContext(ranks=(0, 1))
-    watch_config = WatchConfig(guards=GuardsConfig(dead_rank=DeadRankLimits(silent=0.1)), guard_context=guard_context)
+    watch_config = WatchConfig(
+        guards=GuardsConfig(dead_rank=DeadRankLimits(silent=0.1)), guard_context=guard_context
+    )
     watch = Watch(watch_config, tmp_path, lambda: ended.set() or True)
     watch.start()
     watch.add_process(0, os.getpid())

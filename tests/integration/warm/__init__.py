@@ -1,11 +1,13 @@
-"""Interpreters whose ranks start warm: forked from a process that has imported the trainers' libraries.
+"""Interpreters whose ranks start warm: forked from a process that has imported the trainers'
+libraries.
 
-Importing them takes most of a run of a few steps. `python()` is a virtual environment's interpreter like the tests' own
-in all but one thing: ranks, their accelerate, other modules of launch/worker and the programs that ask a trainer's own
-parser are handed to `server.py`, which forks for each and runs it with its arguments, variables, folder and streams.
-The trainer's own modules, open_instruct's too, are imported by each rank, after the patches. What is about processes
-(signals, memory, stacks) belongs on `python_with_cold_ranks()`, where only the parsers are asked in a fork, or on
-`sys.executable`.
+Importing them takes most of a run of a few steps. `python()` is a virtual environment's interpreter
+like the tests' own in all but one thing: ranks, their accelerate, other modules of launch/worker
+and the programs that ask a trainer's own parser are handed to `server.py`, which forks for each and
+runs it with its arguments, variables, folder and streams. The trainer's own modules,
+open_instruct's too, are imported by each rank, after the patches. What is about processes (signals,
+memory, stacks) belongs on `python_with_cold_ranks()`, where only the parsers are asked in a fork,
+or on `sys.executable`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _RANK = '*"/launch/worker/entry.py "*'
 
 @cache
 def python() -> str:
-    """Return the path of the interpreter; the first call starts its server, which ends with this process.
+    """Return the path of the interpreter; the first call starts its server, which ends with this
+    process.
 
     Without Linux it is the tests' own interpreter.
     """
@@ -45,12 +48,16 @@ def python() -> str:
 
 @cache
 def python_with_cold_ranks() -> str:
-    """Return the path of an interpreter that a rank starts in as in a user's, and whose parsers are asked in a fork."""
+    """Return the path of an interpreter that a rank starts in as in a user's, and whose parsers are
+    asked in a fork.
+    """
     return _make_interpreter("cold", _PARSER)
 
 
 def _make_interpreter(name: str, forked: str) -> str:
-    """Make a virtual environment whose interpreter hands the command lines that match `forked` to the server."""
+    """Make a virtual environment whose interpreter hands the command lines that match `forked` to
+    the server.
+    """
     if not sys.platform.startswith("linux"):
         return sys.executable
     socket, environment = _start_server(), Path(sys.prefix)
@@ -61,7 +68,9 @@ def _make_interpreter(name: str, forked: str) -> str:
             (folder / part).symlink_to(environment / part)
     shutil.copy(environment / "pyvenv.cfg", folder)
     stub = folder / "bin" / "python"
-    stub.write_text(_STUB.format(real=sys.executable, client=_HERE / "client.py", socket=socket, forked=forked))
+    stub.write_text(
+        _STUB.format(real=sys.executable, client=_HERE / "client.py", socket=socket, forked=forked)
+    )
     stub.chmod(0o755)
     return str(stub)
 
@@ -75,7 +84,9 @@ def _start_server() -> Path:
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
     }
-    checkout = os.environ.get("OPEN_INSTRUCT_DIR") or str(_HERE.parents[2] / "external" / "open-instruct")
+    checkout = os.environ.get("OPEN_INSTRUCT_DIR") or str(
+        _HERE.parents[2] / "external" / "open-instruct"
+    )
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, str(_HERE / "server.py"), str(folder / "socket"), checkout],
@@ -87,6 +98,8 @@ def _start_server() -> Path:
     atexit.register(server.kill)
     began = time.monotonic()
     while not (folder / "socket").exists():
-        assert server.poll() is None and time.monotonic() - began < _SECONDS, (folder / "log").read_text()
+        assert server.poll() is None and time.monotonic() - began < _SECONDS, (
+            folder / "log"
+        ).read_text()
         time.sleep(0.1)
     return folder / "socket"

@@ -1,4 +1,5 @@
-"""The rank as its launcher sees it: hands itself to the server, passes signals on, and ends as the fork does.
+"""The rank as its launcher sees it: hands itself to the server, passes signals on, and ends as the
+fork does.
 
 python client.py SOCKET ARGUMENT...
 """
@@ -21,8 +22,12 @@ def main() -> None:
     server.connect(sys.argv[1])
     for number in _PASSED_ON:
         signal.signal(number, lambda number, _: server.send(bytes([number])))
-    message = json.dumps({"argv": sys.argv[2:], "env": dict(os.environ), "cwd": os.getcwd()}).encode()  # noqa: PTH109 - pathlib is slow to import
-    server.sendmsg([len(message).to_bytes(4)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+    folder = os.getcwd()  # noqa: PTH109 - pathlib is slow to import
+    message = json.dumps({"argv": sys.argv[2:], "env": dict(os.environ), "cwd": folder}).encode()
+    server.sendmsg(
+        [len(message).to_bytes(4)],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))],
+    )
     server.sendall(message)
     answer = server.makefile("r").readline()
     if not answer:

@@ -28,8 +28,18 @@ from typing import Any
 
 _PDEATHSIG = 1  # linux/prctl.h
 _LIBRARIES = (
-    *("torch._dynamo", "torch.distributed.tensor", "torch.utils.tensorboard", "transformers.models.llama"),
-    *("transformers.models.llama.modeling_llama", "transformers.models.olmo2.modeling_olmo2", "datasets", "peft"),
+    *(
+        "torch._dynamo",
+        "torch.distributed.tensor",
+        "torch.utils.tensorboard",
+        "transformers.models.llama",
+    ),
+    *(
+        "transformers.models.llama.modeling_llama",
+        "transformers.models.olmo2.modeling_olmo2",
+        "datasets",
+        "peft",
+    ),
     *(
         "accelerate",
         "trl.trainer.sft_trainer",
@@ -44,7 +54,9 @@ _CHECKOUT_MODULES = ("open_instruct.dpo_utils", "open_instruct.model_utils", "op
 
 
 def import_libraries(checkout: str) -> None:
-    """Import what trainers import; of open_instruct only what it imports stays, because the patches come before it."""
+    """Import what trainers import; of open_instruct only what it imports stays, because the patches
+    come before it.
+    """
     for name in _LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -75,7 +87,9 @@ def die_with_parent() -> None:
 
 
 def guard(child: int, client: socket.socket) -> None:
-    """Pass the client's signals to the child, kill it if the client ends, and report how it ended."""
+    """Pass the client's signals to the child, kill it if the client ends, and report how it
+    ended.
+    """
     ended = os.pidfd_open(child)
     gone = False
     while not gone:
@@ -95,7 +109,9 @@ def guard(child: int, client: socket.socket) -> None:
 
 
 def become(request: dict[str, Any], path: list[str]) -> tuple[str, str]:
-    """Take over the request's variables, folder and arguments; return Python's option (-m, -c, none) and its value."""
+    """Take over the request's variables, folder and arguments; return Python's option (-m, -c,
+    none) and its value.
+    """
     import numpy as np
     import torch
 
@@ -148,7 +164,9 @@ def run(option: str, main: str) -> None:
 
 
 def end(option: str, main: str) -> None:
-    """Run it and end as Python does, but for the memory of the libraries, which takes seconds to free."""
+    """Run it and end as Python does, but for the memory of the libraries, which takes seconds to
+    free.
+    """
     code = 0
     try:
         run(option, main)

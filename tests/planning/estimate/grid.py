@@ -1,4 +1,6 @@
-"""The settings that were measured on GPUs, as the estimate sees them: the JSON files of benchmarks/."""
+"""The settings that were measured on GPUs, as the estimate sees them: the JSON files of
+benchmarks/.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ STEPS = {  # runs of h200_steps_8b.json in which all weights are trained on pack
     "sft single 16x2 gpu1 global 32": replace(FAST, mode=Mode.single, ranks=1),
     "sft zero1 16x2 gpu4 global 128": replace(FAST, mode=Mode.zero1),
     "sft zero2 16x2 gpu4 global 128": FAST,
-    "sft zero2 16x2 gpu4 global 128, expandable_segments:True": replace(FAST, expandable_segments=True),
+    "sft zero2 16x2 gpu4 global 128, expandable_segments:True": replace(
+        FAST, expandable_segments=True
+    ),
 }
 
 
@@ -52,13 +56,19 @@ class Measured:
 
 
 def read_settings(name: str) -> list[dict[str, Any]]:
-    settings: list[dict[str, Any]] = json.loads((FOLDER / name).read_text(encoding="utf-8"))["settings"]
+    settings: list[dict[str, Any]] = json.loads((FOLDER / name).read_text(encoding="utf-8"))[
+        "settings"
+    ]
     return settings
 
 
 def read_grid() -> list[Measured]:
-    """The settings that trained on rows of known length; those that failed are in the file with their cause."""
-    return [parse_row(row) for row in read_settings("h200_memory_grid.json") if row.get("memory_gib")]
+    """The settings that trained on rows of known length; those that failed are in the file with
+    their cause.
+    """
+    return [
+        parse_row(row) for row in read_settings("h200_memory_grid.json") if row.get("memory_gib")
+    ]
 
 
 def parse_row(row: Mapping[str, Any]) -> Measured:
@@ -82,17 +92,26 @@ def parse_row(row: Mapping[str, Any]) -> Measured:
     marks = [mark for mark in ("liger", "checkpointing") if row[mark]]
     marks += ["packed"] if setting.packing else []
     kind = "DPO " if dpo else ""
-    name = f"{kind}{row['model']}, {row['parallel']} x {row['gpus']}, {row['per_device']} x {row['length']}"
-    return Measured(", ".join([name, *marks]), setting, row["memory_gib"], row["memory_reserved_gib"])
+    name = (
+        f"{kind}{row['model']}, {row['parallel']} x {row['gpus']}, {row['per_device']} x "
+        f"{row['length']}"
+    )
+    return Measured(
+        ", ".join([name, *marks]), setting, row["memory_gib"], row["memory_reserved_gib"]
+    )
 
 
 def read_steps() -> list[Measured]:
-    """The runs over packed rows that vary in length. Their longest micro batch follows from the allocated peak."""
+    """The runs over packed rows that vary in length. Their longest micro batch follows from the
+    allocated peak.
+    """
     runs = json.loads((FOLDER / "h200_steps_8b.json").read_text(encoding="utf-8"))["runs"]
     measured = []
     for name, setting in STEPS.items():
         last = runs[name]["steps"][-1]
-        measured.append(_with_tokens(name, setting, last["memory_gib"], last["memory_reserved_gib"]))
+        measured.append(
+            _with_tokens(name, setting, last["memory_gib"], last["memory_reserved_gib"])
+        )
     return measured
 
 
@@ -113,7 +132,9 @@ def read_region() -> list[Measured]:
 
 
 def _with_tokens(name: str, setting: MemorySetting, allocated: float, reserved: float) -> Measured:
-    return Measured(name, replace(setting, tokens=tokens_at(setting, allocated)), allocated, reserved)
+    return Measured(
+        name, replace(setting, tokens=tokens_at(setting, allocated)), allocated, reserved
+    )
 
 
 def tokens_at(setting: MemorySetting, allocated: float) -> int:

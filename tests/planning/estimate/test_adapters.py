@@ -1,7 +1,9 @@
-"""The memory of adapters against twelve runs on an H200, at the longest micro batch that each of them met.
+"""The memory of adapters against twelve runs on an H200, at the longest micro batch that each of
+them met.
 
-Nothing is fitted to these peaks. The runs are on the rows of make_inputs.py, whose lengths and order follow from its
-seed and the recipe's: 2,400 chats (1,200 pairs), shuffled by accelerate, and by open-instruct once before it.
+Nothing is fitted to these peaks. The runs are on the rows of make_inputs.py, whose lengths and
+order follow from its seed and the recipe's: 2,400 chats (1,200 pairs), shuffled by accelerate, and
+by open-instruct once before it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ RECORDED = {
 @lru_cache(maxsize=1)
 def rows() -> tuple[list[int], list[int]]:
     """The tokens of each chat, and of the longer half of each pair."""
-    spec = importlib.util.spec_from_file_location("make_inputs", resources.ROOT / "benchmarks" / "make_inputs.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_inputs", resources.ROOT / "benchmarks" / "make_inputs.py"
+    )
     assert spec and spec.loader
     inputs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(inputs)
@@ -69,10 +73,15 @@ def order(trainer: str, samples: int) -> list[int]:
 
 
 def trained(run: dict[str, Any]) -> list[int]:
-    """The tokens of the samples that a run trained on, in its order, cut to its limit; of a pair, the longer half."""
+    """The tokens of the samples that a run trained on, in its order, cut to its limit; of a pair,
+    the longer half.
+    """
     tokens = rows()[run["trainer"] == "trl_dpo"]
     count = run["steps"] * run["per_device"] * run["accumulation"]
-    return [min(tokens[index], run["max_seq_length"]) for index in order(run["trainer"], len(tokens))[:count]]
+    return [
+        min(tokens[index], run["max_seq_length"])
+        for index in order(run["trainer"], len(tokens))[:count]
+    ]
 
 
 def longest(run: dict[str, Any]) -> int:
@@ -104,13 +113,24 @@ def setting(run: dict[str, Any]) -> MemorySetting:
 
 
 def name(run: dict[str, Any]) -> str:
-    marks = [run.get("quantize", ""), run["attention"], "liger" * run["liger"], "casts" * run["casts"]]
+    marks = [
+        run.get("quantize", ""),
+        run["attention"],
+        "liger" * run["liger"],
+        "casts" * run["casts"],
+    ]
     return " ".join(filter(None, [run["trainer"], run["name"], *marks]))
 
 
 def test_the_samples_are_those_that_the_runs_trained_on() -> None:
     for trainer, tokens in RECORDED.items():
-        run = {"trainer": trainer, "steps": 6, "per_device": 32, "accumulation": 1, "max_seq_length": 4096}
+        run = {
+            "trainer": trainer,
+            "steps": 6,
+            "per_device": 32,
+            "accumulation": 1,
+            "max_seq_length": 4096,
+        }
         samples = trained(run)
         assert [sum(samples[start : start + 32]) for start in range(0, len(samples), 32)] == tokens
 
@@ -128,20 +148,28 @@ def test_the_allocated_peak_is_within_a_twentieth(run: dict[str, Any]) -> None:
 
 def test_casts_are_what_the_adapters_inputs_took() -> None:
     with_casts, without = (
-        next(run for run in RUNS if run["name"] == "16x2" and run["casts"] == casts) for casts in (True, False)
+        next(run for run in RUNS if run["name"] == "16x2" and run["casts"] == casts)
+        for casts in (True, False)
     )
-    saved = estimate_memory(setting(with_casts)).allocated - estimate_memory(setting(without)).allocated
+    saved = (
+        estimate_memory(setting(with_casts)).allocated - estimate_memory(setting(without)).allocated
+    )
     assert saved == pytest.approx(with_casts["memory_gib"] - without["memory_gib"], rel=0.06)
 
 
 def test_what_would_fit_is_the_largest_batch_that_the_lengths_allow() -> None:
-    """With casts 32 samples ran out of memory on the card while 16 trained, and at their limit 4 would be the most."""
+    """With casts 32 samples ran out of memory on the card while 16 trained, and at their limit 4
+    would be the most.
+    """
     run = next(run for run in RUNS if run["name"] == "32x1")
     tokens = 32 * run["max_seq_length"]
     out_of_memory = MemorySetting(**{**vars(setting(run)), "tokens": tokens})
     gib = 139.8 / (1 + UNCERTAINTY)
     lengths = Lengths(Kind.sft, Histogram.of(rows()[0]), None)
-    by_limit, by_lengths = remedy_for(out_of_memory, gib), remedy_for(out_of_memory, gib, lengths=lengths)
+    by_limit, by_lengths = (
+        remedy_for(out_of_memory, gib),
+        remedy_for(out_of_memory, gib, lengths=lengths),
+    )
     assert by_limit and by_limit.setting.micro_batch == 4
     assert by_lengths and by_lengths.overrides == {"recipe.per_device_batch_size": "16"}
     assert by_lengths.gib < gib
@@ -149,13 +177,19 @@ def test_what_would_fit_is_the_largest_batch_that_the_lengths_allow() -> None:
 
 def median(call: int, setting: str, figure: str = "tokens_per_second") -> float:
     """The median of a setting's rounds in one call of benchmarks/lora.py."""
-    rounds = [row for row in read_settings("h200_lora_8b.json") if (row["call"], row["setting"]) == (call, setting)]
+    rounds = [
+        row
+        for row in read_settings("h200_lora_8b.json")
+        if (row["call"], row["setting"]) == (call, setting)
+    ]
     assert rounds
     return float(statistics.median(row[figure] for row in rounds))
 
 
 def test_an_adapter_is_faster_than_all_weights_in_the_same_call() -> None:
-    """1.25 times at any batch, and 1.12 times in less than 60% of the memory, are what the page claims at the least."""
+    """1.25 times at any batch, and 1.12 times in less than 60% of the memory, are what the page
+    claims at the least.
+    """
     full, adapter = "full-finetune-liger", "lora-trl-flash-liger"
     assert median(2, f"{adapter}-32") / median(2, full) >= 1.25
     assert median(1, adapter) / median(1, full) >= 1.12
@@ -168,7 +202,15 @@ def test_the_page_has_the_measured_figures() -> None:
     page = (resources.ROOT / "docs" / "explanation" / "gpus.md").read_text(encoding="utf-8")
     for run in RUNS:
         if run["casts"] or run.get("quantize"):
-            assert f"| {run['tokens_per_second']:,} | {run['memory_gib']:.1f} GiB |" in page, name(run)
-    for call, setting in ((1, "lora-trl-flash-liger"), (2, "lora-trl-flash-liger-32"), (2, "full-finetune-liger")):
+            assert f"| {run['tokens_per_second']:,} | {run['memory_gib']:.1f} GiB |" in page, name(
+                run
+            )
+    for call, setting in (
+        (1, "lora-trl-flash-liger"),
+        (2, "lora-trl-flash-liger-32"),
+        (2, "full-finetune-liger"),
+    ):
         memory = f"{median(call, setting, 'memory_gib'):.1f} GiB"
-        assert re.search(rf"\| {int(median(call, setting) + 0.5):,} \|.*\| {memory} \|", page), setting
+        assert re.search(rf"\| {int(median(call, setting) + 0.5):,} \|.*\| {memory} \|", page), (
+            setting
+        )

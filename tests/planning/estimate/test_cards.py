@@ -31,7 +31,13 @@ def test_the_names_that_nvidia_smi_gives(name: str, card: str, tflops: float) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["NVIDIA Q700", "Tesla V100", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 MIG 1g.10gb"],
+    [
+        "NVIDIA Q700",
+        "Tesla V100",
+        "NVIDIA A10G",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA H100 MIG 1g.10gb",
+    ],
 )
 def test_a_card_that_is_not_known_is_not_taken_for_another(name: str) -> None:
     assert card_named(name) is None

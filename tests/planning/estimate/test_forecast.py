@@ -1,4 +1,6 @@
-"""What a plan says of its memory: the setting behind it, the card, the data's lengths, and what is not known."""
+"""What a plan says of its memory: the setting behind it, the card, the data's lengths, and what is
+not known.
+"""
 
 from __future__ import annotations
 
@@ -41,23 +43,42 @@ LLAMA = {
 }
 
 
-def forecast(*overrides: str, lengths: Lengths | None = None, card: CardMemory | None = CARD) -> MemoryForecast:
+def forecast(
+    *overrides: str, lengths: Lengths | None = None, card: CardMemory | None = CARD
+) -> MemoryForecast:
     return forecast_memory(planned(*overrides), {}, card=card, lengths=lengths, flash=False)
 
 
 def test_the_setting_of_a_plan_is_what_the_trainer_will_see() -> None:
-    overrides = ("stage=sft", "gpus=8", "recipe.per_device_batch_size=4", "recipe.liger=true", "recipe.packing=flatten")
+    overrides = (
+        "stage=sft",
+        "gpus=8",
+        "recipe.per_device_batch_size=4",
+        "recipe.liger=true",
+        "recipe.packing=flatten",
+    )
     setting = planned_setting(planned(*overrides), {}, flash=False)
-    assert (setting.mode, setting.ranks, setting.micro_batch, setting.accumulation) == (Mode.zero3, 8, 4, 4)
+    assert (setting.mode, setting.ranks, setting.micro_batch, setting.accumulation) == (
+        Mode.zero3,
+        8,
+        4,
+        4,
+    )
     assert setting.tokens == 4 * 4096 and setting.rows == 1 and setting.masked
-    assert setting.liger and setting.fused_loss and setting.checkpointing and setting.fused_optimizer
-    flash = planned_setting(planned(*overrides, "flags.gradient_checkpointing=false"), {}, flash=True)
+    assert (
+        setting.liger and setting.fused_loss and setting.checkpointing and setting.fused_optimizer
+    )
+    flash = planned_setting(
+        planned(*overrides, "flags.gradient_checkpointing=false"), {}, flash=True
+    )
     assert flash.attention == Attention.flash and not flash.masked and not flash.checkpointing
 
 
 def test_dpo_runs_both_halves_of_a_pair_and_keeps_the_logits() -> None:
     overrides = ("stage=dpo", "gpus=8", "recipe.per_device_batch_size=2", "recipe.liger=true")
-    setting = planned_setting(planned(*overrides, "recipe.gradient_checkpointing=true"), {}, flash=False)
+    setting = planned_setting(
+        planned(*overrides, "recipe.gradient_checkpointing=true"), {}, flash=False
+    )
     assert setting.rows == 4 and setting.tokens == 4 * 2048
     assert setting.liger and not setting.fused_loss and setting.checkpointing
 
@@ -94,7 +115,12 @@ def test_the_shape_is_read_from_the_model_that_is_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["llama3_1_8b", "qwen2_5_7b"])
 @pytest.mark.parametrize(
     "line",
-    ["stage=lora_sft", "stage=lora_dpo", "stage=lora_sft trainer=finetune", "stage=lora_dpo trainer=dpo_tune_cache"],
+    [
+        "stage=lora_sft",
+        "stage=lora_dpo",
+        "stage=lora_sft trainer=finetune",
+        "stage=lora_dpo trainer=dpo_tune_cache",
+    ],
 )
 def test_adapters_and_4_bit_weights_are_covered(line: str, model: str) -> None:
     words = (*line.split(), f"model={model}", "gpus=1")
@@ -109,25 +135,38 @@ def test_adapters_and_4_bit_weights_are_covered(line: str, model: str) -> None:
     assert shape and plan.lora
     own, gib = 4 * plan.lora.count_parameters(shape), 2**30
     assert bf16.parameters == pytest.approx((2 * shape.parameters + own) / gib, rel=1e-6)
-    assert (bf16.gradients, bf16.optimizer) == (pytest.approx(own / gib), pytest.approx(2 * own / gib))
+    assert (bf16.gradients, bf16.optimizer) == (
+        pytest.approx(own / gib),
+        pytest.approx(2 * own / gib),
+    )
     matrices = shape.layers * shape.layer
-    other = 4 if "finetune" in line or "tune_cache" in line else 2  # bytes; upstream's QLoRA raises them to fp32
+    # bytes; upstream's QLoRA raises them to fp32
+    other = 4 if "finetune" in line or "tune_cache" in line else 2
     packed = 0.516 * matrices + other * (shape.parameters - matrices)
     assert nf4.parameters == pytest.approx((packed + own) / gib, rel=0.01)
 
 
 def test_an_adapter_is_divided_under_zero3_only() -> None:
     parameters = {
-        mode: forecast("stage=lora_sft", "gpus=4", f"parallel={mode}").worst for mode in ("ddp", "zero2", "zero3")
+        mode: forecast("stage=lora_sft", "gpus=4", f"parallel={mode}").worst
+        for mode in ("ddp", "zero2", "zero3")
     }
     assert all(parameters.values())
-    ddp, zero2, zero3 = (estimate.parameters if estimate else 0.0 for estimate in parameters.values())
+    ddp, zero2, zero3 = (
+        estimate.parameters if estimate else 0.0 for estimate in parameters.values()
+    )
     assert ddp == zero2 > 3 * zero3
 
 
 def test_precomputed_reference_log_probs() -> None:
     """They save the second copy of the weights; a larger batch of their own may be the peak."""
-    words = ("stage=dpo", "trainer=trl_dpo", "gpus=1", "recipe.precision=bf16", "flags.dtype=bfloat16")
+    words = (
+        "stage=dpo",
+        "trainer=trl_dpo",
+        "gpus=1",
+        "recipe.precision=bf16",
+        "flags.dtype=bfloat16",
+    )
     live, cached, large = (
         estimate_memory(planned_setting(planned(*words, *more), {}, flash=True))
         for more in (
@@ -146,12 +185,18 @@ def test_the_parts_add_up_to_the_peak_of_one_moment() -> None:
     estimate = estimate_memory(planned_setting(planned("stage=sft", "gpus=8"), {}, flash=False))
     assert sum(estimate.parts().values()) == pytest.approx(estimate.total)
     assert estimate.allocated == pytest.approx(max(estimate.moments.values()))
-    assert estimate.as_json()["parts_gib"]["optimizer"] == pytest.approx(8.03e9 * 12 / 8 / 2**30, abs=0.01)
+    assert estimate.as_json()["parts_gib"]["optimizer"] == pytest.approx(
+        8.03e9 * 12 / 8 / 2**30, abs=0.01
+    )
 
 
-@pytest.mark.parametrize(("gib", "fit"), [(200, MemoryFit.fits), (62, MemoryFit.tight), (40, MemoryFit.wont)])
+@pytest.mark.parametrize(
+    ("gib", "fit"), [(200, MemoryFit.fits), (62, MemoryFit.tight), (40, MemoryFit.wont)]
+)
 def test_a_card_within_the_uncertainty_is_tight(gib: float, fit: MemoryFit) -> None:
-    estimate = estimate_memory(planned_setting(planned("stage=sft", "recipe.liger=true"), {}, flash=False))
+    estimate = estimate_memory(
+        planned_setting(planned("stage=sft", "recipe.liger=true"), {}, flash=False)
+    )
     assert 60 < estimate.total < 65
     assert classify_fit(estimate, CardMemory(gib, "")) == fit
     assert classify_fit(estimate, None) == MemoryFit.unknown
@@ -177,7 +222,9 @@ def test_lengths_of_the_data_replace_the_limit() -> None:
 
 
 def test_packed_micro_batches_are_no_longer_than_they_can_be() -> None:
-    packed_setting = planned_setting(planned("stage=sft", "recipe.packing=flatten"), {}, flash=False)
+    packed_setting = planned_setting(
+        planned("stage=sft", "recipe.packing=flatten"), {}, flash=False
+    )
     assert longest_micro_batch(CHATS, packed_setting) == 3000
     even = Lengths(Kind.sft, Histogram.of([500] * 50), None)
     assert longest_micro_batch(even, replace(packed_setting, micro_batch=8)) == 4000
@@ -186,7 +233,9 @@ def test_packed_micro_batches_are_no_longer_than_they_can_be() -> None:
 def test_what_would_fit_is_named_and_keeps_the_global_batch() -> None:
     prediction = forecast("stage=sft", "gpus=8", "recipe.per_device_batch_size=16")
     assert prediction.fit != MemoryFit.fits and prediction.remedy is not None
-    after = planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16", *str(prediction.remedy).split())
+    after = planned(
+        "stage=sft", "gpus=8", "recipe.per_device_batch_size=16", *str(prediction.remedy).split()
+    )
     assert after.batch.global_ == 128
     again = forecast_memory(after, {}, card=CARD, lengths=None, flash=False)
     assert again.fit == MemoryFit.fits and again.worst is not None
@@ -195,7 +244,9 @@ def test_what_would_fit_is_named_and_keeps_the_global_batch() -> None:
 
 
 def test_less_is_tried_before_more_is_given_up() -> None:
-    setting = planned_setting(planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), {}, flash=False)
+    setting = planned_setting(
+        planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), {}, flash=False
+    )
     fewer = remedy_for(setting, 60, liger=False)
     assert fewer is not None and set(fewer.overrides) == {"recipe.per_device_batch_size"}
     samples = [each.micro_batch * each.accumulation for each in (setting, fewer.setting)]
@@ -207,12 +258,20 @@ def test_less_is_tried_before_more_is_given_up() -> None:
 
 
 def test_more_of_anything_never_takes_less() -> None:
-    overrides = ("stage=sft", "gpus=8", "recipe.per_device_batch_size=4", "recipe.gradient_checkpointing=false")
+    overrides = (
+        "stage=sft",
+        "gpus=8",
+        "recipe.per_device_batch_size=4",
+        "recipe.gradient_checkpointing=false",
+    )
     base = planned_setting(planned(*overrides), {}, flash=False)
     total = estimate_memory(base).total
     assert estimate_memory(replace(base, tokens=2 * base.tokens)).total > total
     assert estimate_memory(replace(base, checkpointing=True)).total < total
     assert estimate_memory(replace(base, liger=True, fused_loss=True)).total < total
     assert estimate_memory(replace(base, ranks=16)).total < total
-    by_mode = [estimate_memory(replace(base, mode=mode)).total for mode in (Mode.zero3, Mode.zero2, Mode.zero1)]
+    by_mode = [
+        estimate_memory(replace(base, mode=mode)).total
+        for mode in (Mode.zero3, Mode.zero2, Mode.zero1)
+    ]
     assert by_mode == sorted(by_mode)

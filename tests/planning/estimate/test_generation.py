@@ -1,4 +1,6 @@
-"""Memory and time of RL steps against one H200: 1b and 8b shapes, adapters and all weights, both ways to generate."""
+"""Memory and time of RL steps against one H200: 1b and 8b shapes, adapters and all weights, both
+ways to generate.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ def runs() -> list[dict[str, Any]]:
     folder = resources.ROOT / "benchmarks"
     grid = json.loads((folder / "h200_rlvr_grid.json").read_text())["settings"]
     older = json.loads((folder / "h200_rlvr_1b.json").read_text())["settings"]
-    common = {"model": "1b", "prompts": 8, "samples": 8, "per_device": 64, "response": 256, "continuous": False}
+    common = {
+        "model": "1b",
+        "prompts": 8,
+        "samples": 8,
+        "per_device": 64,
+        "response": 256,
+        "continuous": False,
+    }
     common |= {"bf16_weights": False, "checkpointing": False, "kl_beta": 0.01}
     return [run for run in grid if run["steps"]] + [
         {**common, "lora": run["setting"] != "all weights", **run} for run in older
@@ -90,21 +99,36 @@ def test_the_predicted_peak_is_that_of_the_card(run: dict[str, Any]) -> None:
 def test_generation_takes_the_time_of_the_fastest_steps(run: dict[str, Any]) -> None:
     setting = setting_of(run)
     assert setting.generation
-    predicted = generation_seconds(setting, setting.generation, rates_for_card("NVIDIA H200").rates.memory)
-    assert predicted == pytest.approx(min(step["generation_seconds"] for step in run["steps"]), rel=BOUND)
+    predicted = generation_seconds(
+        setting, setting.generation, rates_for_card("NVIDIA H200").rates.memory
+    )
+    assert predicted == pytest.approx(
+        min(step["generation_seconds"] for step in run["steps"]), rel=BOUND
+    )
 
 
 def test_the_widths_of_a_rollout_are_predicted() -> None:
     """All weights of the 1b shape, alone and with ZeRO-3 over two cards."""
     record = json.loads((resources.ROOT / "benchmarks" / "h200x2_rollout_rlvr_1b.json").read_text())
     alone, sharded = (width["measured"] for width in record["rollout"]["runs"])
-    run = {"model": "1b", "prompts": 16, "samples": 8, "per_device": 32, "response": 128, "kl_beta": 0.01}
+    run = {
+        "model": "1b",
+        "prompts": 16,
+        "samples": 8,
+        "per_device": 32,
+        "response": 128,
+        "kl_beta": 0.01,
+    }
     run |= dict.fromkeys(("lora", "continuous", "bf16_weights", "checkpointing"), False)
-    setting = setting_of({**run, "steps": [{"tokens": alone["per_second"] * alone["step_seconds"]}]})
+    setting = setting_of(
+        {**run, "steps": [{"tokens": alone["per_second"] * alone["step_seconds"]}]}
+    )
     assert setting.generation
     assert estimate_memory(setting).allocated == pytest.approx(alone["memory_gib"], rel=BOUND)
     half = replace(setting.generation, rows=setting.generation.rows // 2)
-    both = replace(setting, mode=Mode.zero3, ranks=2, accumulation=2, autocast=False, generation=half)
+    both = replace(
+        setting, mode=Mode.zero3, ranks=2, accumulation=2, autocast=False, generation=half
+    )
     assert estimate_memory(both).allocated == pytest.approx(sharded["memory_gib"], rel=BOUND)
 
 
@@ -130,6 +154,12 @@ def test_continuous_batching_takes_half_of_what_is_free() -> None:
     overrides = ("stage=lora_rlvr", "recipe.generation=continuous", "allow=[bf16_sampling]")
     plan = planned(*overrides, f"cluster.gpu_memory={CARD}")
     forecast = forecast_memory(plan, {}, card=None, lengths=None, flash=True)
-    assert forecast.setting and forecast.setting.generation and forecast.setting.generation.card_gib == CARD
+    assert (
+        forecast.setting
+        and forecast.setting.generation
+        and forecast.setting.generation.card_gib == CARD
+    )
     unknown = forecast_memory(planned(*overrides), {}, card=None, lengths=None, flash=True)
-    assert unknown.why == "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
+    assert (
+        unknown.why == "continuous batching takes a share of the card: set cluster.gpu_memory=GIB"
+    )

@@ -1,7 +1,8 @@
-"""The memory estimate against what was measured on H200s; memory.md has their errors, `--update-golden` writes them.
+"""The memory estimate against what was measured on H200s; memory.md has their errors,
+`--update-golden` writes them.
 
-Nothing is fitted to the allocated peaks. The shares in allocator.py are fitted to the reserved ones, and again without
-each setting in turn.
+Nothing is fitted to the allocated peaks. The shares in allocator.py are fitted to the reserved
+ones, and again without each setting in turn.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ def error(predicted: float, measured: float) -> float:
 
 
 def fit_shares(measured_runs: Sequence[Measured], start: AllocatorShares) -> AllocatorShares:
-    """Fit the shares by least squares of the relative error; one that no run determines stays as in `start`.
+    """Fit the shares by least squares of the relative error; one that no run determines stays as in
+    `start`.
 
-    `varying` is fitted to the runs on varying rows, and the others to the rest: the larger of the two parts counts.
+    `varying` is fitted to the runs on varying rows, and the others to the rest: the larger of the
+    two parts counts.
     """
     rows, targets, varying = [], [], []
     for run in measured_runs:
@@ -61,10 +64,14 @@ def fit_shares(measured_runs: Sequence[Measured], start: AllocatorShares) -> All
         targets.append(extra)
     names = ("plain", "stage_1_and_2", "stage_3", "logits")
     known = [index for index in range(len(names)) if any(row[index] for row in rows)]
-    solution = np.linalg.lstsq(np.array(rows)[:, known], np.array(targets), rcond=None)[0] if known else []
+    solution = (
+        np.linalg.lstsq(np.array(rows)[:, known], np.array(targets), rcond=None)[0] if known else []
+    )
     fitted = {names[index]: float(share) for index, share in zip(known, solution, strict=True)}
     if varying:
-        fitted["varying"] = sum(size * extra for size, extra in varying) / sum(size * size for size, _ in varying)
+        fitted["varying"] = sum(size * extra for size, extra in varying) / sum(
+            size * size for size, _ in varying
+        )
     return replace(start, **fitted)
 
 
@@ -80,7 +87,11 @@ def test_there_are_twenty_settings_of_both_kinds() -> None:
     grid = read_grid()
     assert len(grid) >= 20
     assert {measured_run.setting.kind.value for measured_run in grid} == {"sft", "dpo"}
-    assert {measured_run.setting.mode.value for measured_run in grid} >= {"single", "zero2", "zero3"}
+    assert {measured_run.setting.mode.value for measured_run in grid} >= {
+        "single",
+        "zero2",
+        "zero3",
+    }
 
 
 def test_every_allocated_and_reserved_peak_is_within_the_bound() -> None:
@@ -99,14 +110,22 @@ def test_the_shares_are_those_fitted_and_predict_a_run_that_they_were_not_fitted
     for measured_run in measured_runs:
         others = [run for run in measured_runs if run is not measured_run]
         monkeypatch.setattr(allocator, name, fit_shares(others, shares))
-        assert abs(error(estimate_memory(measured_run.setting).reserved, measured_run.reserved)) <= BOUND
+        assert (
+            abs(error(estimate_memory(measured_run.setting).reserved, measured_run.reserved))
+            <= BOUND
+        )
 
 
 def test_expandable_segments_reserve_less() -> None:
-    for share, expandable in zip(asdict(SEGMENTS).values(), asdict(EXPANDABLE_SEGMENTS).values(), strict=True):
+    for share, expandable in zip(
+        asdict(SEGMENTS).values(), asdict(EXPANDABLE_SEGMENTS).values(), strict=True
+    ):
         assert expandable <= share
     tokens = replace(FAST, tokens=10_779)
-    classic, expandable = estimate_memory(tokens), estimate_memory(replace(tokens, expandable_segments=True))
+    classic, expandable = (
+        estimate_memory(tokens),
+        estimate_memory(replace(tokens, expandable_segments=True)),
+    )
     assert classic.allocated == expandable.allocated
     assert classic.reserved - expandable.reserved == pytest.approx(119.9 - 97.2, rel=0.1)
 
@@ -115,11 +134,15 @@ def test_no_run_that_trained_is_refused_or_predicted_not_to_fit() -> None:
     for measured_run in read_grid() + read_steps() + read_region():
         estimate = estimate_memory(measured_run.setting)
         assert classify_fit(estimate, CARD) in (MemoryFit.fits, MemoryFit.tight), measured_run.name
-        assert not MemoryForecast(measured_run.setting, estimate, card=CARD, first=estimate).cannot_start
+        assert not MemoryForecast(
+            measured_run.setting, estimate, card=CARD, first=estimate
+        ).cannot_start
 
 
 def test_a_setting_tuned_for_four_gpus_cannot_start_on_one() -> None:
-    """ZeRO-2 at width 1 ran out of memory in its first step: 16 bytes a parameter, and the second gradient."""
+    """ZeRO-2 at width 1 ran out of memory in its first step: 16 bytes a parameter, and the second
+    gradient.
+    """
     narrow = estimate_memory(replace(FAST, ranks=1, accumulation=8, tokens=16))
     assert MemoryForecast(FAST, narrow, card=CARD, first=narrow).cannot_start
     assert classify_fit(narrow, CARD) == MemoryFit.wont
@@ -127,9 +150,13 @@ def test_a_setting_tuned_for_four_gpus_cannot_start_on_one() -> None:
 
 def test_the_page_has_the_errors(request: pytest.FixtureRequest) -> None:
     lines = [
-        _summarize("settings whose rows all have a known length", read_grid(), ("allocated", "reserved")),
         _summarize(
-            "runs of the 8b shape on packed rows of varying length", read_steps() + read_region(), ("reserved",)
+            "settings whose rows all have a known length", read_grid(), ("allocated", "reserved")
+        ),
+        _summarize(
+            "runs of the 8b shape on packed rows of varying length",
+            read_steps() + read_region(),
+            ("reserved",),
         ),
     ]
     text = PAGE.read_text(encoding="utf-8")
@@ -146,8 +173,12 @@ def _summarize(what: str, measured_runs: Sequence[Measured], kinds: Sequence[str
     """Return the median and the largest error of each kind of peak, as an item of a list."""
     figures = []
     for kind in kinds:
-        errors = [abs(error(getattr(estimate_memory(run.setting), kind), getattr(run, kind))) for run in measured_runs]
+        errors = [
+            abs(error(getattr(estimate_memory(run.setting), kind), getattr(run, kind)))
+            for run in measured_runs
+        ]
         figures.append(
-            f"the {kind} peak is off by {statistics.median(errors):.1%} in the median, {max(errors):.1%} at most"
+            f"the {kind} peak is off by {statistics.median(errors):.1%} in the median, "
+            f"{max(errors):.1%} at most"
         )
     return f"- {len(measured_runs)} {what}: {'; '.join(figures)}."

@@ -1,5 +1,7 @@
-"""Pairs of runs on H200s over the same samples (gpus.md): their longest micro batch was not recorded, but it was
-the same one, so that the peak of the first tells its tokens and the estimate must then say the peak of the second."""
+"""Pairs of runs on H200s over the same samples (gpus.md): their longest micro batch was not
+recorded, but it was the same one, so that the peak of the first tells its tokens and the estimate
+must then say the peak of the second.
+"""
 
 from __future__ import annotations
 
@@ -31,4 +33,6 @@ def test_one_peak_tells_the_other(
 ) -> None:
     tokens = tokens_at(first, measured)
     assert 650 * 8 < tokens < 4096 * 8
-    assert estimate_memory(replace(second, tokens=tokens)).allocated == pytest.approx(expected, rel=0.05)
+    assert estimate_memory(replace(second, tokens=tokens)).allocated == pytest.approx(
+        expected, rel=0.05
+    )

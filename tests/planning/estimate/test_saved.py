@@ -1,6 +1,8 @@
-"""The formulas against a real Llama: the bytes of all tensors alive, counted operation by operation on a CPU.
+"""The formulas against a real Llama: the bytes of all tensors alive, counted operation by operation
+on a CPU.
 
-What a GPU saves of these operations is the same; Liger's kernels need one and are held to the grid of memory.md.
+What a GPU saves of these operations is the same; Liger's kernels need one and are held to the grid
+of memory.md.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from launch.planning.estimate.memory import GIB, estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, shape_from_hf_config, with_parameters
 
-SMALL = with_parameters(ModelShape(0, 4, 128, 448, 4, 2, 500))  # layers and their activations count most
+# layers and their activations count most
+SMALL = with_parameters(ModelShape(0, 4, 128, 448, 4, 2, 500))
 WIDE = with_parameters(ModelShape(0, 2, 128, 448, 4, 2, 4000))  # the logits do
 TIED = with_parameters(ModelShape(0, 2, 128, 448, 4, 2, 4000, tied=True))
 
@@ -47,7 +50,9 @@ class Alive(TorchDispatchMode):
     def forget(self, key: int) -> None:
         self.now -= self.sizes.pop(key)
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = function(*args, **(kwargs or {}))
         pytree.tree_map_only(torch.Tensor, self.see, out)
         self.most = max(self.most, self.now)
@@ -82,7 +87,9 @@ def build(setting: MemorySetting) -> LlamaForCausalLM:
 
 
 def batch_of(setting: MemorySetting) -> dict[str, Any]:
-    """A micro batch as upstream's collators make it (finetune.py:639-643, padding_free_collator.py)."""
+    """A micro batch as upstream's collators make it (finetune.py:639-643,
+    padding_free_collator.py).
+    """
     length = setting.tokens // setting.sequences
     ids = torch.randint(0, setting.shape.vocabulary, (setting.sequences, length))
     if setting.packing:
@@ -106,7 +113,9 @@ def dpo_loss(model: LlamaForCausalLM, batch: dict[str, Any]) -> torch.Tensor:
     return torch.gather(logits.log_softmax(-1), 2, labels.unsqueeze(2)).squeeze(2).sum()
 
 
-def counted(setting: MemorySetting, loss_of: Callable[[LlamaForCausalLM, dict[str, Any]], torch.Tensor]) -> int:
+def counted(
+    setting: MemorySetting, loss_of: Callable[[LlamaForCausalLM, dict[str, Any]], torch.Tensor]
+) -> int:
     """The most bytes that forward and backward of the last micro batch add to the weights."""
     model, batch = build(setting), batch_of(setting)
     alive = Alive(model)
@@ -134,7 +143,8 @@ def setting(shape: ModelShape, rows: int, length: int, **more: Any) -> MemorySet
     ("shape", "length", "kind", "checkpointing", "accumulation"),
     [
         (SMALL, 128, "full", False, 2),  # the loss
-        (SMALL, 128, "full", True, 1),  # the first layer: all gradients, and its tensors computed again
+        # the first layer: all gradients, and its tensors computed again
+        (SMALL, 128, "full", True, 1),
         (SMALL, 128, "full", True, 2),  # the last layer
         (SMALL, 128, "padded", False, 1),
         (SMALL, 128, "padded", True, 2),
@@ -177,5 +187,7 @@ def test_the_peak_of_dpo(padding: bool, checkpointing: bool) -> None:
 def test_the_shape_of_a_configuration(shape: ModelShape) -> None:
     model = build(setting(shape, 1, 4))
     read = shape_from_hf_config(model.config.to_dict())
-    assert read is not None and read.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert read is not None and read.parameters == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
     assert (read.layer, read.embedding, read.tied) == (shape.layer, shape.embedding, shape.tied)

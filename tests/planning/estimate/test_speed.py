@@ -39,11 +39,15 @@ def fit_speed() -> ModuleType:
 
 
 def setting(mode: Mode = Mode.zero3, per_device: int = 4, **other: object) -> MemorySetting:
-    base = MemorySetting(SHAPE, Kind.sft, mode, 8, per_device, 1, 16 // per_device, liger=True, fused_loss=True)
+    base = MemorySetting(
+        SHAPE, Kind.sft, mode, 8, per_device, 1, 16 // per_device, liger=True, fused_loss=True
+    )
     return replace(base, **other)  # type: ignore[arg-type]
 
 
-def load_of(setting: MemorySetting, lengths: tuple[int, ...] = LENGTHS, *, balanced: bool = False) -> SimulatedLoad:
+def load_of(
+    setting: MemorySetting, lengths: tuple[int, ...] = LENGTHS, *, balanced: bool = False
+) -> SimulatedLoad:
     return predict_step(setting, lengths, H200, balanced=balanced).load
 
 
@@ -66,9 +70,13 @@ def test_the_rates_are_those_that_the_script_fits(fit: Any) -> None:
     assert spread == pytest.approx(H200.spread, abs=0.03)
 
 
-def test_the_hand_written_recipe_is_the_slowest_and_the_fastest_settings_are_predicted_so(fit: Any) -> None:
+def test_the_hand_written_recipe_is_the_slowest_and_the_fastest_settings_are_predicted_so(
+    fit: Any,
+) -> None:
     """The order is what a search needs."""
-    chats = [point for point in fit.points if point.setting.ranks == 4 and point.setting.kind == Kind.sft]
+    chats = [
+        point for point in fit.points if point.setting.ranks == 4 and point.setting.kind == Kind.sft
+    ]
     chats = [point for point in chats if point.setting.attention == Attention.flash]
     measured = sorted(chats, key=lambda point: point.tokens)
     predicted = sorted(chats, key=_predicted_rate)
@@ -78,7 +86,10 @@ def test_the_hand_written_recipe_is_the_slowest_and_the_fastest_settings_are_pre
 
 def test_the_page_has_the_errors(fit: Any, request: pytest.FixtureRequest) -> None:
     errors = [abs(math.exp(-error) - 1) for error in fit.left_out_errors()]
-    line = f"{len(errors)} measured settings, each predicted by rates that were fitted to the others: an error of "
+    line = (
+        f"{len(errors)} measured settings, each predicted by rates that were fitted to the "
+        "others: an error of "
+    )
     line += f"{statistics.median(errors):.1%} in the median, {max(errors):.1%} at most."
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
@@ -108,12 +119,17 @@ def test_padding_is_paid_for_and_packing_has_none() -> None:
 
 def test_a_packed_row_pays_for_its_mask_and_flash_attention_does_not() -> None:
     masked = predict_step(setting(per_device=16, packing=True), LENGTHS, H200)
-    flash = predict_step(setting(per_device=16, packing=True, attention=Attention.flash), LENGTHS, H200)
+    flash = predict_step(
+        setting(per_device=16, packing=True, attention=Attention.flash), LENGTHS, H200
+    )
     assert flash.parts["arithmetic"] < 0.7 * masked.parts["arithmetic"]
 
 
 def test_zero_3_sends_in_every_micro_batch_and_zero_1_once() -> None:
-    often, once = (predict_step(setting(mode, packing=True), LENGTHS, H200) for mode in (Mode.zero3, Mode.zero1))
+    often, once = (
+        predict_step(setting(mode, packing=True), LENGTHS, H200)
+        for mode in (Mode.zero3, Mode.zero1)
+    )
     assert often.parts["communication"] == pytest.approx(4 * once.parts["communication"], rel=1e-6)
     alone = predict_step(setting(Mode.single, ranks=1), LENGTHS, H200)
     assert alone.parts["communication"] == 0
@@ -129,7 +145,9 @@ def test_dealing_by_length_never_waits_longer(mode: Mode, per_device: int) -> No
 
 
 def test_ranks_that_meet_once_a_step_wait_less() -> None:
-    once, often = (load_of(setting(mode, 2, packing=True)).imbalance for mode in (Mode.zero1, Mode.zero3))
+    once, often = (
+        load_of(setting(mode, 2, packing=True)).imbalance for mode in (Mode.zero1, Mode.zero3)
+    )
     assert 1 < once < often
 
 

@@ -1,4 +1,6 @@
-"""ZeRO's gradients, buckets, gathered weights and step, against what two CPU ranks of DeepSpeed really hold."""
+"""ZeRO's gradients, buckets, gathered weights and step, against what two CPU ranks of DeepSpeed
+really hold.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Run by torch.distributed.run: real ZeRO between CPU processes, the bytes of all tensors alive counted on rank 0.
+"""Run by torch.distributed.run: real ZeRO between CPU processes, the bytes of all tensors alive
+counted on rank 0.
 
 zero_memory.py STAGE: prints what was counted and what is predicted for it, as JSON.
 """
@@ -27,7 +28,9 @@ BUCKET, SUB_GROUP = 100_000, 300_000  # elements: small enough for a tiny model 
 
 
 def count(stage: int) -> dict[str, float]:
-    """The peaks of the last optimizer step's second micro batch and of that step; and the bytes between the steps."""
+    """The peaks of the last optimizer step's second micro batch and of that step; and the bytes
+    between the steps.
+    """
     requested = setting(SMALL, 4, 64, accumulation=2, padding=False)
     hidden = SMALL.hidden
     shared = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
@@ -42,13 +45,16 @@ def count(stage: int) -> dict[str, float]:
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": requested.accumulation,
-        "zero_optimization": shared | own.get(stage, {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}),
+        "zero_optimization": shared
+        | own.get(stage, {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}),
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": True},
     }
     model = build(requested)
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=config, dist_init_required=False)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=adamw, config=config, dist_init_required=False
+    )
     batch = batch_of(requested)
     alive = Alive(torch.nn.Module())
     for thing in gc.get_objects():

@@ -26,7 +26,8 @@ WORDS = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "gpus=1
 A, B = ("recipe.per_device_batch_size=4",), ("recipe.per_device_batch_size=8",)
 RATE = CardRate("NVIDIA H200", Device.cuda, Precision.bf16, 790.0, 8192, "2.11.0")
 
-_composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
+# composing is most of a test's time, and nothing changes what it gives
+_composed = functools.cache(composed)
 
 
 def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B) -> BenchRecord:
@@ -34,12 +35,16 @@ def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B)
     count = () if any(word.startswith("steps=") for word in words) else ("steps=5",)
     request = read_request(parse_line(["bench", *words, *count, "--", *a, "--", *b], ["bench"]))
     machine = fixed_machine(cwd=home)
-    record = plan_bench(request, lambda line: build_plan(_composed(*probe_line(line).argv), machine))
+    record = plan_bench(
+        request, lambda line: build_plan(_composed(*probe_line(line).argv), machine)
+    )
     record.sides[0].rate = record.sides[1].rate = RATE
     return record
 
 
-def steps(count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any) -> list[dict[str, Any]]:
+def steps(
+    count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any
+) -> list[dict[str, Any]]:
     """metrics.jsonl of a run; the first step takes nine times as long."""
     return [
         {
@@ -60,9 +65,13 @@ def steps(count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any) 
 DONE = Outcome(exit_code=0, seconds=60.0, steps=5, last_loss=2.5)
 
 
-def made_up(run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE) -> None:
+def made_up(
+    run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE
+) -> None:
     """Leave what a run of a bench leaves."""
-    metrics = metrics if metrics is not None else steps(seconds=2.0 if run.side.label == "A" else 1.0)
+    metrics = (
+        metrics if metrics is not None else steps(seconds=2.0 if run.side.label == "A" else 1.0)
+    )
     archive_earlier_try(run.plan)
     leave_run(run.plan, outcome, metrics)
 
@@ -86,5 +95,7 @@ def benched(
         ran.append(bench_run.label)
         run(bench_run)
 
-    runner = Runner(record, PlainDisplay(io.StringIO()), start, reuse=reuse, clock=clock or time.monotonic)
+    runner = Runner(
+        record, PlainDisplay(io.StringIO()), start, reuse=reuse, clock=clock or time.monotonic
+    )
     return record, run_in_turn(runner), ran

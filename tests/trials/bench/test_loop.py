@@ -8,7 +8,12 @@ from launch.trials.record import State
 from tests.trials.bench.benches import DONE, WORDS, benched, made_up, planned, steps
 
 OUT_OF_MEMORY = replace(
-    DONE, exit_code=1, steps=0, cause="CUDA out of memory", cause_id="out_of_memory", cure="say 2 a device"
+    DONE,
+    exit_code=1,
+    steps=0,
+    cause="CUDA out of memory",
+    cause_id="out_of_memory",
+    cure="say 2 a device",
 )
 
 
@@ -26,7 +31,11 @@ def test_every_run_in_its_turn(tmp_path: Path) -> None:
 def test_what_has_run_is_kept_and_another_plan_runs(tmp_path: Path) -> None:
     benched(tmp_path, "name=x")
     assert benched(tmp_path, "name=x", "repeats=4")[2] == ["B4", "A4"]
-    assert benched(tmp_path, "name=x", b=("recipe.per_device_batch_size=2",))[2] == ["B1", "B2", "B3"]
+    assert benched(tmp_path, "name=x", b=("recipe.per_device_batch_size=2",))[2] == [
+        "B1",
+        "B2",
+        "B3",
+    ]
 
 
 def test_a_setting_that_never_works_gives_no_verdict(tmp_path: Path) -> None:

@@ -28,7 +28,12 @@ def failing(run: BenchRun) -> None:
 
 
 def diverging(run: BenchRun) -> None:
-    made_up(run, [{**step, "loss": None, "loss_text": "nan"} for step in steps()] if run.side.label == "B" else None)
+    made_up(
+        run,
+        [{**step, "loss": None, "loss_text": "nan"} for step in steps()]
+        if run.side.label == "B"
+        else None,
+    )
 
 
 def test_the_figures(tmp_path: Path) -> None:
@@ -39,7 +44,11 @@ def test_the_figures(tmp_path: Path) -> None:
     assert b.padded_per_second == 1500 and a.padding == pytest.approx(1 - 5015 / 7500)
     assert (a.memory_gib, a.reserved_gib, a.loss, a.counted_steps) == (40.0, 44.0, 2.5, 3)
     verdict = record.verdict
-    assert verdict is not None and verdict.speed == "faster" and verdict.speed_ratio.median == pytest.approx(2.0)
+    assert (
+        verdict is not None
+        and verdict.speed == "faster"
+        and verdict.speed_ratio.median == pytest.approx(2.0)
+    )
 
 
 def test_the_utilisation_is_of_the_measured_rate_and_of_the_data_sheet(tmp_path: Path) -> None:
@@ -55,7 +64,9 @@ def test_the_utilisation_is_of_the_measured_rate_and_of_the_data_sheet(tmp_path:
 
 def test_a_card_that_nobody_has_seen_has_its_measured_rate_alone(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, *LLAMA, rate=replace(RATE, name="NVIDIA Q700"))
-    assert record.sides[0].figures[0].mfu_datasheet is None and record.sides[0].figures[0].mfu_measured
+    assert (
+        record.sides[0].figures[0].mfu_datasheet is None and record.sides[0].figures[0].mfu_measured
+    )
     assert record.notes[0].endswith("no data sheet known")
 
 
@@ -69,7 +80,13 @@ def test_adapters_and_a_reference_in_the_step_are_reported(tmp_path: Path) -> No
     record, _, _ = benched(tmp_path, *LLAMA, a=("flags.use_peft=true",))
     assert record.sides[0].operations.left_out == ("the adapters",)
     assert (record.sides[0].operations.per_token or 0) < (record.sides[1].operations.per_token or 0)
-    dpo = ("stage=dpo", "trainer=trl_dpo", "data.mix=[{name: some/data}]", "gpus=1", "allow=[bench_data]")
+    dpo = (
+        "stage=dpo",
+        "trainer=trl_dpo",
+        "data.mix=[{name: some/data}]",
+        "gpus=1",
+        "allow=[bench_data]",
+    )
     cached = ("flags.precompute_ref_log_probs=true",)
     preferences = planned(tmp_path, *dpo, a=(), b=cached)
     assert [side.operations.reference_in_step for side in preferences.sides] == [True, False]
@@ -83,7 +100,10 @@ def test_what_is_not_proven_is_reported(tmp_path: Path) -> None:
 
     record, _, _ = benched(tmp_path, run=run)
     assert record.sides[0].not_proven == [] and record.sides[1].not_proven == ["liger is refuted"]
-    assert any(line.startswith("not every setting of B is in effect: liger is refuted") for line in record.summary)
+    assert any(
+        line.startswith("not every setting of B is in effect: liger is refuted")
+        for line in record.summary
+    )
 
 
 def test_a_rate_is_measured_once_for_each_precision_and_reused_by_the_next_call(
@@ -92,21 +112,32 @@ def test_a_rate_is_measured_once_for_each_precision_and_reused_by_the_next_call(
     record, _, _ = benched(tmp_path)
     earlier, names = record.as_json(), list[str]()
     monkeypatch.setattr("launch.trials.bench.engine.card_name", lambda plan: RATE.name)
-    monkeypatch.setattr("launch.trials.bench.engine.measure_card_rate", lambda plan, name: names.append(name) or RATE)
+    monkeypatch.setattr(
+        "launch.trials.bench.engine.measure_card_rate",
+        lambda plan, name: names.append(name) or RATE,
+    )
     rate_cards(record, earlier)
     assert [side.rate for side in record.sides] == [RATE, RATE] and names == []
     rate_cards(record, None)
     assert [side.rate for side in record.sides] == [RATE, RATE] and names == [RATE.name]
     unknown = CardRate("a card", Device.cuda, Precision.bf16, message="torch is missing")
-    assert from_json(CardRate, to_json(unknown)) == unknown and "not measured (torch is missing)" in str(unknown)
+    assert from_json(
+        CardRate, to_json(unknown)
+    ) == unknown and "not measured (torch is missing)" in str(unknown)
 
 
 def test_the_report_has_both_settings_and_the_verdict(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, *LLAMA)
     lines = written(record).text().splitlines()
-    assert any("throughput without padding  502 tokens/s" in line and line.endswith("2.000") for line in lines)
+    assert any(
+        "throughput without padding  502 tokens/s" in line and line.endswith("2.000")
+        for line in lines
+    )
     assert any("B runs at 2.00 x A's speed (3 pairs" in line for line in record.summary)
-    assert sum(line.split()[:1] in (["A1"], ["A2"], ["A3"], ["B1"], ["B2"], ["B3"]) for line in lines) == 6
+    assert (
+        sum(line.split()[:1] in (["A1"], ["A2"], ["A3"], ["B1"], ["B2"], ["B3"]) for line in lines)
+        == 6
+    )
 
 
 def test_the_report_says_what_failed(tmp_path: Path) -> None:

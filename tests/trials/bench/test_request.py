@@ -20,7 +20,9 @@ def refused(*words: str) -> list[str]:
 
 def test_the_line_is_split_and_short_options_are_keys_of_the_bench() -> None:
     request = read_request(
-        line("stage=sft", "steps=8", "max_minutes=3", "--", "parallel=zero3", "--", "parallel=zero2")
+        line(
+            "stage=sft", "steps=8", "max_minutes=3", "--", "parallel=zero3", "--", "parallel=zero2"
+        )
     )
     assert request.common.argv == ("stage=sft", "bench.steps=8", "bench.max_minutes=3")
     assert request.line(0).argv == (*request.common.argv, "parallel=zero3")
@@ -28,18 +30,23 @@ def test_the_line_is_split_and_short_options_are_keys_of_the_bench() -> None:
 
 
 def test_a_settings_own_overrides_win_over_the_common_overrides() -> None:
-    request = read_request(line("stage=sft", "recipe.packing=none", "--", "--", "recipe.packing=flatten"))
+    request = read_request(
+        line("stage=sft", "recipe.packing=none", "--", "--", "recipe.packing=flatten")
+    )
     assert request.line(0).argv == ("stage=sft", "recipe.packing=none")
     assert request.line(1).argv == ("stage=sft", "recipe.packing=flatten")
     request = read_request(
-        line("stage=sft", "parallel.mode=zero3", "--", "parallel=zero2", "--", "parallel.mode=zero1")
+        line(
+            "stage=sft", "parallel.mode=zero3", "--", "parallel=zero2", "--", "parallel.mode=zero1"
+        )
     )
     assert request.line(0).argv == ("stage=sft", "parallel=zero2")
     assert request.line(1).argv == ("stage=sft", "parallel.mode=zero1")
 
 
 @pytest.mark.parametrize(
-    "words", [("stage=sft",), ("stage=sft", "--", "parallel=zero2"), ("stage=sft", "--", "--", "--")]
+    "words",
+    [("stage=sft",), ("stage=sft", "--", "parallel=zero2"), ("stage=sft", "--", "--", "--")],
 )
 def test_two_settings_are_needed(words: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as error:

@@ -18,14 +18,20 @@ def refused(home: Path, *words: str, a: tuple[str, ...] = (), b: tuple[str, ...]
 
 def test_each_run_has_a_folder_of_its_own_below_the_benchs(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS)
-    assert bench.folder.parent == tmp_path / "runs" / "sft" and bench.folder.name.startswith("bench-")
+    assert bench.folder.parent == tmp_path / "runs" / "sft" and bench.folder.name.startswith(
+        "bench-"
+    )
     folders = {run.label: run.plan.folder for run in bench.runs}
-    assert len(set(folders.values())) == 6 and {folder.parent for folder in folders.values()} == {bench.folder}
+    assert len(set(folders.values())) == 6 and {folder.parent for folder in folders.values()} == {
+        bench.folder
+    }
     assert folders["B2"].name == f"2b-gpu1-{bench.sides[1].plan.identity}"
     assert {run.plan.identity for run in bench.runs} == {side.plan.identity for side in bench.sides}
 
 
-def test_repeats_and_steps_do_not_change_the_folder_and_another_setting_does(tmp_path: Path) -> None:
+def test_repeats_and_steps_do_not_change_the_folder_and_another_setting_does(
+    tmp_path: Path,
+) -> None:
     bench = planned(tmp_path, *WORDS)
     assert planned(tmp_path, *WORDS, "steps=9", "repeats=7").folder == bench.folder
     assert planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=2",)).folder != bench.folder
@@ -38,7 +44,9 @@ def test_what_differs_is_reported(tmp_path: Path) -> None:
         Difference("per device x accumulation", "4 x 32", "8 x 16"),
         Difference("recipe.liger", "false", "true"),
     ]
-    flags = planned(tmp_path, *WORDS, a=("expandable_segments=false",), b=("flags.logging_steps=2",))
+    flags = planned(
+        tmp_path, *WORDS, a=("expandable_segments=false",), b=("flags.logging_steps=2",)
+    )
     assert flags.differences == [
         Difference("expandable_segments", "false", "true"),
         Difference("flags.logging_steps", "-", "2"),
@@ -47,11 +55,21 @@ def test_what_differs_is_reported(tmp_path: Path) -> None:
 
 
 def test_what_differs_between_trainers_is_reported_by_recipe_keys(tmp_path: Path) -> None:
-    a = ("trainer=trl_sft", "recipe.learning_rate=1e-3", "recipe.packing=flatten", "recipe.liger=true")
-    bench = planned(tmp_path, "stage=demo", "gpus=2", "allow=[bench_data]", a=a, b=("trainer=finetune",))
+    a = (
+        "trainer=trl_sft",
+        "recipe.learning_rate=1e-3",
+        "recipe.packing=flatten",
+        "recipe.liger=true",
+    )
+    bench = planned(
+        tmp_path, "stage=demo", "gpus=2", "allow=[bench_data]", a=a, b=("trainer=finetune",)
+    )
     differences = {row.what: (row.a, row.b) for row in bench.differences}
     assert differences["trainer"] == ("trl_sft", "finetune")
-    assert differences["recipe.packing"] == ("flatten", "none") and differences["recipe.liger"] == ("true", "false")
+    assert differences["recipe.packing"] == ("flatten", "none") and differences["recipe.liger"] == (
+        "true",
+        "false",
+    )
     assert differences["recipe.learning_rate"][0] == "0.001" and "recipe.seed" not in differences
 
 
@@ -70,7 +88,12 @@ def test_another_global_batch_is_refused_unless_it_is_allowed(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "other",
-    ["data.mix=[{name: other/data}]", "data.fraction=0.5", "recipe.max_seq_length=512", "recipe.seed=7"],
+    [
+        "data.mix=[{name: other/data}]",
+        "data.fraction=0.5",
+        "recipe.max_seq_length=512",
+        "recipe.seed=7",
+    ],
 )
 def test_other_data_is_refused_unless_it_is_allowed(tmp_path: Path, other: str) -> None:
     assert refused(tmp_path, "steps=5", b=(other,)) == ["bench_data"]
@@ -81,7 +104,9 @@ def test_numbers_that_measure_nothing(tmp_path: Path) -> None:
     assert refused(tmp_path, "steps=3") == ["bench_steps"]
     assert refused(tmp_path, "steps=9", "recipe.max_steps=8") == ["bench_steps"]
     assert refused(tmp_path, "name=a/b") == ["bad_name"]
-    assert [note.id for note in planned(tmp_path, *WORDS, "repeats=1").planning_notes] == ["one_repeat"]
+    assert [note.id for note in planned(tmp_path, *WORDS, "repeats=1").planning_notes] == [
+        "one_repeat"
+    ]
 
 
 def test_the_problems_of_both_settings_are_reported_at_once(tmp_path: Path) -> None:

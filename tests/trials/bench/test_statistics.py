@@ -10,14 +10,20 @@ from launch.trials.bench.verdict import count_steps_needed, paired_ratio
 
 
 def test_nothing_and_one_pair() -> None:
-    assert paired_ratio([]) is None and paired_ratio([0.0]) is None and paired_ratio([1.0, float("inf")]) is None
+    assert (
+        paired_ratio([]) is None
+        and paired_ratio([0.0]) is None
+        and paired_ratio([1.0, float("inf")]) is None
+    )
     single = paired_ratio([1.5])
     assert single is not None and (single.median, single.low, single.high) == (1.5, None, None)
     assert single.speed == "undecided"
 
 
 def test_the_interval_of_three_pairs_is_the_textbooks() -> None:
-    """Logarithms 0.1, 0.2, 0.3: mean 0.2, standard deviation 0.1, t = 4.303 for two degrees of freedom."""
+    """Logarithms 0.1, 0.2, 0.3: mean 0.2, standard deviation 0.1, t = 4.303 for two degrees of
+    freedom.
+    """
     ratio = paired_ratio([1.105170918, 1.221402758, 1.349858808])
     assert ratio is not None
     half = 4.303 * 0.1 / 3**0.5
@@ -40,7 +46,9 @@ def test_two_runs_of_one_setting_seldom_differ_significantly(pairs: int) -> None
     noise = random.Random(7)
     rejections = 0
     for _ in range(2000):
-        ratio = paired_ratio([noise.lognormvariate(0, 0.02) / noise.lognormvariate(0, 0.02) for _ in range(pairs)])
+        ratio = paired_ratio(
+            [noise.lognormvariate(0, 0.02) / noise.lognormvariate(0, 0.02) for _ in range(pairs)]
+        )
         assert ratio is not None
         rejections += ratio.speed != "undecided"
     assert rejections / 2000 == pytest.approx(0.05, abs=0.02)
@@ -49,7 +57,9 @@ def test_two_runs_of_one_setting_seldom_differ_significantly(pairs: int) -> None
 def test_turning_the_sides_around_turns_the_ratio_around() -> None:
     values = [1.2, 1.1, 1.3, 1.25]
     ratio, other = paired_ratio(values), paired_ratio([1 / value for value in values])
-    assert ratio is not None and other is not None and ratio.low is not None and other.high is not None
+    assert (
+        ratio is not None and other is not None and ratio.low is not None and other.high is not None
+    )
     assert other.high == pytest.approx(1 / ratio.low)
 
 
@@ -59,7 +69,9 @@ def test_steady_steps_need_two_and_a_single_one_tells_nothing() -> None:
 
 
 def test_the_spread_is_that_within_the_runs() -> None:
-    assert count_steps_needed([[100.0, 101.0], [200.0, 202.0]]) == count_steps_needed([[100.0, 101.0], [50.0, 50.5]])
+    assert count_steps_needed([[100.0, 101.0], [200.0, 202.0]]) == count_steps_needed(
+        [[100.0, 101.0], [50.0, 50.5]]
+    )
 
 
 def test_more_steps_are_needed_the_more_they_vary() -> None:
@@ -69,7 +81,9 @@ def test_more_steps_are_needed_the_more_they_vary() -> None:
 
 def test_four_steps_were_too_few_for_the_fast_setting_and_its_steady_steps_agree_better() -> None:
     """SFT 8b, zero1 16x2 on four H200s: the second step still was slower than those after it."""
-    runs = json.loads((resources.ROOT / "benchmarks" / "h200_steps_8b.json").read_text(encoding="utf-8"))["runs"]
+    runs = json.loads(
+        (resources.ROOT / "benchmarks" / "h200_steps_8b.json").read_text(encoding="utf-8")
+    )["runs"]
     steps = runs["sft zero1 16x2 gpu4 global 128"]["steps"]
     rates = [step["tokens"] / step["seconds"] for step in steps]
     few, steady = count_steps_needed([rates[1:4]]), count_steps_needed([rates[2:]])

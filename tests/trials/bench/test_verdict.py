@@ -10,7 +10,9 @@ from launch.trials.bench.verdict import format_ratio, judge_pairs
 from launch.trials.measurement import Figures
 
 
-def figures(per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2.5), **more: Any) -> Figures:
+def figures(
+    per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2.5), **more: Any
+) -> Figures:
     values: dict[str, Any] = {
         "per_second": per_second,
         "unit": "tokens",
@@ -54,28 +56,68 @@ STILL = figures(losses=(12.50, 12.49, 12.48))
 FIVE_TIMES = rates((1000, 5600), (1010, 5700))
 CHANGED = {"speed": "faster", "loss": "differs"}
 CASES = (
-    Case("faster", FIVE_TIMES, {"speed": "faster", **SAME}, ("B is faster", "2 pairs", "0.00% apart")),
+    Case(
+        "faster", FIVE_TIMES, {"speed": "faster", **SAME}, ("B is faster", "2 pairs", "0.00% apart")
+    ),
     Case("slower", rates((1000, 500), (1000, 505)), {"speed": "slower"}),
     Case("noisy", rates((1000, 1100), (1000, 950)), {"speed": "undecided"}, ("includes 1",)),
     Case("one pair", rates((1000, 5000)), {"speed": "undecided"}, ("one pair has no spread",)),
     Case(
-        "faster with another loss", rates(*[(1000, 5600)] * 2, losses=OTHER), CHANGED, ("not one of the same training",)
+        "faster with another loss",
+        rates(*[(1000, 5600)] * 2, losses=OTHER),
+        CHANGED,
+        ("not one of the same training",),
     ),
-    Case("slower with another loss", rates((1000, 900), losses=OTHER), {"loss": "differs"}, ("B changes the loss",)),
-    Case("nan", rates((1000, 5000), losses=(3.0, 2.8, math.nan)), {"loss": "differs"}, ("not a number",)),
-    Case("infinite", rates((1000, 5000), losses=(3.0, 2.8, math.inf)), {"loss": "differs"}, ("not a number",)),
-    Case("a loss that hardly moved", [(STILL, STILL)], {"loss": "same"}, ("shows little about learning",)),
+    Case(
+        "slower with another loss",
+        rates((1000, 900), losses=OTHER),
+        {"loss": "differs"},
+        ("B changes the loss",),
+    ),
+    Case(
+        "nan",
+        rates((1000, 5000), losses=(3.0, 2.8, math.nan)),
+        {"loss": "differs"},
+        ("not a number",),
+    ),
+    Case(
+        "infinite",
+        rates((1000, 5000), losses=(3.0, 2.8, math.inf)),
+        {"loss": "differs"},
+        ("not a number",),
+    ),
+    Case(
+        "a loss that hardly moved",
+        [(STILL, STILL)],
+        {"loss": "same"},
+        ("shows little about learning",),
+    ),
     Case("no losses", [(figures(losses=()), figures(losses=()))], {"loss": "unknown"}),
     Case(
-        "other tokens", [(figures(), figures(tokens=(900.0, 1000.0, 1101.0)))], {"data": "differs"}, ("different data",)
+        "other tokens",
+        [(figures(), figures(tokens=(900.0, 1000.0, 1101.0)))],
+        {"data": "differs"},
+        ("different data",),
     ),
     Case("no tokens", [(figures(), figures(tokens=()))], {"data": "unknown"}),
     Case("more memory", memory(88.0), {"memory": "more"}),
     Case("less memory", memory(23.0), {"memory": "less"}),
     Case("nearly the same memory", memory(40.2), {"memory": "same"}),
     Case("unknown memory", memory(None), {"memory": "unknown"}, ("unknown",)),
-    Case("the same setting", rates((1000, 1010), (1000, 990)), {}, ("the difference is noise",), same_setting=True),
-    Case("an unsteady machine", rates((1000, 2000), (1000, 2001)), {}, ("not steady",), same_setting=True),
+    Case(
+        "the same setting",
+        rates((1000, 1010), (1000, 990)),
+        {},
+        ("the difference is noise",),
+        same_setting=True,
+    ),
+    Case(
+        "an unsteady machine",
+        rates((1000, 2000), (1000, 2001)),
+        {},
+        ("not steady",),
+        same_setting=True,
+    ),
 )
 
 
@@ -84,13 +126,17 @@ def test_verdict(case: Case) -> None:
     result = judge_pairs(case.pairs, 0.05, same_setting=case.same_setting)
     assert result is not None
     assert {name: getattr(result, name) for name in case.verdict} == case.verdict
-    assert [part for part in case.summary if not any(part in line for line in result.summary)] == [], result.summary
+    assert [
+        part for part in case.summary if not any(part in line for line in result.summary)
+    ] == [], result.summary
     assert any("shows little" in line for line in result.summary) == (case.pairs[0][0] is STILL)
     assert ("unknown" in result.summary[-1]) == (result.memory == "unknown")
 
 
 def test_the_difference_of_losses_is_relative() -> None:
-    result, without = (judge_pairs(rates((1000, 1000), losses=losses), 0.05) for losses in (OTHER, ()))
+    result, without = (
+        judge_pairs(rates((1000, 1000), losses=losses), 0.05) for losses in (OTHER, ())
+    )
     assert result is not None and result.loss_difference == pytest.approx(0.08)
     assert without is not None and without.loss_difference is None
 
@@ -101,4 +147,8 @@ def test_rates_of_other_units_are_not_compared() -> None:
 
 
 def test_format_ratio() -> None:
-    assert (format_ratio(5.617), format_ratio(1.0149), format_ratio(13.24)) == ("5.62 x", "1.015 x", "13.2 x")
+    assert (format_ratio(5.617), format_ratio(1.0149), format_ratio(13.24)) == (
+        "5.62 x",
+        "1.015 x",
+        "13.2 x",
+    )

@@ -50,7 +50,9 @@ def plan_of(
     )
     mode = Mode(f"zero{zero_stage}") if zero_stage else Mode.single if ranks == 1 else Mode.ddp
     parallel = Parallel(mode, Width(device, ranks), precision)
-    return replace(base, config=config, parallel=parallel, batch=replace(base.batch, global_=16, width=ranks))
+    return replace(
+        base, config=config, parallel=parallel, batch=replace(base.batch, global_=16, width=ranks)
+    )
 
 
 def falling(count: int = 10, start: float = 3.0, by: float = 0.1) -> list[float]:
@@ -72,7 +74,9 @@ def measured(
     requested: int | None = None,
     **plan: Any,
 ) -> Measurement:
-    """A width of `ranks` with a loss a step, None where it is not logged, and `columns` of other numbers beside it."""
+    """A width of `ranks` with a loss a step, None where it is not logged, and `columns` of other
+    numbers beside it.
+    """
     losses = falling() if losses is None else losses
     columns = columns or {}
     steps = tuple(
@@ -97,7 +101,11 @@ def measured(
 
 
 def gate_result(
-    id: str, now: Measurement, before: Measurement | None = None, allow: Sequence[str] = (), **numbers: Any
+    id: str,
+    now: Measurement,
+    before: Measurement | None = None,
+    allow: Sequence[str] = (),
+    **numbers: Any,
 ) -> Finding | None:
     """What the gate `id` says; `numbers` replace those of its node in the configuration."""
     config = GatesConfig()
@@ -107,6 +115,8 @@ def gate_result(
     return gate.apply(GateCase(now, before, config), allow)
 
 
-def verdict(id: str, now: Measurement, before: Measurement | None = None, **numbers: Any) -> str | None:
+def verdict(
+    id: str, now: Measurement, before: Measurement | None = None, **numbers: Any
+) -> str | None:
     result = gate_result(id, now, before, **numbers)
     return None if result is None else result.level

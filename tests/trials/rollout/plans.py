@@ -1,4 +1,6 @@
-"""Plans and records of a rollout, and a run that is made up: it writes what a real one would into its folder."""
+"""Plans and records of a rollout, and a run that is made up: it writes what a real one would into
+its folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from launch.worker.json_codec import versioned
 from tests.conftest import composed, fixed_machine
 from tests.execution.record.records import event
 
-_composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
+# composing is most of a test's time, and nothing changes what it gives
+_composed = functools.cache(composed)
 
 
 def planned(home: Path, *words: str) -> RolloutRecord:
@@ -92,12 +95,16 @@ def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]
     ]
 
 
-def leave(width: WidthRun, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000) -> Outcome:
+def leave(
+    width: WidthRun, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000
+) -> Outcome:
     """What the run of a width leaves in its folder."""
     return leave_run(width.plan, outcome, metrics, total_steps)
 
 
-def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000) -> Outcome:
+def leave_run(
+    plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000
+) -> Outcome:
     """What a run of `plan` leaves in its folder."""
     folder = RunFolder(plan.folder)
     folder.create()
@@ -108,9 +115,14 @@ def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]]
         event("phase", 0.0, phase="load"),
         event("total_steps", 6.0, steps=total_steps),
         event("phase", 6.0, phase="training"),
-        *(event("evidence", 7.0, rank=rank, what="dtype", value="bf16") for rank in range(plan.batch.width)),
+        *(
+            event("evidence", 7.0, rank=rank, what="dtype", value="bf16")
+            for rank in range(plan.batch.width)
+        ),
     ]
-    folder.events.write_text("".join(f"{json.dumps(versioned(line))}\n" for line in events), encoding="utf-8")
+    folder.events.write_text(
+        "".join(f"{json.dumps(versioned(line))}\n" for line in events), encoding="utf-8"
+    )
     item = {"what": "dtype", "requested": "bf16", "found": "bf16", "verdict": "proven"}
     folder.write_json("evidence.json", {"schema_version": 1, "items": [item]})
     folder.finish(outcome)

@@ -1,4 +1,6 @@
-"""Faults put into the record of a second width: the rollout goes red there, and for the right reason."""
+"""Faults put into the record of a second width: the rollout goes red there, and for the right
+reason.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DONE = Outcome(exit_code=0, seconds=60.0, steps=STEPS, last_loss=LOSSES[-1])
 Fault = Callable[[WidthRun], Outcome]
 
 
-def run(width: WidthRun, losses: list[float] = LOSSES, outcome: Outcome = DONE, **columns: Any) -> Outcome:
+def run(
+    width: WidthRun, losses: list[float] = LOSSES, outcome: Outcome = DONE, **columns: Any
+) -> Outcome:
     """A good run, with `columns` (a function of the step) in place of its own numbers."""
     metrics = steps(losses, seconds=2.0 / width.requested.ranks)
     for step in metrics:
@@ -32,7 +36,9 @@ def run(width: WidthRun, losses: list[float] = LOSSES, outcome: Outcome = DONE, 
 
 def out_of_memory(width: WidthRun) -> Outcome:
     cause = "rank 1: torch.OutOfMemoryError: CUDA out of memory"
-    dead = replace(DONE, exit_code=1, steps=2, cause=cause, cause_id="out_of_memory", cure="say parallel=zero3")
+    dead = replace(
+        DONE, exit_code=1, steps=2, cause=cause, cause_id="out_of_memory", cure="say parallel=zero3"
+    )
     return run(width, LOSSES[:2], dead)
 
 
@@ -41,11 +47,19 @@ def nan(width: WidthRun) -> Outcome:
 
 
 def guard(width: WidthRun) -> Outcome:
-    return run(width, LOSSES[:6], replace(DONE, exit_code=3, steps=6, cause="the loss diverged", cause_id="divergence"))
+    return run(
+        width,
+        LOSSES[:6],
+        replace(DONE, exit_code=3, steps=6, cause="the loss diverged", cause_id="divergence"),
+    )
 
 
 def killed(width: WidthRun) -> Outcome:
-    return run(width, LOSSES[:3], replace(DONE, exit_code=1, steps=3, cause="rank 1: was killed by SIGKILL"))
+    return run(
+        width,
+        LOSSES[:3],
+        replace(DONE, exit_code=1, steps=3, cause="rank 1: was killed by SIGKILL"),
+    )
 
 
 def diverging(width: WidthRun) -> Outcome:
@@ -72,7 +86,9 @@ def alone(width: WidthRun) -> Outcome:
     """Rank 1 never came to its first step."""
     outcome = run(width)
     path = width.plan.folder / "events.jsonl"
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"rank": 1' not in line))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(True) if '"rank": 1' not in line)
+    )
     return outcome
 
 

@@ -52,18 +52,37 @@ def flat(count: int, rates: Sequence[float] = ()) -> Facts:
 
 SPIKE = [*falling(6), 50.0, *falling(5, 2.3)]
 # ten steps of the start, ten of the end: 2.0 to 1.98 is just one per cent
-ONE_PER_CENT = [2.0 - 1e-6 * index for index in range(50)] + [1.98 - 1e-6 * index for index in range(50)]
+ONE_PER_CENT = [2.0 - 1e-6 * index for index in range(50)] + [
+    1.98 - 1e-6 * index for index in range(50)
+]
 SLOW_FALL = {"losses": ONE_PER_CENT, "columns": {"lr": [1e-3] * 100}}
 WARM_UP = flat(60, [1e-3 * step / 110 for step in range(1, 61)])
 PROGRESS = (
     Case("finished_steps", "all requested", "pass", {"requested": 10}),
     Case("finished_steps", "one is missing", "fail", {"losses": falling(9), "requested": 10}),
-    Case("finished_steps", "the data ended", "pass", {"losses": falling(7), "requested": 100, "total_steps": 7}),
-    Case("finished_steps", "died", "fail", dead(cure="use less"), message=("rank 1: boom", "use less")),
+    Case(
+        "finished_steps",
+        "the data ended",
+        "pass",
+        {"losses": falling(7), "requested": 100, "total_steps": 7},
+    ),
+    Case(
+        "finished_steps",
+        "died",
+        "fail",
+        dead(cure="use less"),
+        message=("rank 1: boom", "use less"),
+    ),
     Case("finished_steps", "no step", "fail", {"losses": [], **dead(0)}),
     Case("loss_finite", "finite", "pass", {"losses": [1.0]}),
     Case("loss_finite", "nan", "fail", {"losses": [2.0, 1.9, math.nan, 1.8]}, message=("step 3",)),
-    Case("loss_finite", "infinite", "fail", {"losses": [2.0, 1.9, -math.inf, 1.8]}, message=("step 3",)),
+    Case(
+        "loss_finite",
+        "infinite",
+        "fail",
+        {"losses": [2.0, 1.9, -math.inf, 1.8]},
+        message=("step 3",),
+    ),
     Case("loss_finite", "not logged", "fail", {"losses": [None, None]}),
     Case("loss_finite", "no step", None, {"losses": [], **dead(0)}),
     Case("loss_falls", "despite a spike", "pass", {"losses": SPIKE}),
@@ -91,7 +110,10 @@ PROGRESS = (
 def evidence(*items: tuple[str, str | None, str | None, str | None], **more: Any) -> Facts:
     """What was `(what, verdict, requested, found)`, beside one that is proven."""
     names = ("what", "verdict", "requested", "found")
-    return {"evidence": [PROVEN, *({**dict(zip(names, item, strict=True))} for item in items)], **more}
+    return {
+        "evidence": [PROVEN, *({**dict(zip(names, item, strict=True))} for item in items)],
+        **more,
+    }
 
 
 def backend(name: str, **more: Any) -> Facts:
@@ -101,22 +123,63 @@ def backend(name: str, **more: Any) -> Facts:
 LIGER = ("liger", "refuted", "rms_norm,rope", "none")
 ANSWERS = ("complete_answers", "refuted", "above 10%", "0%")
 UNPROVEN = ("packing", "unproven", "flatten", None)
-SHORT = {"what": "first_update", "verdict": "unproven", "requested": "adapter", "found": None, "how": TOO_SHORT}
+SHORT = {
+    "what": "first_update",
+    "verdict": "unproven",
+    "requested": "adapter",
+    "found": None,
+    "how": TOO_SHORT,
+}
 IN_FORCE = ("all 1 proven", "liger rms_norm,rope")
 WITHOUT_LIGER = ("liger=rms_norm,rope was requested, but is none",)
 PROOF = (
-    Case("evidence_complete", "proven", "pass", evidence(("liger", None, None, "rms_norm,rope")), message=IN_FORCE),
+    Case(
+        "evidence_complete",
+        "proven",
+        "pass",
+        evidence(("liger", None, None, "rms_norm,rope")),
+        message=IN_FORCE,
+    ),
     Case("evidence_complete", "refuted", "fail", evidence(LIGER), message=WITHOUT_LIGER),
-    Case("evidence_complete", "refuted and allowed", "pass", evidence(ANSWERS, allow=["refuted_complete_answers"])),
-    Case("evidence_complete", "another one is allowed", "fail", evidence(ANSWERS, allow=["refuted_liger"])),
+    Case(
+        "evidence_complete",
+        "refuted and allowed",
+        "pass",
+        evidence(ANSWERS, allow=["refuted_complete_answers"]),
+    ),
+    Case(
+        "evidence_complete",
+        "another one is allowed",
+        "fail",
+        evidence(ANSWERS, allow=["refuted_liger"]),
+    ),
     Case("evidence_complete", "refuted at its end", "fail", evidence(LIGER, losses=[], **dead(0))),
     Case("evidence_complete", "unproven", "fail", evidence(UNPROVEN)),
-    Case("evidence_complete", "died before", None, evidence(UNPROVEN, losses=falling(1), requested=9, **dead(1))),
-    Case("evidence_complete", "too short to prove", "pass", {"evidence": [PROVEN, SHORT]}, message=("all 1 proven",)),
+    Case(
+        "evidence_complete",
+        "died before",
+        None,
+        evidence(UNPROVEN, losses=falling(1), requested=9, **dead(1)),
+    ),
+    Case(
+        "evidence_complete",
+        "too short to prove",
+        "pass",
+        {"evidence": [PROVEN, SHORT]},
+        message=("all 1 proven",),
+    ),
     Case("all_ranks_step", "one rank", None, {"ranks": 1}),
     Case("all_ranks_step", "all", "pass", {"ranks": 4}, message=("unknown backend",)),
-    Case("all_ranks_step", "rank 2 did not", "fail", {"ranks": 4, "inspected_ranks": [0, 1, 3]}, message=("rank 2",)),
-    Case("all_ranks_step", "none of OLMo-core", "fail", {"ranks": 2, "inspected_ranks": [], **OLMO}),
+    Case(
+        "all_ranks_step",
+        "rank 2 did not",
+        "fail",
+        {"ranks": 4, "inspected_ranks": [0, 1, 3]},
+        message=("rank 2",),
+    ),
+    Case(
+        "all_ranks_step", "none of OLMo-core", "fail", {"ranks": 2, "inspected_ranks": [], **OLMO}
+    ),
     Case("all_ranks_step", "NCCL", "pass", backend("cuda:nccl")),
     Case("all_ranks_step", "NCCL for the GPUs", "pass", backend("cpu:gloo,cuda:nccl")),
     Case("all_ranks_step", "gloo for GPUs", "fail", backend("cpu:gloo,cuda:gloo")),
@@ -131,7 +194,10 @@ def memory(peak: float, card: float | None = 100.0) -> Facts:
 
 
 def rates(seconds: list[float], tokens: float = 1000.0) -> Facts:
-    return {"losses": falling(len(seconds)), "columns": {"seconds": seconds, "tokens": [tokens] * len(seconds)}}
+    return {
+        "losses": falling(len(seconds)),
+        "columns": {"seconds": seconds, "tokens": [tokens] * len(seconds)},
+    }
 
 
 def steady(second_half: float) -> Facts:
@@ -143,8 +209,15 @@ def padding(tokens: float) -> Facts:
     return {"columns": {"tokens": [tokens] * 10, "tokens_padded": [100.0] * 10}}
 
 
-RESERVED = {"columns": {"memory_gib": [1.0] * 10, "memory_reserved_gib": [96.0] * 10}, "card_gib": 100.0}
-OUT_OF_MEMORY = {"losses": falling(2), "requested": 10, **dead(cause_id="out_of_memory", cure="use less")}
+RESERVED = {
+    "columns": {"memory_gib": [1.0] * 10, "memory_reserved_gib": [96.0] * 10},
+    "card_gib": 100.0,
+}
+OUT_OF_MEMORY = {
+    "losses": falling(2),
+    "requested": 10,
+    **dead(cause_id="out_of_memory", cure="use less"),
+}
 HOST_MEMORY = {**OUT_OF_MEMORY, **dead(cause_id="host_memory", cure="use less")}
 TOO_FEW = rates([1.0] * 6 + [100.0] * 5)
 MACHINE = (
@@ -155,7 +228,9 @@ MACHINE = (
     Case("memory_room", "not logged", "warn", {}),
     Case("memory_room", "CPU", "pass", CPU),
     Case("memory_room", "out of memory", "fail", OUT_OF_MEMORY, message=("use less",)),
-    Case("memory_room", "out of host memory", "fail", {**HOST_MEMORY, **CPU}, message=("use less",)),
+    Case(
+        "memory_room", "out of host memory", "fail", {**HOST_MEMORY, **CPU}, message=("use less",)
+    ),
     Case("throughput_steady", "71%", "pass", steady(0.71)),
     Case("throughput_steady", "69%", "warn", steady(0.69)),
     Case("throughput_steady", "26%", "warn", steady(0.26)),
@@ -201,8 +276,18 @@ PREFERENCES = (
     Case("first_dpo_loss", "SFT", None, {}),
     Case("reference_cached", "built", "pass", {**DPO, "evidence": BUILT}),
     Case("reference_cached", "not built", "fail", {**DPO, "evidence": []}),
-    Case("reference_cached", "not built by OLMo-core's", "fail", {**DPO, "evidence": [], "trainer": "dpo"}),
-    Case("reference_cached", "a loss without a reference", None, {**DPO, "evidence": [], "loss": "simpo"}),
+    Case(
+        "reference_cached",
+        "not built by OLMo-core's",
+        "fail",
+        {**DPO, "evidence": [], "trainer": "dpo"},
+    ),
+    Case(
+        "reference_cached",
+        "a loss without a reference",
+        None,
+        {**DPO, "evidence": [], "loss": "simpo"},
+    ),
     Case("reference_cached", "TRL has none", "pass", {**DPO, "evidence": [], "trainer": "trl_dpo"}),
     Case("reference_cached", "SFT", None, {}),
     Case("reward_accuracy", "moves", "pass", accuracies(0.0, 0.5, 0.6)),
@@ -215,7 +300,13 @@ PREFERENCES = (
     Case("chosen_above_rejected", "not in 50 steps", "fail", margins(*[-1.0] * 50)),
     Case("chosen_above_rejected", "equal in 50 steps", "fail", margins(*[0.0] * 50)),
     Case("margins_finite", "finite", "pass", margins(*[0.1] * 10)),
-    Case("margins_finite", "infinite", "fail", margins(*[0.1] * 4, math.inf, *[0.1] * 5), message=("step 5",)),
+    Case(
+        "margins_finite",
+        "infinite",
+        "fail",
+        margins(*[0.1] * 4, math.inf, *[0.1] * 5),
+        message=("step 5",),
+    ),
     Case("margins_finite", "not logged", "warn", DPO),
 )
 
@@ -223,7 +314,9 @@ PREFERENCES = (
 
 
 def parity(name: str, verdict: str, factor: float, first: float = 1.0, **more: Any) -> Case:
-    """Losses that are `factor` times those of the width before; in the first step, `first` times."""
+    """Losses that are `factor` times those of the width before; in the first step, `first`
+    times.
+    """
     losses = [3.0 * first, *(loss * factor for loss in falling()[1:])]
     before = {key: value for key, value in more.items() if key != "zero_stage"}
     return Case("loss_parity", name, verdict, {"losses": losses, "ranks": 2, **more}, before)
@@ -240,7 +333,11 @@ def schedule(last: float) -> Facts:
 
 def scaled(name: str, verdict: str, efficiency: float, device: Device = Device.cuda) -> Case:
     def width(ranks: int, tokens: float) -> Facts:
-        return {"ranks": ranks, "columns": {"seconds": [1.0] * 10, "tokens": [tokens] * 10}, "device": device}
+        return {
+            "ranks": ranks,
+            "columns": {"seconds": [1.0] * 10, "tokens": [tokens] * 10},
+            "device": device,
+        }
 
     return Case("scaling", name, verdict, width(4, 2000.0 * efficiency), width(2, 1000.0))
 
@@ -248,7 +345,10 @@ def scaled(name: str, verdict: str, efficiency: float, device: Device = Device.c
 STEADY_RATE: Facts = {"columns": {"lr": [1e-3] * 10}}
 LATER = {"losses": [*falling(30)[:10], *(loss * 1.5 for loss in falling(30)[10:])], "ranks": 2}
 ACROSS = (
-    *(Case(gate, "the first", None, {}) for gate in ("same_data", "same_schedule", "loss_parity", "scaling")),
+    *(
+        Case(gate, "the first", None, {})
+        for gate in ("same_data", "same_schedule", "loss_parity", "scaling")
+    ),
     parity("fp32, little", "pass", 1 + 0.9e-4, **FP32),
     parity("fp32, much", "fail", 1 + 1.1e-4, **FP32),
     parity("fp32, little at first", "pass", 1.0, 1 + 0.9e-4, **FP32),
@@ -259,10 +359,23 @@ ACROSS = (
     parity("bf16, much at first", "fail", 1.0, 1 + 2.1e-3),
     parity("without master weights before, little", "pass", 1 + 1.9e-2, zero_stage=3),
     parity("without master weights before, much", "fail", 1 + 2.1e-2, zero_stage=3),
-    parity("without master weights before, much before any update", "fail", 1.0, 1 + 2.1e-3, zero_stage=3),
+    parity(
+        "without master weights before, much before any update",
+        "fail",
+        1.0,
+        1 + 2.1e-3,
+        zero_stage=3,
+    ),
     Case("loss_parity", "later steps do not count", "pass", LATER, {"losses": falling(30)}),
     Case("same_data", "the same", "pass", data(100.0, ranks=2), data(100.0)),
-    Case("same_data", "another step", "fail", data(101.0, ranks=2), data(100.0), ("1 of 10 steps", "step 10")),
+    Case(
+        "same_data",
+        "another step",
+        "fail",
+        data(101.0, ranks=2),
+        data(100.0),
+        ("1 of 10 steps", "step 10"),
+    ),
     Case("same_data", "not logged", "warn", {"ranks": 2}, {}),
     Case("same_schedule", "the same", "pass", schedule(1e-3), STEADY_RATE),
     Case("same_schedule", "0.9%", "pass", schedule(1.009e-3), STEADY_RATE),
@@ -283,7 +396,11 @@ STEPS = 10
 
 
 def rlvr(
-    rewards: Sequence[float], ranks: int = 1, generation: float = 8.0, training: float = 2.0, **more: Any
+    rewards: Sequence[float],
+    ranks: int = 1,
+    generation: float = 8.0,
+    training: float = 2.0,
+    **more: Any,
 ) -> Facts:
     columns = {
         "reward": rewards,
@@ -318,13 +435,32 @@ REWARDS = (
         for seed in range(20)
     ),
     Case("same_rewards", "others", "fail", rlvr(sampled(0.2, 1), 2), rlvr(sampled(0.6, 2))),
-    Case("same_rewards", "not logged", "fail", {"losses": [0.0] * STEPS, "kind": Kind.rlvr}, rlvr(sampled(0.6, 2))),
+    Case(
+        "same_rewards",
+        "not logged",
+        "fail",
+        {"losses": [0.0] * STEPS, "kind": Kind.rlvr},
+        rlvr(sampled(0.6, 2)),
+    ),
     Case("same_rewards", "the first", None, rlvr(sampled(0.2, 1))),
     Case("same_rewards", "SFT", None, {}, {}),
     Case("generation_speed", "the first", "pass", rlvr(HALF), message=ALONE),
     Case("generation_speed", "both scale", "pass", rlvr(HALF, 2, 4.0, 1.0), rlvr(HALF), BOTH),
-    Case("generation_speed", "generation does not scale", "warn", rlvr(HALF, 2, 8.0, 1.0), rlvr(HALF), HALVED),
-    Case("generation_speed", "CPUs share their cores", "pass", rlvr(HALF, 2, 8.0, 1.0, **CPU), rlvr(HALF)),
+    Case(
+        "generation_speed",
+        "generation does not scale",
+        "warn",
+        rlvr(HALF, 2, 8.0, 1.0),
+        rlvr(HALF),
+        HALVED,
+    ),
+    Case(
+        "generation_speed",
+        "CPUs share their cores",
+        "pass",
+        rlvr(HALF, 2, 8.0, 1.0, **CPU),
+        rlvr(HALF),
+    ),
     Case("generation_speed", "SFT", None, {}),
 )
 
@@ -351,7 +487,9 @@ def test_mann_kendall_by_hand() -> None:
 
 @pytest.mark.parametrize(("rate", "reported"), [(1e-3, False), (2e-3, True)])
 def test_a_difference_of_losses_names_that_of_the_rates(rate: float, reported: bool) -> None:
-    now = measured([3.0, *(loss * 1.1 for loss in falling()[1:])], ranks=2, columns={"lr": [rate] * 10})
+    now = measured(
+        [3.0, *(loss * 1.1 for loss in falling()[1:])], ranks=2, columns={"lr": [rate] * 10}
+    )
     result = gate_result("loss_parity", now, measured(**STEADY_RATE))
     assert result is not None and ("learning rates" in result.message) == reported
 
@@ -359,11 +497,34 @@ def test_a_difference_of_losses_names_that_of_the_rates(rate: float, reported: b
 def test_ids_are_stable() -> None:
     """Users have them in `allow=`, and records in `gate`."""
     assert {gate.id for gate in GATES} >= {
-        *("finished_steps", "loss_finite", "memory_room", "evidence_complete", "all_ranks_step", "grad_norm_sane"),
-        *("loss_falls", "first_dpo_loss", "reference_cached", "reward_accuracy", "chosen_above_rejected"),
-        *("margins_finite", "same_data", "same_schedule", "loss_parity", "throughput_steady", "padding", "scaling"),
+        *(
+            "finished_steps",
+            "loss_finite",
+            "memory_room",
+            "evidence_complete",
+            "all_ranks_step",
+            "grad_norm_sane",
+        ),
+        *(
+            "loss_falls",
+            "first_dpo_loss",
+            "reference_cached",
+            "reward_accuracy",
+            "chosen_above_rejected",
+        ),
+        *(
+            "margins_finite",
+            "same_data",
+            "same_schedule",
+            "loss_parity",
+            "throughput_steady",
+            "padding",
+            "scaling",
+        ),
     }
-    assert set(GatesConfig.__dataclass_fields__) <= {gate.id for gate in GATES}, "every threshold is of a gate"
+    assert set(GatesConfig.__dataclass_fields__) <= {gate.id for gate in GATES}, (
+        "every threshold is of a gate"
+    )
 
 
 def test_allow_is_visible_and_stops_nothing() -> None:

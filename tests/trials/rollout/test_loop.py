@@ -82,10 +82,14 @@ def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: RolloutRecord
     record, runs = record_of(rollout, allow=("loss_finite",)), Runs(gpu1=nan)
     assert go(record, runs) == 0
     assert "gpu1" not in runs.ran
-    assert [result.id for result in record.runs[0].gate_results if result.allowed] == ["loss_finite"]
+    assert [result.id for result in record.runs[0].gate_results if result.allowed] == [
+        "loss_finite"
+    ]
 
 
-def test_a_width_of_other_packages_is_not_run_again_by_the_job_of_a_wider_one(rollout: RolloutRecord) -> None:
+def test_a_width_of_other_packages_is_not_run_again_by_the_job_of_a_wider_one(
+    rollout: RolloutRecord,
+) -> None:
     go(record_of(rollout), Runs())
     versions = rollout.runs[0].plan.folder / "versions.json"
     versions.write_text('{"packages": {"torch": "0.1"}}')
@@ -99,7 +103,10 @@ def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: Roll
     assert runs.ran == ["gpu1", "gpu2"]
     assert states(record) == ["done", "done", "not_run"]
     assert record.runs[2].message == "it needs 4 GPUs and this machine has 2 GPUs"
-    assert record.runs[2].projection is not None and record.runs[2].projection.basis == "as fast a rank as gpu2"
+    assert (
+        record.runs[2].projection is not None
+        and record.runs[2].projection.basis == "as fast a rank as gpu2"
+    )
 
 
 def test_every_change_is_reported(rollout: RolloutRecord) -> None:
@@ -162,7 +169,9 @@ def test_several_nodes_need_a_job_of_as_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("submit", "ran"), [(SubmitMode.rest, ["gpu1"]), (SubmitMode.all, [])])
-def test_what_is_to_be_handed_over_is_not_run(rollout: RolloutRecord, submit: SubmitMode, ran: list[str]) -> None:
+def test_what_is_to_be_handed_over_is_not_run(
+    rollout: RolloutRecord, submit: SubmitMode, ran: list[str]
+) -> None:
     record, runs = record_of(rollout), Runs()
     assert go(record, runs, cards=1, submit=submit) == 3
     assert runs.ran == ran and states(record)[len(ran) :] == ["not_run"] * (3 - len(ran))

@@ -55,4 +55,6 @@ def test_the_report_marks_what_was_reused_allowed_and_projected(tmp_path: Path) 
     assert runs.rows[1][-1].endswith("1 allowed, reused)")
     assert [row[2] for row in gates.rows].count("allowed") == 1
     assert any(cell.endswith("(projected)") for cell in runs.rows[2])
-    assert record.verdict.startswith("planned but not run here: gpu2, gpu4; on a Slurm cluster submit=rest")
+    assert record.verdict.startswith(
+        "planned but not run here: gpu2, gpu4; on a Slurm cluster submit=rest"
+    )

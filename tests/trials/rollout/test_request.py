@@ -21,22 +21,48 @@ def refused(*words: str) -> list[str]:
 
 def test_the_widths_are_taken_before_hydra_reads_them() -> None:
     request = read_request(line("stage=sft", "gpus=1,2,8", "recipe.seed=3"))
-    assert (request.key, request.widths) == ("gpus", (RequestedWidth(1, 1), RequestedWidth(2, 1), RequestedWidth(8, 1)))
+    assert (request.key, request.widths) == (
+        "gpus",
+        (RequestedWidth(1, 1), RequestedWidth(2, 1), RequestedWidth(8, 1)),
+    )
     assert request.line.argv == ("stage=sft", "recipe.seed=3")
     assert request.stage_line(RequestedWidth(8, 1)).argv == ("stage=sft", "recipe.seed=3", "gpus=8")
-    assert request.stage_line(RequestedWidth(16, 2)).argv == ("stage=sft", "recipe.seed=3", "gpus=8", "nodes=2")
+    assert request.stage_line(RequestedWidth(16, 2)).argv == (
+        "stage=sft",
+        "recipe.seed=3",
+        "gpus=8",
+        "nodes=2",
+    )
 
 
 def test_short_options_are_keys_of_the_rollout() -> None:
-    request = read_request(line("stage=sft", "gpus=[1,2]", "steps=50", "then=run", "price_per_gpu_hour=2.5"))
+    request = read_request(
+        line("stage=sft", "gpus=[1,2]", "steps=50", "then=run", "price_per_gpu_hour=2.5")
+    )
     assert request.widths == (RequestedWidth(1, 1), RequestedWidth(2, 1))
-    assert request.line.argv[1:] == ("rollout.steps=50", "rollout.then=run", "rollout.price_per_gpu_hour=2.5")
+    assert request.line.argv[1:] == (
+        "rollout.steps=50",
+        "rollout.then=run",
+        "rollout.price_per_gpu_hour=2.5",
+    )
 
 
 def test_a_width_that_is_measured_leaves_nothing_elsewhere() -> None:
-    words = ("stage=sft", "gpus=1,2", "tracking=wandb", "hub.push=me/it", "recipe.checkpoint_steps=10", "restart=true")
+    words = (
+        "stage=sft",
+        "gpus=1,2",
+        "tracking=wandb",
+        "hub.push=me/it",
+        "recipe.checkpoint_steps=10",
+        "restart=true",
+    )
     request = read_request(line(*words))
-    assert probe_line(request.stage_line(RequestedWidth(2, 1))).argv == ("stage=sft", "restart=true", "gpus=2", *PROBE)
+    assert probe_line(request.stage_line(RequestedWidth(2, 1))).argv == (
+        "stage=sft",
+        "restart=true",
+        "gpus=2",
+        *PROBE,
+    )
     assert request.stage_line(RequestedWidth(2, 1)).argv == (
         *[word for word in words if not word.startswith("gpus")],
         "gpus=2",
@@ -45,8 +71,16 @@ def test_a_width_that_is_measured_leaves_nothing_elsewhere() -> None:
 
 def test_the_mode_of_one_rank_wins_over_the_line() -> None:
     request = read_request(line("stage=sft", "gpus=1,2", "parallel=zero3"))
-    assert request.stage_line(RequestedWidth(1, 1), "zero2").argv == ("stage=sft", "gpus=1", "parallel=zero2")
-    assert request.stage_line(RequestedWidth(2, 1)).argv == ("stage=sft", "parallel=zero3", "gpus=2")
+    assert request.stage_line(RequestedWidth(1, 1), "zero2").argv == (
+        "stage=sft",
+        "gpus=1",
+        "parallel=zero2",
+    )
+    assert request.stage_line(RequestedWidth(2, 1)).argv == (
+        "stage=sft",
+        "parallel=zero3",
+        "gpus=2",
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +134,11 @@ def test_what_a_rollout_cannot_be() -> None:
 
 def test_which_widths_become_jobs() -> None:
     request = read_request(line("stage=sft", "gpus=1,2x8", "submit=all", "dry_run=true"))
-    assert (request.submit, request.dry_run, request.widths_override) == (SubmitMode.all, True, "gpus=1,2x8")
+    assert (request.submit, request.dry_run, request.widths_override) == (
+        SubmitMode.all,
+        True,
+        "gpus=1,2x8",
+    )
     assert request.line.argv == ("stage=sft",)
     assert read_request(line("stage=sft", "gpus=1")).submit == SubmitMode.none
 

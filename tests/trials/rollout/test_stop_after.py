@@ -1,4 +1,6 @@
-"""The supervisor ends a run that has logged the steps that were requested: real processes, no trainer."""
+"""The supervisor ends a run that has logged the steps that were requested: real processes, no
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ while True:
 
 
 def run_for(
-    folder: Path, body: str, steps: int | None, seconds: float | None = None, peers: Peers | None = None
+    folder: Path,
+    body: str,
+    steps: int | None,
+    seconds: float | None = None,
+    peers: Peers | None = None,
 ) -> tuple[Outcome, RunFolder, str]:
     folder.mkdir(exist_ok=True)
     run_folder = RunFolder(folder / "run")
@@ -63,7 +69,9 @@ def test_a_run_is_ended_after_its_time(tmp_path: Path) -> None:
 
 
 def test_the_node_that_counts_the_steps_ends_the_others(tmp_path: Path) -> None:
-    first, second = (Peers(tmp_path / "7.0", rank, ("n1", "n2"), 20.0, lambda _: None) for rank in range(2))
+    first, second = (
+        Peers(tmp_path / "7.0", rank, ("n1", "n2"), 20.0, lambda _: None) for rank in range(2)
+    )
     outcome, _, _ = run_for(tmp_path / "first", TRAINS_FOR_EVER, steps=3, peers=first)
     assert outcome.exit_code == EXIT_DONE and first.progress == "complete"
     first.check(), second.check()
@@ -73,7 +81,9 @@ def test_the_node_that_counts_the_steps_ends_the_others(tmp_path: Path) -> None:
 
 
 def test_a_run_that_dies_before_is_a_failure(tmp_path: Path) -> None:
-    outcome, _, _ = run_for(tmp_path, 'event("step", step=1, loss=2.0)\nraise SystemExit("no luck")', steps=5)
+    outcome, _, _ = run_for(
+        tmp_path, 'event("step", step=1, loss=2.0)\nraise SystemExit("no luck")', steps=5
+    )
     assert outcome.exit_code == EXIT_FAILED
     assert outcome.steps == 1
 

@@ -29,21 +29,30 @@ def test_the_widths_share_a_folder_and_have_one_each(tmp_path: Path) -> None:
 def test_the_id_does_not_depend_on_the_widths_the_steps_or_the_mode(tmp_path: Path) -> None:
     ids = {
         planned(tmp_path, *WORDS, *more).folder.name
-        for more in (["gpus=1,2"], ["gpus=8"], ["gpus=1,2", "steps=7"], ["gpus=1,2", "parallel_at_one=zero2"])
+        for more in (
+            ["gpus=1,2"],
+            ["gpus=8"],
+            ["gpus=1,2", "steps=7"],
+            ["gpus=1,2", "parallel_at_one=zero2"],
+        )
     }
     assert len(ids) == 1
     assert planned(tmp_path, *WORDS, "gpus=1,2", "recipe.seed=9").folder.name not in ids
 
 
 def test_a_width_has_the_full_runs_own_schedule(tmp_path: Path) -> None:
-    """The steps of a rollout are no recipe.max_steps: that would compress warm-up and decay into them."""
+    """The steps of a rollout are no recipe.max_steps: that would compress warm-up and decay into
+    them.
+    """
     rollout = planned(tmp_path, *WORDS, "gpus=1,2", "steps=5")
     assert all("max_steps" not in width.plan.flags for width in rollout.runs)
 
 
 def test_gates_and_steps_are_not_part_of_a_plans_identity(tmp_path: Path) -> None:
     plain = planned(tmp_path, *WORDS, "gpus=1")
-    other = planned(tmp_path, *WORDS, "gpus=1", "gates.padding.much=0.1", "steps=3", "price_per_gpu_hour=9")
+    other = planned(
+        tmp_path, *WORDS, "gpus=1", "gates.padding.much=0.1", "steps=3", "price_per_gpu_hour=9"
+    )
     assert plain.plan.identity == other.plan.identity
 
 

@@ -27,7 +27,8 @@ def test_without_a_probe_there_is_no_error_and_every_setting_is_far() -> None:
 def test_the_error_is_that_of_the_most_similar_setting() -> None:
     errors = {HERE: 0.4, FAR: -0.4}
     assert nearest_error(HERE, errors) == (0.4, 0.0)
-    assert nearest_error(NEAR, errors) == (0.4, 0.5)  # half of the binary logarithm of the batches' ratio
+    # half of the binary logarithm of the batches' ratio
+    assert nearest_error(NEAR, errors) == (0.4, 0.5)
     assert nearest_error(FAR, {HERE: 1.0}) == (1.0, 1.0)  # at most
 
 
@@ -43,7 +44,9 @@ def deviation(estimate: Estimate) -> float:
 def test_before_any_probe_the_range_is_that_of_the_rates(record: TuneRecord) -> None:
     rates = record.workload.card_rates.rates
     expected = pytest.approx(math.hypot(rates.bias, rates.spread))
-    assert [deviation(estimate) for estimate in record.estimates] == [expected] * len(record.estimates)
+    assert [deviation(estimate) for estimate in record.estimates] == [expected] * len(
+        record.estimates
+    )
 
 
 def test_a_probe_moves_every_setting_and_is_sure_of_its_own(record: TuneRecord) -> None:
@@ -67,5 +70,8 @@ def test_errors_that_differ_make_everything_less_certain(record: TuneRecord) -> 
 def test_memory_takes_half_of_an_error_from_a_setting_that_is_not_alike(record: TuneRecord) -> None:
     first = record.estimates[0].prediction
     record.runs = [measured(first, first.seconds, gib=2 * (first.probe_gib or 0))]
-    factors = [(estimate.memory_gib or 0) / (estimate.prediction.memory_gib or 1) for estimate in record.estimates]
+    factors = [
+        (estimate.memory_gib or 0) / (estimate.prediction.memory_gib or 1)
+        for estimate in record.estimates
+    ]
     assert max(factors) == pytest.approx(2) and min(factors) == pytest.approx(math.sqrt(2))

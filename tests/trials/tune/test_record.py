@@ -40,7 +40,9 @@ def fastest(record: TuneRecord, loss: float = 2.0) -> Probe:
 
 
 def own(record: TuneRecord) -> Probe:
-    base = next(prediction for prediction in record.predictions if prediction.candidate == record.space.base)
+    base = next(
+        prediction for prediction in record.predictions if prediction.candidate == record.space.base
+    )
     return measured(base, base.seconds)
 
 
@@ -55,16 +57,32 @@ def test_the_gain_is_reported_by_what_was_measured_or_marked_as_predicted(tmp_pa
     assert "Stopped: the probes are used up" in record.verdict
 
 
-def test_a_change_of_the_loss_is_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stage whose file has upstream's averaging: the search may change what the command line does not set."""
+def test_a_change_of_the_loss_is_reported_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stage whose file has upstream's averaging: the search may change what the command line
+    does not set.
+    """
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
-    lines = ("# @package _global_", "defaults: [sft, _self_]", "recipe:", "  loss_averaging: null", "  liger: true")
+    lines = (
+        "# @package _global_",
+        "defaults: [sft, _self_]",
+        "recipe:",
+        "  loss_averaging: null",
+        "  liger: true",
+    )
     (tmp_path / "stage").mkdir()
-    (tmp_path / "stage" / "means.yaml").write_text("\n".join([*lines, "  gradient_checkpointing: false", ""]))
+    (tmp_path / "stage" / "means.yaml").write_text(
+        "\n".join([*lines, "  gradient_checkpointing: false", ""])
+    )
     record = record_in(tmp_path, "stage=means", "gpus=8")
     with_probes(record, fastest(record, loss=2.02), own(record))
     change = record.loss_change
-    assert change is not None and change.loss_weighting == LossWeighting.token_weighted and change.steps == 2
+    assert (
+        change is not None
+        and change.loss_weighting == LossWeighting.token_weighted
+        and change.steps == 2
+    )
     assert change.first == pytest.approx(0.01)
     line = record.loss_sentence
     assert "It changes the loss: every token has the same weight" in line and "1.00% apart" in line
@@ -85,8 +103,9 @@ def test_where_nothing_keeps_the_loss_it_is_reported_before(tmp_path: Path) -> N
     kept, changed = record_in(tmp_path), record_in(tmp_path, "stage=sft", "gpus=8", override)
     assert not [line for line in kept.notes if line.startswith("loss:")]
     (line,) = [line for line in changed.notes if line.startswith("loss:")]
-    assert "a different micro-batch split changes the weight of each token" in line and line.endswith(
-        "recipe.per_device_batch_size=1 keeps it"
+    assert (
+        "a different micro-batch split changes the weight of each token" in line
+        and line.endswith("recipe.per_device_batch_size=1 keeps it")
     )
 
 
@@ -97,7 +116,9 @@ def test_failures_keep_what_was_measured_and_say_the_cause(tmp_path: Path) -> No
     assert record.state == State.done and "rank 3: no luck" in written(record).text()
     with_probes(record, failed(second, "no luck"), failed(second, "no luck"), stop=Stop.all_failed)
     assert (
-        record.verdict == "nothing was measured in 2 probes (the probes fail with one cause at every setting): no luck"
+        record.verdict
+        == "nothing was measured in 2 probes (the probes fail with one cause at every setting): no "
+        "luck"
     )
 
 
@@ -108,7 +129,9 @@ def test_samples_without_a_clock_are_no_measurement(tmp_path: Path) -> None:
 
 
 def test_full_fine_tuning_is_a_row_beside_those_of_the_adapter(tmp_path: Path) -> None:
-    record = with_probes(record_in(tmp_path), fastest(record_in(tmp_path)), own(record_in(tmp_path)))
+    record = with_probes(
+        record_in(tmp_path), fastest(record_in(tmp_path)), own(record_in(tmp_path))
+    )
     best = record.best
     assert best is not None and best.step_seconds is not None
     record.full = measured(best.prediction, 2 * best.step_seconds, gib=120.0)
@@ -130,12 +153,17 @@ def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
     words = ("stage=demo_lora", "trainer=trl_sft", "device=cpu")
-    request, display = read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"])), quiet()
+    request, display = (
+        read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"])),
+        quiet(),
+    )
     record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
     taken: list[Probe] = []
     probe_full(record, request, display, taken.append)
     (probe,) = taken
-    assert probe is record.full and probe.plan.lora is None and probe.label.startswith("full-single-")
+    assert (
+        probe is record.full and probe.plan.lora is None and probe.label.startswith("full-single-")
+    )
     assert record.runs == [] and record.full_note is None
     record.full, record.limits = None, TuneConfig(minutes=1.0)
     record.runs = [measured(record.predictions[0], 1.0, wall=60.0)]
@@ -143,15 +171,21 @@ def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
     assert record.full is None and record.full_note == "no time is left for it" and len(taken) == 1
 
 
-def test_full_fine_tuning_is_probed_where_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_fine_tuning_is_probed_where_memory_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
-    request = read_request(parse_line(["tune", "stage=lora_sft", "gpus=8", "compare_full=true"], ["tune"]))
+    request = read_request(
+        parse_line(["tune", "stage=lora_sft", "gpus=8", "compare_full=true"], ["tune"])
+    )
     full = build_plan(composed_once(*full_line(request).argv), fixed_machine(tmp_path))
     monkeypatch.setattr("launch.trials.tune.engine.plan_probe", lambda line: full)
     record, taken = record_in(tmp_path, "stage=lora_sft", "gpus=1"), list[Probe]()
     for gib in (139.8, 10.0):
         card = SimpleNamespace(gib=gib)
-        monkeypatch.setattr("launch.trials.tune.engine.card_memory", lambda plan, environ, card=card: card)
+        monkeypatch.setattr(
+            "launch.trials.tune.engine.card_memory", lambda plan, environ, card=card: card
+        )
         probe_full(record, request, quiet(), taken.append)
     (probe,) = taken
     memory = probe.prediction.memory_gib
@@ -163,6 +197,8 @@ def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    request = read_request(parse_line(["tune", "stage=demo", "device=cpu", "compare_full=true"], ["tune"]))
+    request = read_request(
+        parse_line(["tune", "stage=demo", "device=cpu", "compare_full=true"], ["tune"])
+    )
     with pytest.raises(UserError, match=r"\bdemo\b.*\[compare_full\]"):
         run_tune(request, quiet())

@@ -1,4 +1,6 @@
-"""Searches over settings that were measured on four H200s: what `tune` would have chosen, and after how many probes."""
+"""Searches over settings that were measured on four H200s: what `tune` would have chosen, and after
+how many probes.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,29 @@ from launch.trials.tune.record import TuneRecord
 from tests.trials.tune.searches import measured, record_in
 
 BENCHMARKS = resources.ROOT / "benchmarks"
-FAST = ("stage=sft", "gpus=4", "recipe.liger=true", "recipe.gradient_checkpointing=false", "recipe.packing=flatten")
+FAST = (
+    "stage=sft",
+    "gpus=4",
+    "recipe.liger=true",
+    "recipe.gradient_checkpointing=false",
+    "recipe.packing=flatten",
+)
 HELD = (*FAST, "recipe.balanced=true")
 RECIPE = "zero3-1x32"  # written by hand, padded and checkpointed when it was measured
 ENOUGH, PROBES = 0.97, 6  # of the best measured rate, in at most so many probes
 
 
 def measured_rates() -> dict[str, float]:
-    """Tokens/s of the settings of the fast region, by mode and per-device batch, and of the recipe."""
-    rows = json.loads((BENCHMARKS / "h200x4_sft_8b_region.json").read_text(encoding="utf-8"))["settings"]
-    rates = {f"{row['parallel']}-{row['per_device']}x{row['accumulation']}": row["tokens_per_second"] for row in rows}
+    """Tokens/s of the settings of the fast region, by mode and per-device batch, and of the
+    recipe.
+    """
+    rows = json.loads((BENCHMARKS / "h200x4_sft_8b_region.json").read_text(encoding="utf-8"))[
+        "settings"
+    ]
+    rates = {
+        f"{row['parallel']}-{row['per_device']}x{row['accumulation']}": row["tokens_per_second"]
+        for row in rows
+    }
     bench = json.loads((BENCHMARKS / "h200x4_bench_sft_8b.json").read_text(encoding="utf-8"))
     return rates | {RECIPE: bench["a"]["median"]["per_second"]}
 
@@ -43,7 +58,9 @@ def chats() -> Lengths:
 
 @pytest.fixture
 def region(tmp_path: Path) -> TuneRecord:
-    record = record_in(tmp_path, *HELD, lengths=chats(), limits=TuneConfig(probes=PROBES, minutes=1e6))
+    record = record_in(
+        tmp_path, *HELD, lengths=chats(), limits=TuneConfig(probes=PROBES, minutes=1e6)
+    )
     rates = measured_rates()
     record.workload = replace(record.workload, flash=True)
     kept = [prediction for prediction in record.predictions if key(prediction) in rates]
@@ -63,7 +80,12 @@ def replay(record: TuneRecord, rates: Mapping[str, float]) -> list[str]:
     def take(probe: Probe) -> None:
         probed.append(key(probe.prediction))
         vars(probe).update(
-            vars(measured(probe.prediction, probe.prediction.step.load.tokens / rates[key(probe.prediction)]))
+            vars(
+                measured(
+                    probe.prediction,
+                    probe.prediction.step.load.tokens / rates[key(probe.prediction)],
+                )
+            )
         )
 
     search(record, take, lambda best: [])
@@ -78,9 +100,14 @@ def test_the_best_of_the_measured_region_is_found_in_six_probes(region: TuneReco
 
 
 @pytest.mark.parametrize("mode", ["zero1", "zero2"])
-def test_it_is_found_when_the_predicted_best_mode_turns_out_slow(region: TuneRecord, mode: str) -> None:
+def test_it_is_found_when_the_predicted_best_mode_turns_out_slow(
+    region: TuneRecord, mode: str
+) -> None:
     """As on a machine whose network hardly carries what that mode sends."""
-    rates = {name: rate * (0.4 if name.startswith(mode) else 1.0) for name, rate in measured_rates().items()}
+    rates = {
+        name: rate * (0.4 if name.startswith(mode) else 1.0)
+        for name, rate in measured_rates().items()
+    }
     probed = replay(region, rates)
     assert region.best is not None and len(probed) <= PROBES
     assert rates[key(region.best.prediction)] >= ENOUGH * max(rates.values())

@@ -17,7 +17,14 @@ from launch.trials.tune.engine import refuse_if_nothing_fits, search
 from launch.trials.tune.predict import OUT_OF_MEMORY, Prediction, Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Feasibility, Stop, needs_at_least, next_probe
-from tests.trials.tune.searches import ended, failed, host_memory, measured, out_of_memory, record_in
+from tests.trials.tune.searches import (
+    ended,
+    failed,
+    host_memory,
+    measured,
+    out_of_memory,
+    record_in,
+)
 
 
 @pytest.fixture
@@ -33,7 +40,9 @@ def as_predicted(prediction: Prediction, number: int) -> Probe:
 
 
 class Probes:
-    """Probes that are made up: `answer` is what the probe of this number measures; `probed` are their settings."""
+    """Probes that are made up: `answer` is what the probe of this number measures; `probed` are
+    their settings.
+    """
 
     def __init__(self, answer: Answer = as_predicted) -> None:
         self.probed: list[str] = []
@@ -77,17 +86,30 @@ USUAL, FIRST, ONE = TuneConfig(), TuneConfig(minutes=1 / 60), TuneConfig(probes=
 DONE, FAILED = State.done, State.failed
 CONFIRMED: set[Stop] = {Stop.best_beats_the_rest}
 TRIED: set[Stop] = {Stop.all_tried, Stop.probes_used}
-# what the probes measure, the limits, the state at the end, why it stopped, and the number of probes if it is certain
+# what the probes measure, the limits, the state at the end, why it stopped, and the number of
+# probes if it is certain
 ENDS: dict[str, tuple[Answer, TuneConfig, State, set[Stop], int | None]] = {
     "a true model is confirmed": (as_predicted, USUAL, DONE, CONFIRMED, None),
     "a faster card": (times(0.4), USUAL, DONE, set(Stop), None),
     "a slower card": (times(3.0), USUAL, DONE, set(Stop), None),
     "the probes are counted": (as_predicted, ONE, DONE, {Stop.probes_used}, 1),
-    "the first probe runs whatever the clock says": (as_predicted, FIRST, DONE, {Stop.time_used}, 1),
+    "the first probe runs whatever the clock says": (
+        as_predicted,
+        FIRST,
+        DONE,
+        {Stop.time_used},
+        1,
+    ),
     "one cause ends it": (dead, USUAL, FAILED, {Stop.all_failed}, 2),
     "one failure does not": (fails, USUAL, DONE, set(Stop), None),
     "nothing fits": (full, USUAL, FAILED, TRIED, None),
-    "an interrupt ends it": (second_is(stopped, times(4.0)), USUAL, State.interrupted, {Stop.interrupted}, 2),
+    "an interrupt ends it": (
+        second_is(stopped, times(4.0)),
+        USUAL,
+        State.interrupted,
+        {Stop.interrupted},
+        2,
+    ),
 }
 
 
@@ -106,15 +128,21 @@ def test_how_a_search_ends(tmp_path: Path, case: str) -> None:
 
 
 def test_a_model_that_is_wrong_about_a_mode_is_corrected(record: TuneRecord) -> None:
-    """ZeRO-1 turns out three times slower than predicted: its other settings are not probed one after another."""
+    """ZeRO-1 turns out three times slower than predicted: its other settings are not probed one
+    after another.
+    """
 
     probes = Probes(
-        lambda prediction, number: times(3.0 if prediction.candidate.mode == "zero1" else 1.0)(prediction, number)
+        lambda prediction, number: times(3.0 if prediction.candidate.mode == "zero1" else 1.0)(
+            prediction, number
+        )
     )
     go(record, probes)
     assert probes.probed[0].startswith("zero1")
     assert sum(name.startswith("zero1") for name in probes.probed) <= 3
-    others = [prediction for prediction in record.predictions if prediction.candidate.mode != "zero1"]
+    others = [
+        prediction for prediction in record.predictions if prediction.candidate.mode != "zero1"
+    ]
     assert record.best is not None and record.best.step_seconds is not None
     assert record.best.step_seconds < 1.03 * min(prediction.seconds for prediction in others)
 
@@ -132,14 +160,19 @@ def test_out_of_memory_rules_out_all_that_need_more(tmp_path: Path) -> None:
         for earlier in record.runs[:number]:
             if earlier.cause_id == OUT_OF_MEMORY:
                 assert (probe.prediction.probe_gib or 0) < (earlier.prediction.probe_gib or 0)
-    ruled = [estimate for estimate in record.estimates if estimate.feasibility == Feasibility.ruled_out]
+    ruled = [
+        estimate for estimate in record.estimates if estimate.feasibility == Feasibility.ruled_out
+    ]
     assert all(
-        (estimate.prediction.probe_gib or 0) >= min(p.prediction.probe_gib or 0 for p in ran_out) for estimate in ruled
+        (estimate.prediction.probe_gib or 0) >= min(p.prediction.probe_gib or 0 for p in ran_out)
+        for estimate in ruled
     )
 
 
 def test_what_was_measured_is_not_ruled_out_by_what_was_predicted(record: TuneRecord) -> None:
-    """122 GiB fitted and what was thought to need 50 did not: the model is wrong, not the measurement."""
+    """122 GiB fitted and what was thought to need 50 did not: the model is wrong, not the
+    measurement.
+    """
     every = [
         estimate.prediction
         for estimate in record.estimates
@@ -161,13 +194,20 @@ def test_what_was_measured_is_not_ruled_out_by_what_was_predicted(record: TuneRe
 
 def test_a_host_that_runs_out_rules_out_its_own_mode_only(record: TuneRecord) -> None:
     before = {
-        estimate.prediction.candidate: (estimate.feasibility, estimate.memory_gib) for estimate in record.estimates
+        estimate.prediction.candidate: (estimate.feasibility, estimate.memory_gib)
+        for estimate in record.estimates
     }
-    offloaded = next(prediction for prediction in record.predictions if prediction.candidate.mode == Mode.zero3_offload)
+    offloaded = next(
+        prediction
+        for prediction in record.predictions
+        if prediction.candidate.mode == Mode.zero3_offload
+    )
     record.runs = [host_memory(offloaded)]
     for estimate in record.estimates:
         candidate = estimate.prediction.candidate
-        fit = Feasibility.ruled_out if candidate.mode == Mode.zero3_offload else before[candidate][0]
+        fit = (
+            Feasibility.ruled_out if candidate.mode == Mode.zero3_offload else before[candidate][0]
+        )
         assert (estimate.feasibility, estimate.memory_gib) == (fit, before[candidate][1])
     other = next(estimate.prediction for estimate in record.estimates if estimate.is_open)
     record.runs = [host_memory(other)]
@@ -175,9 +215,12 @@ def test_a_host_that_runs_out_rules_out_its_own_mode_only(record: TuneRecord) ->
 
 
 def test_measured_memory_corrects_what_is_thought_to_fit(record: TuneRecord) -> None:
-    """Half as much again as predicted, whatever the setting: what was said to take 100 of 140 GiB does not fit."""
+    """Half as much again as predicted, whatever the setting: what was said to take 100 of 140 GiB
+    does not fit.
+    """
     big = max(
-        (estimate for estimate in record.estimates if estimate.is_open), key=lambda estimate: estimate.memory_gib or 0
+        (estimate for estimate in record.estimates if estimate.is_open),
+        key=lambda estimate: estimate.memory_gib or 0,
     )
     assert (big.memory_gib or 0) > 100
     small = record.estimates[0].prediction
@@ -192,8 +235,12 @@ def test_the_fastest_whose_whole_run_would_not_fit_is_not_chosen(record: TuneRec
     assert record.best is not None and record.best.prediction is second
 
 
-def test_of_settings_that_differ_by_noise_the_one_probed_first_is_chosen(record: TuneRecord) -> None:
-    first, second, third, *_ = (estimate.prediction for estimate in record.estimates if estimate.is_open)
+def test_of_settings_that_differ_by_noise_the_one_probed_first_is_chosen(
+    record: TuneRecord,
+) -> None:
+    first, second, third, *_ = (
+        estimate.prediction for estimate in record.estimates if estimate.is_open
+    )
     seconds = first.seconds
     real = first.step.load.tokens
 
@@ -209,9 +256,12 @@ def test_of_settings_that_differ_by_noise_the_one_probed_first_is_chosen(record:
 def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: TuneRecord) -> None:
     small, large = (replace(record.space.base, per_device=size) for size in (2, 8))
     assert needs_at_least(large, small) and not needs_at_least(small, large)
-    assert not needs_at_least(replace(large, checkpointing=True), replace(small, checkpointing=False))
+    assert not needs_at_least(
+        replace(large, checkpointing=True), replace(small, checkpointing=False)
+    )
     assert not needs_at_least(replace(large, liger=True), replace(small, liger=False))
-    assert not needs_at_least(replace(small, balanced=True), small)  # whose largest micro batch is larger
+    # whose largest micro batch is larger
+    assert not needs_at_least(replace(small, balanced=True), small)
     assert needs_at_least(small, replace(small, balanced=True))
 
 
@@ -226,7 +276,9 @@ def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_pat
     assert again.as_json()["minutes_used"] == first.as_json()["minutes_used"]
 
 
-def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(record: TuneRecord) -> None:
+def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(
+    record: TuneRecord,
+) -> None:
     last = [estimate.prediction.label for estimate in record.estimates if estimate.is_open][-1]
     base, probes = record.base_estimate.prediction.label, Probes()
     search(record, probes, lambda best: [], ["gone", base, last])
@@ -234,12 +286,18 @@ def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(recor
 
 
 @pytest.mark.parametrize("broken", [("flatten",), ("liger",), ("zero1",), ("flatten", "liger")])
-def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(tmp_path: Path, broken: tuple[str, ...]) -> None:
+def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(
+    tmp_path: Path, broken: tuple[str, ...]
+) -> None:
     record = record_in(tmp_path, "stage=sft", "gpus=8", "recipe.gradient_checkpointing=false")
 
     def answer(prediction: Prediction, number: int) -> Probe:
         is_broken = all(word in prediction.label.split("-") for word in broken)
-        return failed(prediction, f"rank {number}: it is broken") if is_broken else as_predicted(prediction, number)
+        return (
+            failed(prediction, f"rank {number}: it is broken")
+            if is_broken
+            else as_predicted(prediction, number)
+        )
 
     go(record, Probes(answer))
     assert record.state == State.done and record.best is not None and record.stop != Stop.all_failed
@@ -257,12 +315,20 @@ def test_failures_of_every_mode_and_packing_are_not_the_settings(record: TuneRec
     first, *_ = (estimate.prediction for estimate in record.estimates if estimate.is_open)
     record.runs = [
         failed(first),
-        failed(next(prediction for prediction in record.predictions if like(prediction, first, "packing"))),
+        failed(
+            next(
+                prediction
+                for prediction in record.predictions
+                if like(prediction, first, "packing")
+            )
+        ),
     ]
     assert not isinstance(next_probe(record.estimates, record.runs, record.limits), Stop)
     record.runs = [
         failed(first),
-        failed(next(prediction for prediction in record.predictions if not like(prediction, first))),
+        failed(
+            next(prediction for prediction in record.predictions if not like(prediction, first))
+        ),
     ]
     assert next_probe(record.estimates, record.runs, record.limits) == Stop.all_failed
 
@@ -302,7 +368,9 @@ def test_what_nothing_predicts_is_tried_on_the_best(record: TuneRecord) -> None:
         return times(0.9 if prediction.candidate.extra else 1.0)(prediction, number)
 
     search(record, Probes(helps), lambda best: [("flags.dataloader_num_workers", 4)])
-    assert record.best is not None and record.best.prediction.candidate.extra == (("flags.dataloader_num_workers", 4),)
+    assert record.best is not None and record.best.prediction.candidate.extra == (
+        ("flags.dataloader_num_workers", 4),
+    )
     assert record.best.prediction in [estimate.prediction for estimate in record.estimates]
 
 
@@ -313,7 +381,13 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_least_it_needs(tmp_path: 
 
 
 def test_one_setting_is_nothing_to_choose_from(tmp_path: Path) -> None:
-    words = ("stage=sft", "gpus=8", "recipe.per_device_batch_size=16", "recipe.liger=true", "parallel=zero2")
+    words = (
+        "stage=sft",
+        "gpus=8",
+        "recipe.per_device_batch_size=16",
+        "recipe.liger=true",
+        "parallel=zero2",
+    )
     held = (
         "recipe.packing=flatten",
         "recipe.gradient_checkpointing=true",
@@ -333,4 +407,7 @@ def test_a_card_that_nobody_has_seen_is_less_certain(tmp_path: Path) -> None:
 
 def test_samples_of_one_length_are_no_trouble(tmp_path: Path) -> None:
     record = record_in(tmp_path, lengths=Lengths(Kind.sft, Histogram.of([4096]), None))
-    assert all(estimate.prediction.step.load.imbalance == pytest.approx(1.0) for estimate in record.estimates)
+    assert all(
+        estimate.prediction.step.load.imbalance == pytest.approx(1.0)
+        for estimate in record.estimates
+    )

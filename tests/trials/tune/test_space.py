@@ -9,7 +9,15 @@ import pytest
 from launch.config.schema import Mode, Packing
 from launch.errors import UserError
 from launch.planning.plan import build_plan
-from launch.trials.tune.space import TOKENS, Candidate, LossWeighting, Space, build_space, compare_loss, extra_options
+from launch.trials.tune.space import (
+    TOKENS,
+    Candidate,
+    LossWeighting,
+    Space,
+    build_space,
+    compare_loss,
+    extra_options,
+)
 from tests.conftest import fixed_machine
 from tests.trials.tune.searches import INSTALLED, composed_once
 
@@ -50,15 +58,24 @@ def test_the_master_weights_are_held() -> None:
 
 
 def test_what_the_user_says_is_held() -> None:
-    built = space("stage=sft", "gpus=8", "recipe.liger=true", "parallel=zero2", "recipe.per_device_batch_size=4")
+    built = space(
+        "stage=sft",
+        "gpus=8",
+        "recipe.liger=true",
+        "parallel=zero2",
+        "recipe.per_device_batch_size=4",
+    )
     assert {candidate.liger for candidate in built.candidates} == {True}
-    assert modes(built) == {Mode.zero2} and {candidate.per_device for candidate in built.candidates} == {4}
+    assert modes(built) == {Mode.zero2} and {
+        candidate.per_device for candidate in built.candidates
+    } == {4}
     assert {"recipe.liger", "parallel", "recipe.per_device_batch_size"} <= set(built.held)
 
 
 def test_a_flag_that_is_held_is_what_is_predicted() -> None:
     """It wins over the recipe in the run, and so here."""
-    off = space("stage=sft", "gpus=8", "flags.gradient_checkpointing=false")  # the stage's file says true
+    # the stage's file says true
+    off = space("stage=sft", "gpus=8", "flags.gradient_checkpointing=false")
     assert "recipe.gradient_checkpointing" in off.held and {
         candidate.checkpointing for candidate in off.candidates
     } == {False}
@@ -66,16 +83,23 @@ def test_a_flag_that_is_held_is_what_is_predicted() -> None:
     assert {candidate.packing for candidate in packed.candidates} == {Packing.flatten}
     allowed = "allow=[flag_over_recipe]"
     dpo = space(
-        "stage=dpo", "gpus=8", "recipe.gradient_checkpointing=false", "flags.activation_memory_budget=0.5", allowed
+        "stage=dpo",
+        "gpus=8",
+        "recipe.gradient_checkpointing=false",
+        "flags.activation_memory_budget=0.5",
+        allowed,
     )
     assert {candidate.checkpointing for candidate in dpo.candidates} == {True}
     assert {
-        candidate.attention for candidate in space("stage=dpo", "gpus=8", "flags.attn_implementation=torch").candidates
+        candidate.attention
+        for candidate in space("stage=dpo", "gpus=8", "flags.attn_implementation=torch").candidates
     } == {"sdpa"}
 
 
 def test_a_flag_that_no_word_stands_for_is_refused() -> None:
-    with pytest.raises(UserError, match=r"recipe.gradient_checkpointing=false.*=true \[unpredicted_flag\]"):
+    with pytest.raises(
+        UserError, match=r"recipe.gradient_checkpointing=false.*=true \[unpredicted_flag\]"
+    ):
         space("stage=dpo", "gpus=8", "flags.activation_memory_budget=0.3")
 
 
@@ -96,7 +120,8 @@ def test_one_sample_is_not_packed() -> None:
 def test_what_is_not_installed_is_not_tried() -> None:
     built = space("stage=sft", "gpus=8", "trainer=trl_sft", installed=("torch",))
     assert {candidate.liger for candidate in built.candidates} == {False}
-    assert modes(built) == {Mode.zero3, Mode.ddp}  # zero3 is the recipe's own: that it lacks deepspeed, preflight says
+    # zero3 is the recipe's own: that it lacks deepspeed, preflight says
+    assert modes(built) == {Mode.zero3, Mode.ddp}
 
 
 def test_on_a_cpu_there_is_no_liger_and_one_mode() -> None:
@@ -113,13 +138,19 @@ def test_another_micro_batch_is_a_different_loss_where_tokens_are_not_weighted()
     assert compare_loss(other, BASE, plan) == LossWeighting.micro_batches
     weighted = Candidate(8, Mode.zero2, averaging=TOKENS)
     assert compare_loss(weighted, BASE, plan) == LossWeighting.token_weighted
-    assert compare_loss(weighted, Candidate(1, Mode.zero3, averaging=TOKENS), plan) == LossWeighting.same
+    assert (
+        compare_loss(weighted, Candidate(1, Mode.zero3, averaging=TOKENS), plan)
+        == LossWeighting.same
+    )
 
 
 def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
     words = ("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.per_device_batch_size=8")
     plan = build_plan(composed_once(*words), fixed_machine())
-    padded, packed = (Candidate(8, Mode.zero3, packing, balanced=True) for packing in (Packing.none, Packing.flatten))
+    padded, packed = (
+        Candidate(8, Mode.zero3, packing, balanced=True)
+        for packing in (Packing.none, Packing.flatten)
+    )
     assert compare_loss(packed, padded, plan) == LossWeighting.micro_batches
     assert compare_loss(replace(padded, mode=Mode.zero2), padded, plan) == LossWeighting.same
     assert (
@@ -127,7 +158,8 @@ def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
         == LossWeighting.same
     )
     assert (
-        compare_loss(*(replace(candidate, per_device=1) for candidate in (packed, padded)), plan) == LossWeighting.same
+        compare_loss(*(replace(candidate, per_device=1) for candidate in (packed, padded)), plan)
+        == LossWeighting.same
     )
     others = [
         candidate
@@ -153,11 +185,17 @@ def test_pairs_and_trl_have_equal_weights_at_every_micro_batch(words: tuple[str,
 
 
 def test_a_setting_has_overrides_and_a_folder() -> None:
-    candidate = Candidate(8, Mode.zero2, Packing.flatten, liger=True, extra=(("flags.dataloader_num_workers", 4),))
+    candidate = Candidate(
+        8, Mode.zero2, Packing.flatten, liger=True, extra=(("flags.dataloader_num_workers", 4),)
+    )
     assert candidate.label(2) == "zero2-8x2-flatten-liger-dataloader_num_workers_4"
-    assert {"parallel=zero2", "recipe.per_device_batch_size=8", "recipe.liger=true"} <= set(candidate.overrides())
+    assert {"parallel=zero2", "recipe.per_device_batch_size=8", "recipe.liger=true"} <= set(
+        candidate.overrides()
+    )
     assert (
-        candidate.distance(candidate) == 0 < candidate.distance(Candidate(8, Mode.zero3, Packing.flatten, liger=True))
+        candidate.distance(candidate)
+        == 0
+        < candidate.distance(Candidate(8, Mode.zero3, Packing.flatten, liger=True))
     )
 
 
@@ -167,14 +205,21 @@ def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
     assert extra_options(plan, Candidate(4, Mode.zero3)) == [("parallel.buckets", "large")]
     trl = build_plan(composed_once("stage=sft", "gpus=1", "trainer=trl_sft"), fixed_machine())
     assert extra_options(trl, Candidate(4, Mode.single)) == [("flags.dataloader_num_workers", 4)]
-    plan = build_plan(composed_once("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine())
+    plan = build_plan(
+        composed_once("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine()
+    )
     assert extra_options(plan, Candidate(4, Mode.zero3)) == []
 
 
 def test_samples_that_ranks_share_are_not_dealt() -> None:
-    shared = ("flags.sequence_parallel_size=2", "allow=[refused_value]", "recipe.loss_averaging=null")
+    shared = (
+        "flags.sequence_parallel_size=2",
+        "allow=[refused_value]",
+        "recipe.loss_averaging=null",
+    )
     built = space("stage=sft", "gpus=8", *shared)
     assert not any(candidate.balanced or candidate.averaging for candidate in built.candidates)
     assert any(
-        candidate.balanced and candidate.averaging == "sum" for candidate in space("stage=sft", "gpus=8").candidates
+        candidate.balanced and candidate.averaging == "sum"
+        for candidate in space("stage=sft", "gpus=8").candidates
     )

@@ -66,8 +66,18 @@ def test_a_good_file(tmp_path: Path) -> None:
             3,
             "offload_",
         ),
-        ("fsdp_config:\n  fsdp_offload_param: true\n", "unknown_accelerate_key", 2, "'fsdp_offload_params'"),
-        ("fp8_config:\n  amax_history_length: 16\n", "unknown_accelerate_key", 2, "'amax_history_len'"),
+        (
+            "fsdp_config:\n  fsdp_offload_param: true\n",
+            "unknown_accelerate_key",
+            2,
+            "'fsdp_offload_params'",
+        ),
+        (
+            "fp8_config:\n  amax_history_length: 16\n",
+            "unknown_accelerate_key",
+            2,
+            "'amax_history_len'",
+        ),
         ("num_process: 8\n", "unknown_accelerate_key", 1, "'num_processes'"),
         ("zero_stage: 3\n", "unknown_accelerate_key", 1, "it belongs at "),
         ("mixed_precision: no\n", "bad_accelerate_value", 1, "quote it"),
@@ -84,7 +94,9 @@ def test_mistakes(tmp_path: Path, text: str, problem: str, line: int, fragment: 
     assert fragment in f"{reported.message}; {reported.cure}"
 
 
-@pytest.mark.parametrize("text", ["", "- 1\n", "a: [\n", "a: b: c\n", "x\n", "{" * 5000, "&a [*a]", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "- 1\n", "a: [\n", "a: b: c\n", "x\n", "{" * 5000, "&a [*a]", "\x00"]
+)
 def test_bad_files_are_one_clear_problem(tmp_path: Path, text: str) -> None:
     (reported,) = check(tmp_path, text)
     assert reported.id == "bad_accelerate_file"
@@ -115,7 +127,9 @@ print("REAL" + json.dumps([sorted({a.dest for a in launch_command_parser()._acti
     [f.name for f in dataclasses.fields(ClusterConfig)], [t.value for t in DistributedType]]))
 """
     environment = {**os.environ, "PYTHONPATH": ""}
-    run = subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
     options, fields, types = json.loads(run.stdout.split("REAL")[1])
     spec = library_keys("accelerate", installed_accelerate).spec
     assert set(spec.keys["deepspeed_config"].keys) == set(options)

@@ -15,7 +15,11 @@ import pytest
 
 from launch.errors import UserError
 from launch.planning.library_key_check import check_config, check_config_file
-from launch.upstream.libraries.library_keys import installed_version, library_keys, library_keys_file
+from launch.upstream.libraries.library_keys import (
+    installed_version,
+    library_keys,
+    library_keys_file,
+)
 from launch.upstream.pin.checkout import SUBMODULE, is_checkout
 from launch.upstream.pin.relock import renewed_library_keys
 from tests.paths import ROOT
@@ -28,8 +32,14 @@ DOCUMENTED: dict[str, Any] = {
     "train_batch_size": 32,
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
-    "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7}},
-    "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000}},
+    "optimizer": {
+        "type": "Adam",
+        "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7},
+    },
+    "scheduler": {
+        "type": "WarmupLR",
+        "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000},
+    },
     "communication_data_type": "fp32",
     "prescale_gradients": False,
     "gradient_predivide_factor": 1.0,
@@ -53,8 +63,18 @@ DOCUMENTED: dict[str, Any] = {
         "reduce_scatter": True,
         "reduce_bucket_size": "auto",
         "contiguous_gradients": True,
-        "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": False, "buffer_count": 5},
-        "offload_optimizer": {"device": "cpu", "pin_memory": True, "ratio": 0.3, "fast_init": False},
+        "offload_param": {
+            "device": "nvme",
+            "nvme_path": "/local_nvme",
+            "pin_memory": False,
+            "buffer_count": 5,
+        },
+        "offload_optimizer": {
+            "device": "cpu",
+            "pin_memory": True,
+            "ratio": 0.3,
+            "fast_init": False,
+        },
         "stage3_max_live_parameters": 1e9,
         "stage3_max_reuse_distance": 1e9,
         "stage3_prefetch_bucket_size": "auto",
@@ -72,8 +92,19 @@ DOCUMENTED: dict[str, Any] = {
     "steps_per_print": 10,
     "wall_clock_breakdown": False,
     "dump_state": False,
-    "aio": {"block_size": 1048576, "queue_depth": 8, "single_submit": False, "overlap_events": True},
-    "flops_profiler": {"enabled": False, "profile_step": 1, "module_depth": -1, "top_modules": 1, "detailed": True},
+    "aio": {
+        "block_size": 1048576,
+        "queue_depth": 8,
+        "single_submit": False,
+        "overlap_events": True,
+    },
+    "flops_profiler": {
+        "enabled": False,
+        "profile_step": 1,
+        "module_depth": -1,
+        "top_modules": 1,
+        "detailed": True,
+    },
     "activation_checkpointing": {
         "partition_activations": False,
         "cpu_checkpointing": False,
@@ -86,7 +117,13 @@ DOCUMENTED: dict[str, Any] = {
     "wandb": {"enabled": True, "group": "g", "team": "t", "project": "p"},
     "comet": {"enabled": True, "workspace": "w", "project": "p", "samples_log_interval": 50},
     "csv_monitor": {"enabled": True, "output_path": "output/", "job_name": "train"},
-    "comms_logger": {"enabled": True, "verbose": False, "prof_all": True, "debug": False, "prof_ops": ["all_reduce"]},
+    "comms_logger": {
+        "enabled": True,
+        "verbose": False,
+        "prof_all": True,
+        "debug": False,
+        "prof_ops": ["all_reduce"],
+    },
     "checkpoint": {
         "tag_validation": "Warn",
         "load_universal": True,
@@ -98,13 +135,24 @@ DOCUMENTED: dict[str, Any] = {
         "enabled": True,
         "seed": 1234,
         "data_routing": {"enabled": True, "random_ltd": {"enabled": True, "total_layer_num": 24}},
-        "data_sampling": {"enabled": True, "num_epochs": 1, "curriculum_learning": {"enabled": False}},
+        "data_sampling": {
+            "enabled": True,
+            "num_epochs": 1,
+            "curriculum_learning": {"enabled": False},
+        },
     },
     "autotuning": {"enabled": False, "fast": True, "metric": "throughput", "arg_mappings": None},
     "timers": {"throughput": {"enabled": True, "synchronized": True}},
     "compile": {"deepcompile": True},
-    "torch_autocast": {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": ["torch.nn.Linear"]},
-    "tensor_parallel": {"autotp_size": 2, "partition_config": {"use_default_specs": False, "layer_specs": []}},
+    "torch_autocast": {
+        "enabled": True,
+        "dtype": "bfloat16",
+        "lower_precision_safe_modules": ["torch.nn.Linear"],
+    },
+    "tensor_parallel": {
+        "autotp_size": 2,
+        "partition_config": {"use_default_specs": False, "layer_specs": []},
+    },
     "seq_parallel_communication_data_type": "fp32",
     "data_parallel_size": 2,
     "sequence_parallel_size": 4,
@@ -113,7 +161,10 @@ DOCUMENTED: dict[str, Any] = {
 
 
 def ids_and_messages(config: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(problem.id, f"{problem.message}; {problem.cure}") for problem in check_config(config, LOCKED, "ds.json")]
+    return [
+        (problem.id, f"{problem.message}; {problem.cure}")
+        for problem in check_config(config, LOCKED, "ds.json")
+    ]
 
 
 def test_everything_documented_and_read_is_accepted() -> None:
@@ -123,7 +174,10 @@ def test_everything_documented_and_read_is_accepted() -> None:
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_zero_of_bool_and_old_names_are_accepted(kind: str) -> None:
     assert (
-        check_config({"zero_optimization": True, "bfloat16": {"enabled": True}, kind: {"enabled": "auto"}}, LOCKED)
+        check_config(
+            {"zero_optimization": True, "bfloat16": {"enabled": True}, kind: {"enabled": "auto"}},
+            LOCKED,
+        )
         == []
     )
 
@@ -133,14 +187,30 @@ def test_zero_of_bool_and_old_names_are_accepted(kind: str) -> None:
     [
         ({"gradient_clipp1ng": 0.3}, "unknown_deepspeed_key", "did you mean 'gradient_clipping'?"),
         ({"gradient_accumulation": 4}, "unknown_deepspeed_key", "'gradient_accumulation_steps'"),
-        ({"zero_optimisation": {"stage": 3}}, "unknown_deepspeed_key", "did you mean 'zero_optimization'"),
+        (
+            {"zero_optimisation": {"stage": 3}},
+            "unknown_deepspeed_key",
+            "did you mean 'zero_optimization'",
+        ),
         ({"zero_optimization": {"stag": 3}}, "unknown_deepspeed_key", "'stage'"),
-        ({"zero_optimization": {"offload_param": {"devise": "cpu"}}}, "unknown_deepspeed_key", "'device'"),
+        (
+            {"zero_optimization": {"offload_param": {"devise": "cpu"}}},
+            "unknown_deepspeed_key",
+            "'device'",
+        ),
         ({"stage": 3}, "unknown_deepspeed_key", "it belongs at zero_optimization.stage"),
-        ({"activation_checkpointing": {"partitioned_activations": True}}, "unknown_deepspeed_key", "'partition_act"),
+        (
+            {"activation_checkpointing": {"partitioned_activations": True}},
+            "unknown_deepspeed_key",
+            "'partition_act",
+        ),
         ({"aio": {"thread_count": 1}}, "unknown_deepspeed_key", "'aio'"),
         ({"optimizer": {"typ": "Adam"}}, "unknown_deepspeed_key", "'type'"),
-        ({"sparse_gradients": True}, "unknown_deepspeed_key", "'sparse_gradients' was removed from deepspeed"),
+        (
+            {"sparse_gradients": True},
+            "unknown_deepspeed_key",
+            "'sparse_gradients' was removed from deepspeed",
+        ),
         (
             {"zero_optimization": {"mics_shard_size": 1}},
             "unknown_deepspeed_key",
@@ -151,13 +221,21 @@ def test_zero_of_bool_and_old_names_are_accepted(kind: str) -> None:
             "unknown_deepspeed_key",
             "or use data_efficiency.data_sampling.curriculum_learning",
         ),
-        ({"amp": {"enabled": True}}, "unknown_deepspeed_key", "delete it, or use fp16, bf16, torch_autocast"),
+        (
+            {"amp": {"enabled": True}},
+            "unknown_deepspeed_key",
+            "delete it, or use fp16, bf16, torch_autocast",
+        ),
         ({"wall_clock_breakdown": "false"}, "bad_deepspeed_value", "true or false"),
         ({"gradient_clipping": "1.0"}, "bad_deepspeed_value", "a number"),
         ({"fp16": True}, "bad_deepspeed_value", "a map"),
         ({"zero_optimization": {"stage": 4}}, "bad_deepspeed_value", "0, 1, 2, 3"),
         ({"zero_optimization": {"reduce_bucket_size": 0.5}}, "bad_deepspeed_value", "an integer"),
-        ({"zero_optimization": {"offload_optimizer": {"device": "gpu"}}}, "bad_deepspeed_value", "none, cpu, nvme"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"device": "gpu"}}},
+            "bad_deepspeed_value",
+            "none, cpu, nvme",
+        ),
     ],
 )
 def test_mistakes(config: dict[str, Any], problem: str, fragment: str) -> None:
@@ -167,8 +245,12 @@ def test_mistakes(config: dict[str, Any], problem: str, fragment: str) -> None:
 
 
 def test_comments_are_accepted_and_every_mistake_is_reported() -> None:
-    mistakes = ids_and_messages({"_comment": "why", "//": 1, "a": 1, "zero_optimization": {"b": 2}, "dump_state": 7})
-    assert [problem for problem, _ in mistakes] == ["unknown_deepspeed_key"] * 2 + ["bad_deepspeed_value"]
+    mistakes = ids_and_messages(
+        {"_comment": "why", "//": 1, "a": 1, "zero_optimization": {"b": 2}, "dump_state": 7}
+    )
+    assert [problem for problem, _ in mistakes] == ["unknown_deepspeed_key"] * 2 + [
+        "bad_deepspeed_value"
+    ]
 
 
 def test_the_lock_equals_the_installed_library(installed_deepspeed: list[Path]) -> None:
@@ -179,9 +261,15 @@ def test_the_lock_equals_the_installed_library(installed_deepspeed: list[Path]) 
 
 
 @pytest.fixture
-def changed_deepspeed(installed_deepspeed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A site-packages folder, first on the path, with a DeepSpeed 9.9.9 that has the installed one's source."""
-    package = next(folder / "deepspeed" for folder in installed_deepspeed if (folder / "deepspeed").is_dir())
+def changed_deepspeed(
+    installed_deepspeed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A site-packages folder, first on the path, with a DeepSpeed 9.9.9 that has the installed
+    one's source.
+    """
+    package = next(
+        folder / "deepspeed" for folder in installed_deepspeed if (folder / "deepspeed").is_dir()
+    )
     shutil.copytree(package, tmp_path / "deepspeed", ignore=shutil.ignore_patterns("__pycache__"))
     info = tmp_path / "deepspeed-9.9.9.dist-info"
     info.mkdir()
@@ -190,13 +278,18 @@ def changed_deepspeed(installed_deepspeed: list[Path], tmp_path: Path, monkeypat
     return tmp_path
 
 
-def test_another_version_is_checked_against_the_lock_and_the_problem_names_both(tmp_path: Path) -> None:
+def test_another_version_is_checked_against_the_lock_and_the_problem_names_both(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "deepspeed-9.9.9.dist-info").mkdir()
     keys = library_keys("deepspeed", [tmp_path])
     assert (keys.version, keys.installed, keys.spec) == (LOCKED.version, "9.9.9", LOCKED.spec)
     assert keys.describe() == f"deepspeed {LOCKED.version} from the lock (9.9.9 is installed)"
     (problem,) = check_config({"gradient_clipp1ng": 1.0}, keys)
-    assert problem.message == f"deepspeed {LOCKED.version} (9.9.9 is installed) has no key 'gradient_clipp1ng'"
+    assert (
+        problem.message
+        == f"deepspeed {LOCKED.version} (9.9.9 is installed) has no key 'gradient_clipp1ng'"
+    )
     assert check_config({"gradient_clipping": 1.0}, keys) == []
 
 
@@ -212,7 +305,10 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
     runtime = changed_deepspeed / "deepspeed/runtime"
     replace_in(runtime / "zero/config.py", "    stage: ", "    shiny: bool = False\n    stage: ")
     replace_in(runtime / "constants.py", "GRADIENT_CLIPPING =", "\n\nGRADIENT_CLIPPING =")
-    table = '_REMOVED_TOP_LEVEL_CONFIG_KEYS = {\n    "dump_state": f"gone, use \'bf16\': {_REMOVED_FEATURES_ISSUE}.",'
+    table = (
+        '_REMOVED_TOP_LEVEL_CONFIG_KEYS = {\n    "dump_state": f"gone, use \'bf16\': '
+        '{_REMOVED_FEATURES_ISSUE}.",'
+    )
     replace_in(runtime / "config.py", "_REMOVED_TOP_LEVEL_CONFIG_KEYS = {", table)
     old = json.loads(library_keys_file("deepspeed").read_text(encoding="utf-8"))["spec"]["keys"]
     renewed = renewed_library_keys("deepspeed", sys.executable)
@@ -222,15 +318,24 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
     assert "shiny" not in old["zero_optimization"]["keys"]
     lines = [int(spec["gradient_clipping"]["source"].rpartition(":")[2]) for spec in (old, new)]
     assert lines[1] == lines[0] + 2
-    line = (runtime / "config.py").read_text(encoding="utf-8").splitlines().index(table.splitlines()[1]) + 1
+    line = (runtime / "config.py").read_text(encoding="utf-8").splitlines().index(
+        table.splitlines()[1]
+    ) + 1
     issue = "https://github.com/deepspeedai/DeepSpeed/issues/8489"
-    assert new["dump_state"] == {"removed": f"deepspeed/runtime/config.py:{line}, {issue}", "instead": ["bf16"]}
+    assert new["dump_state"] == {
+        "removed": f"deepspeed/runtime/config.py:{line}, {issue}",
+        "instead": ["bf16"],
+    }
     assert set(new) == set(old)
 
 
 def test_a_key_that_left_the_source_must_leave_the_list(changed_deepspeed: Path) -> None:
-    replace_in(changed_deepspeed / "deepspeed/runtime/constants.py", "'wall_clock_breakdown'", "'clock'")
-    with pytest.raises(UserError, match=r"'wall_clock_breakdown' is no longer in deepspeed/runtime/constants\.py"):
+    replace_in(
+        changed_deepspeed / "deepspeed/runtime/constants.py", "'wall_clock_breakdown'", "'clock'"
+    )
+    with pytest.raises(
+        UserError, match=r"'wall_clock_breakdown' is no longer in deepspeed/runtime/constants\.py"
+    ):
         renewed_library_keys("deepspeed", sys.executable)
 
 
@@ -247,20 +352,30 @@ def test_every_key_is_of_a_model_or_has_its_line(installed_deepspeed: list[Path]
     package = next(folder for folder in installed_deepspeed if (folder / "deepspeed").is_dir())
 
     def check_keys(spec: dict[str, Any]) -> int:
-        by_hand = {name: key for name, key in spec["keys"].items() if not {"model", "removed"} & set(key)}
+        by_hand = {
+            name: key for name, key in spec["keys"].items() if not {"model", "removed"} & set(key)
+        }
         for name, key in by_hand.items():
             path, _, line = key["source"].rpartition(":")
-            assert name in (package / path).read_text(encoding="utf-8").splitlines()[int(line) - 1], key["source"]
+            assert (
+                name in (package / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+            ), key["source"]
         return len(by_hand) + sum(check_keys(key) for key in by_hand.values() if "keys" in key)
 
     assert check_keys(content["spec"]) > 150
 
 
 def test_what_is_named_in_place_of_a_removed_key_is_a_key() -> None:
-    removed = [key for spec in (LOCKED.spec, LOCKED.spec.keys["zero_optimization"]) for key in spec.keys.values()]
+    removed = [
+        key
+        for spec in (LOCKED.spec, LOCKED.spec.keys["zero_optimization"])
+        for key in spec.keys.values()
+    ]
     named = {name for key in removed for name in key.instead}
     assert len(named) > 5 and named <= {".".join(path) for path in LOCKED.spec.names()}
-    assert all(" " not in (key.removed or "").partition(", ")[0] for key in removed), "the library's texts stay there"
+    assert all(" " not in (key.removed or "").partition(", ")[0] for key in removed), (
+        "the library's texts stay there"
+    )
 
 
 def test_without_the_library_the_lock_is_used() -> None:
@@ -268,8 +383,8 @@ def test_without_the_library_the_lock_is_used() -> None:
     assert "not installed" in LOCKED.describe()
 
 
-# The real DeepSpeed, on a map that records every key that is read: the locked keys must include all of them,
-# and no key that nothing reads.
+# The real DeepSpeed, on a map that records every key that is read: the locked keys must include all
+# of them, and no key that nothing reads.
 _RECORD = """
 import json, sys
 class Recorder(dict):
@@ -298,12 +413,18 @@ print("SEEN" + json.dumps(sorted(map(list, seen))))
 def run_real_deepspeed(script: str, *arguments: str) -> str:
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": ""}
     command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=300
+    ).stdout
 
 
 @pytest.mark.slow
-def test_the_keys_include_every_key_that_the_real_library_reads(installed_deepspeed: list[Path]) -> None:
-    config = {key: value for key, value in DOCUMENTED.items() if key not in ("train_batch_size", "fp16")}
+def test_the_keys_include_every_key_that_the_real_library_reads(
+    installed_deepspeed: list[Path],
+) -> None:
+    config = {
+        key: value for key, value in DOCUMENTED.items() if key not in ("train_batch_size", "fp16")
+    }
     config["zero_optimization"] = {"stage": 2}
     output = run_real_deepspeed(_RECORD, json.dumps(config))
     seen = {tuple(path) for path in json.loads(output.split("SEEN")[1])}
@@ -311,14 +432,18 @@ def test_the_keys_include_every_key_that_the_real_library_reads(installed_deepsp
     assert seen - set(keys.spec.names()) == set()
     top = {path[0] for path in seen if len(path) == 1}
     by_other_readers = {"data_parallel_size", "sequence_parallel_size"}  # deepspeed.initialize
-    assert {name for name, key in keys.spec.keys.items() if key.removed is None} - top <= by_other_readers | {
+    assert {
+        name for name, key in keys.spec.keys.items() if key.removed is None
+    } - top <= by_other_readers | {
         "allgather_size",  # only with the old `zero_optimization: true`
         "bfloat16",  # only without bf16
     }
 
 
 @pytest.mark.slow
-def test_the_real_library_accepts_the_typo_that_is_caught_here(installed_deepspeed: list[Path]) -> None:
+def test_the_real_library_accepts_the_typo_that_is_caught_here(
+    installed_deepspeed: list[Path],
+) -> None:
     script = """
 import sys
 from deepspeed.runtime.config import DeepSpeedConfig
@@ -352,7 +477,8 @@ def test_files_with_line_numbers_and_repeated_keys(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(
         '{\n "zero_optimization": {"stage": 2,\n  "offload_param": {"device": "cpu"},\n'
-        '  "offload_optimizer": {\n   "devise": "a \\"quoted\\" {"}},\n "dump_state": [{"x": 1}, {"y": 2}],\n'
+        '  "offload_optimizer": {\n   "devise": "a \\"quoted\\" {"}},\n "dump_state": [{"x": 1}, '
+        '{"y": 2}],\n'
         ' "dump_state": false,\n "dump_stat": 1}\n'
     )
     problems = check_config_file(file, LOCKED)

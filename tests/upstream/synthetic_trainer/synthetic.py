@@ -1,5 +1,7 @@
 # ruff: noqa: UP006, UP007, UP035, UP045, PTH119, RET506 - old and odd spellings are what is tested
-"""Dataclasses with every feature that the reader claims to follow; the real HfArgumentParser is built from them too."""
+"""Dataclasses with every feature that the reader claims to follow; the real HfArgumentParser is
+built from them too.
+"""
 
 import dataclasses as dc
 import os

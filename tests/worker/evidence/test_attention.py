@@ -1,4 +1,6 @@
-"""Whether attention leaks across packed documents, tried on real models; and which attention there is."""
+"""Whether attention leaks across packed documents, tried on real models; and which attention there
+is.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ torch = pytest.importorskip("torch", reason="the `train` dependencies are not in
 from launch.worker.evidence import batches, kernels  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
-FLATTENED = frozenset({"input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q"})
+FLATTENED = frozenset(
+    {"input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q"}
+)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "olmo2", "mistral"])
@@ -22,8 +26,12 @@ def test_position_ids_keep_documents_apart(kind: str, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 @pytest.mark.parametrize("names", [{"input_ids"}, {"input_ids", "attention_mask", "position_ids"}])
-def test_without_them_or_with_a_mask_of_ones_documents_see_each_other(kernel: str, names: set[str]) -> None:
-    """transformers finds the documents in position ids, and only where no attention mask is given."""
+def test_without_them_or_with_a_mask_of_ones_documents_see_each_other(
+    kernel: str, names: set[str]
+) -> None:
+    """transformers finds the documents in position ids, and only where no attention mask is
+    given.
+    """
     assert kernels.leaks(models.model("llama", kernel), frozenset(names))
 
 
@@ -62,7 +70,11 @@ def inputs_of(names: frozenset[str]) -> batches.ForwardInputs:
 def test_isolation_is_proven_refuted_or_unproven() -> None:
     this = models.objects(models.model())
     apart = kernels.check_attention(this, inputs_of(FLATTENED), "flatten", None)[1]
-    assert (apart.what, apart.value, apart.verdict) == ("isolation", "no attention across documents", "proven")
+    assert (apart.what, apart.value, apart.verdict) == (
+        "isolation",
+        "no attention across documents",
+        "proven",
+    )
     assert apart.note == "without flash attention a row of T tokens costs T x T, masked or not"
     leak = kernels.check_attention(this, inputs_of(frozenset({"input_ids"})), "flatten", None)[1]
     assert (leak.value, leak.verdict) == ("attention leaks across documents", "refuted")
@@ -74,15 +86,26 @@ def test_isolation_is_proven_refuted_or_unproven() -> None:
 def test_a_trial_that_can_not_run_proves_nothing() -> None:
     model = models.model()
     model.config.rope_parameters = None
-    finding = kernels.check_attention(models.objects(model), inputs_of(FLATTENED), "flatten", None)[1]
+    finding = kernels.check_attention(models.objects(model), inputs_of(FLATTENED), "flatten", None)[
+        1
+    ]
     assert finding.verdict == "unproven"
     assert str(finding.note).startswith("the test did not run (")
 
 
 @pytest.mark.parametrize(
     ("has", "requested", "verdict"),
-    [("sdpa", "sdpa", "proven"), ("eager", "eager", "proven"), ("sdpa", "flash_2", "refuted"), ("sdpa", None, None)],
+    [
+        ("sdpa", "sdpa", "proven"),
+        ("eager", "eager", "proven"),
+        ("sdpa", "flash_2", "refuted"),
+        ("sdpa", None, None),
+    ],
 )
-def test_the_implementation_is_what_the_layers_read(has: str, requested: str | None, verdict: str | None) -> None:
-    [finding] = kernels.check_attention(models.objects(models.model(attention=has)), None, "none", requested)
+def test_the_implementation_is_what_the_layers_read(
+    has: str, requested: str | None, verdict: str | None
+) -> None:
+    [finding] = kernels.check_attention(
+        models.objects(models.model(attention=has)), None, "none", requested
+    )
     assert (finding.value, finding.verdict) == (has, verdict)

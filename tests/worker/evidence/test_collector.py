@@ -26,7 +26,9 @@ ROWS = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, {"input_ids": [4, 5], "la
 
 
 def collector_of(requested: dict[str, str]) -> EvidenceCollector:
-    return EvidenceCollector(PatchContext(TrainerProgram(None, "m", ()), EventWriter(None, 0), requested=requested))
+    return EvidenceCollector(
+        PatchContext(TrainerProgram(None, "m", ()), EventWriter(None, 0), requested=requested)
+    )
 
 
 def loader(collator: Any) -> Any:
@@ -46,11 +48,16 @@ def test_flattening_is_seen_in_the_collator_and_the_batch() -> None:
 
     data = loader(DataCollatorWithFlattening())
     seen = batches.describe_inputs(next(iter(data)))
-    finding = batches.check_packing(models.objects(models.model(), dataloader=data), seen).compare("flatten")
+    finding = batches.check_packing(models.objects(models.model(), dataloader=data), seen).compare(
+        "flatten"
+    )
     assert (finding.value, finding.verdict) == ("flatten", "proven")
     assert finding.how == "collator DataCollatorWithFlattening"
     assert finding.note == "first micro batch: 1 row of 5 tokens with 2 documents"
-    assert batches.check_packing(models.objects(None, dataloader=data), seen).compare("none").verdict == "refuted"
+    assert (
+        batches.check_packing(models.objects(None, dataloader=data), seen).compare("none").verdict
+        == "refuted"
+    )
 
 
 def test_a_flattening_whose_positions_never_reach_the_model_is_none() -> None:
@@ -62,12 +69,17 @@ def test_a_flattening_whose_positions_never_reach_the_model_is_none() -> None:
     assert (finding.value, finding.verdict) == ("none", "refuted")
 
 
-@pytest.mark.parametrize(("columns", "value"), [(["input_ids", "seq_lengths"], "bins"), (["input_ids"], "wrapped")])
+@pytest.mark.parametrize(
+    ("columns", "value"), [(["input_ids", "seq_lengths"], "bins"), (["input_ids"], "wrapped")]
+)
 def test_trls_bins_know_where_documents_end(columns: list[str], value: str) -> None:
     data = SimpleNamespace(
-        collate_fn=SimpleNamespace(padding_free=value == "bins"), dataset=SimpleNamespace(column_names=columns)
+        collate_fn=SimpleNamespace(padding_free=value == "bins"),
+        dataset=SimpleNamespace(column_names=columns),
     )
-    this = models.objects(models.model(), dataloader=data, trainer=SimpleNamespace(args=SimpleNamespace(packing=True)))
+    this = models.objects(
+        models.model(), dataloader=data, trainer=SimpleNamespace(args=SimpleNamespace(packing=True))
+    )
     finding = batches.check_packing(this, None).compare("bins")
     assert (finding.value, finding.verdict) == (value, "proven" if value == "bins" else "refuted")
 
@@ -79,13 +91,24 @@ def test_packing_that_can_not_be_seen_is_unproven() -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "mixed", "computed"),
-    [("bfloat16", "bf16", "bf16"), ("float32", "bf16", "bf16"), ("float32", "no", "fp32"), ("bfloat16", "no", "bf16")],
+    [
+        ("bfloat16", "bf16", "bf16"),
+        ("float32", "bf16", "bf16"),
+        ("float32", "no", "fp32"),
+        ("bfloat16", "no", "bf16"),
+    ],
 )
-def test_types_of_the_products_the_parameters_and_the_optimizer(parameters: str, mixed: str, computed: str) -> None:
+def test_types_of_the_products_the_parameters_and_the_optimizer(
+    parameters: str, mixed: str, computed: str
+) -> None:
     model = models.model().to(getattr(torch, parameters))
     optimizer = torch.optim.AdamW(model.parameters())
-    this = models.objects(model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed))
-    findings = {finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})}
+    this = models.objects(
+        model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed)
+    )
+    findings = {
+        finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})
+    }
     short = {"bfloat16": "bf16", "float32": "fp32"}[parameters]
     assert {name: finding.value for name, finding in findings.items()} == {
         "dtype": computed,
@@ -98,17 +121,23 @@ def test_types_of_the_products_the_parameters_and_the_optimizer(parameters: str,
 def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
     from peft import LoraConfig, get_peft_model
 
-    adapted = get_peft_model(models.model().to(torch.bfloat16), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    adapted = get_peft_model(
+        models.model().to(torch.bfloat16), LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    )
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     this = models.objects(unwrap(adapted), optimizer=torch.optim.AdamW(trained))
-    findings = {finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})}
+    findings = {
+        finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})
+    }
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16,fp32"
     assert findings["master_dtype"].value == "fp32"
 
 
 def test_packed_weights_say_nothing_about_the_products_whatever_they_are_stored_in() -> None:
-    """Bitsandbytes keeps them in uint8, or with `bnb_4bit_quant_storage=bfloat16` in a floating-point dtype."""
+    """Bitsandbytes keeps them in uint8, or with `bnb_4bit_quant_storage=bfloat16` in a
+    floating-point dtype.
+    """
     model = models.model().to(torch.bfloat16)
     weight = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
     weight.quant_state = SimpleNamespace(quant_type="nf4", shape=torch.Size((10**6, 10**3)))
@@ -140,7 +169,9 @@ def test_checkpointing_is_what_the_layers_do(on: bool, requested: str) -> None:
         (1.0, None, "1.0", None),
     ],
 )
-def test_the_clipping_in_force(seen: float | None, requested: str | None, value: str, verdict: str | None) -> None:
+def test_the_clipping_in_force(
+    seen: float | None, requested: str | None, value: str, verdict: str | None
+) -> None:
     finding = precision.clipping(models.objects(models.model()), seen, requested)
     assert (finding.value, finding.verdict) == (value, verdict)
 
@@ -149,7 +180,11 @@ def test_under_deepspeed_the_engines_clipping_counts() -> None:
     """Upstream's `gradient_clipping: auto` becomes 1.0 whatever the trainer asks for."""
     this = models.objects(models.model(), engine=SimpleNamespace(gradient_clipping=lambda: 1.0))
     finding = precision.clipping(this, 0.3, "0.3")
-    assert (finding.value, finding.how, finding.verdict) == ("1.0", "the DeepSpeed engine", "refuted")
+    assert (finding.value, finding.how, finding.verdict) == (
+        "1.0",
+        "the DeepSpeed engine",
+        "refuted",
+    )
 
 
 def test_zero_without_an_engine_is_refuted() -> None:
@@ -165,7 +200,9 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
     program = TrainerProgram(None, "trl.scripts.sft", ("--chat_template_path", str(file)))
 
     def look(has: str | None, requested: str | None) -> Any:
-        return start.check_template(SimpleNamespace(chat_template=has), program, requested).compare(requested)
+        return start.check_template(SimpleNamespace(chat_template=has), program, requested).compare(
+            requested
+        )
 
     assert (look(text, "tulu").value, look(text, "tulu").verdict) == ("tulu", "proven")
     assert look("{{ bos_token }}" + text, "tulu").verdict == "proven"
@@ -176,13 +213,17 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
     assert look(None, "tulu").verdict == "unproven"
 
 
-def test_a_template_of_a_run_goes_by_its_files_name_and_trls_by_the_locks_digests(tmp_path: Path) -> None:
+def test_a_template_of_a_run_goes_by_its_files_name_and_trls_by_the_locks_digests(
+    tmp_path: Path,
+) -> None:
     staged = tmp_path / "qwen3.jinja"
     staged.write_text("{{ messages }}", encoding="utf-8")
     program = TrainerProgram(None, "trl.scripts.dpo", (), str(staged))
 
     def look(has: str) -> Any:
-        return start.check_template(SimpleNamespace(chat_template=has), program, "qwen3").compare("qwen3")
+        return start.check_template(SimpleNamespace(chat_template=has), program, "qwen3").compare(
+            "qwen3"
+        )
 
     assert (look("{{ messages }}").value, look("{{ messages }}").verdict) == ("qwen3", "proven")
     assert look("{{ message }}").verdict == "refuted"
@@ -219,7 +260,9 @@ def test_without_a_model_nothing_of_it_is_proven() -> None:
 def test_a_resume_has_done_its_steps_and_loaded_something(
     step: int, checkpoint: str | None, requested: str, verdict: str
 ) -> None:
-    finding = start.check_step(models.objects(models.model(), step=step, checkpoint=checkpoint), requested)
+    finding = start.check_step(
+        models.objects(models.model(), step=step, checkpoint=checkpoint), requested
+    )
     assert (finding.value, finding.verdict) == (step, verdict)
 
 
@@ -227,7 +270,9 @@ def test_wrappers_are_taken_off() -> None:
     from peft import LoraConfig, get_peft_model
 
     model = models.model()
-    wrapped = torch.compile(get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])))
+    wrapped = torch.compile(
+        get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"]))
+    )
     assert unwrap(wrapped) is model
     assert unwrap(SimpleNamespace(module=model)) is model
 
@@ -247,9 +292,13 @@ def test_a_look_is_cheap() -> None:
     assert min(times) < 0.05
 
 
-@pytest.mark.parametrize(("rows", "passes", "refuted"), [(3, 4, True), (7, 4, True), (8, 4, False), (3, 1, False)])
+@pytest.mark.parametrize(
+    ("rows", "passes", "refuted"), [(3, 4, True), (7, 4, True), (8, 4, False), (3, 1, False)]
+)
 def test_an_epoch_smaller_than_a_step_is_refuted(rows: int, passes: int, refuted: bool) -> None:
-    """A real accelerator and its data loader: batches of 2, so that 8 samples make a step of 4 passes."""
+    """A real accelerator and its data loader: batches of 2, so that 8 samples make a step of 4
+    passes.
+    """
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=passes)
@@ -263,7 +312,10 @@ def test_an_epoch_smaller_than_a_step_is_refuted(rows: int, passes: int, refuted
 
 
 def passes(*shapes: tuple[int, int]) -> list[batches.ForwardInputs]:
-    return [batches.ForwardInputs(frozenset({"input_ids"}), rows, rows, 0, documents) for rows, documents in shapes]
+    return [
+        batches.ForwardInputs(frozenset({"input_ids"}), rows, rows, 0, documents)
+        for rows, documents in shapes
+    ]
 
 
 Shapes = list[tuple[int, int]]
@@ -290,11 +342,16 @@ def test_the_samples_of_a_step_are_counted(
 
 @pytest.mark.parametrize(("rows", "verdict"), [(2, None), (4, "proven"), (8, "refuted")])
 def test_a_resumed_run_may_begin_with_the_rest_of_an_epoch(rows: int, verdict: str | None) -> None:
-    assert batches.count_samples(passes((rows, 0)), "none", 2, "8 samples", resumed=True).verdict == verdict
+    assert (
+        batches.count_samples(passes((rows, 0)), "none", 2, "8 samples", resumed=True).verdict
+        == verdict
+    )
 
 
 def train(accelerator: Any, model: Any, collector: EvidenceCollector, sizes: list[int]) -> None:
-    """Train one step of micro batches of these sizes as a trainer with accelerate does, with a reference pass each."""
+    """Train one step of micro batches of these sizes as a trainer with accelerate does, with a
+    reference pass each.
+    """
     accelerator.prepare(model)
     for size in sizes:
         rows = {"input_ids": torch.ones(size, 4, dtype=torch.long)}

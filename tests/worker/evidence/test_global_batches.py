@@ -1,4 +1,6 @@
-"""The dealing is proven by the tokens of the model's inputs, the weighting by a loss that was weighted."""
+"""The dealing is proven by the tokens of the model's inputs, the weighting by a loss that was
+weighted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def subject_with(*, balanced: bool | None, padded: bool = False, **more: Any) ->
         batches = GlobalBatchSampler(range(4), BatchLayout(1, 0, 2, 2, padded), [5, 5, 9, 1])
         batches.balanced = balanced
         list(batches)
-    loader = SimpleNamespace(batch_sampler=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=batches)))
+    loader = SimpleNamespace(
+        batch_sampler=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=batches))
+    )
     return TrainerObjects(None, dataloader=loader, **more)
 
 
@@ -37,7 +41,9 @@ def inputs_of(tokens: int) -> ForwardInputs:
         (None, inputs_of(10), "false", "refuted"),
     ],
 )
-def test_balanced(balanced: bool | None, first: ForwardInputs | None, value: str | None, verdict: str) -> None:
+def test_balanced(
+    balanced: bool | None, first: ForwardInputs | None, value: str | None, verdict: str
+) -> None:
     finding = check_balanced(subject_with(balanced=balanced), first).compare("true")
     assert (finding.what, finding.value, finding.verdict) == ("balanced", value, verdict)
 

@@ -1,4 +1,6 @@
-"""Liger kernel by kernel: applied for real to real models (they can't run on a CPU, and need not)."""
+"""Liger kernel by kernel: applied for real to real models (they can't run on a CPU, and need
+not).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-monkey_patch = pytest.importorskip("liger_kernel.transformers.monkey_patch", reason="no liger-kernel here")
+monkey_patch = pytest.importorskip(
+    "liger_kernel.transformers.monkey_patch", reason="no liger-kernel here"
+)
 
 from launch.worker.evidence import kernels  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
@@ -25,13 +29,18 @@ def llama(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP"):
         monkeypatch.setattr(modeling_llama, name, getattr(modeling_llama, name))
-    monkeypatch.setattr(modeling_llama.LlamaForCausalLM, "forward", modeling_llama.LlamaForCausalLM.forward)
+    monkeypatch.setattr(
+        modeling_llama.LlamaForCausalLM, "forward", modeling_llama.LlamaForCausalLM.forward
+    )
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", torch.nn.functional.cross_entropy)
     return modeling_llama
 
 
 def collect(model: Any, requested: str | None, **others: Any) -> dict[str, Any]:
-    return {finding.what: finding for finding in kernels.check_liger(models.objects(model, **others), requested)}
+    return {
+        finding.what: finding
+        for finding in kernels.check_liger(models.objects(model, **others), requested)
+    }
 
 
 def test_without_liger_there_is_none() -> None:
@@ -68,7 +77,10 @@ def test_what_open_instructs_dpo_gets_and_does_not(llama: Any) -> None:
     monkey_patch._apply_liger_kernel("llama", fused_linear_cross_entropy=False)
     findings = collect(models.model(), LAYERS)
     assert (findings["liger"].verdict, findings["liger"].value) == ("proven", LAYERS)
-    assert findings["liger"].note == "RMSNorm, RoPE and SwiGLU only: the loss and the logits stay the trainer's own"
+    assert (
+        findings["liger"].note
+        == "RMSNorm, RoPE and SwiGLU only: the loss and the logits stay the trainer's own"
+    )
     assert findings["liger.fused_linear_cross_entropy"].value == "0 of 1"
     assert findings["liger.dpo_loss"].value == "0 of 1"
     assert collect(models.model(), SFT)["liger"].verdict == "refuted"
@@ -81,7 +93,8 @@ def test_a_model_built_before_the_patch_is_refuted(llama: Any) -> None:
     findings = collect(early, SFT)
     assert findings["liger"].verdict == "refuted"
     assert findings["liger.rms_norm"].value == "0 of 5"
-    assert findings["liger.rope"].value == "2 of 2"  # a global of the module: it does reach this model
+    # a global of the module: it does reach this model
+    assert findings["liger.rope"].value == "2 of 2"
     assert "rms_norm is in 0 of 5 places" in str(findings["liger"].note)
 
 
@@ -91,7 +104,10 @@ def test_a_kernel_that_is_not_everywhere_is_counted(llama: Any) -> None:
     norm = model.model.layers[1].input_layernorm
     norm.forward = MethodType(lambda self, x: x, norm)
     finding = collect(model, SFT)["liger"]
-    assert (finding.verdict, finding.value) == ("proven", f"rms_norm (4 of 5){SFT.removeprefix('rms_norm')}")
+    assert (finding.verdict, finding.value) == (
+        "proven",
+        f"rms_norm (4 of 5){SFT.removeprefix('rms_norm')}",
+    )
 
 
 def test_the_cross_entropy_kernel_is_seen(llama: Any) -> None:
@@ -102,7 +118,9 @@ def test_the_cross_entropy_kernel_is_seen(llama: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "phi3"])
-def test_kernels_put_into_a_model_that_exists(kind: str, llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_put_into_a_model_that_exists(
+    kind: str, llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As transformers' Trainer does for TRL (integrations/liger.py)."""
     import importlib
 
@@ -122,7 +140,10 @@ def test_kernels_put_into_a_model_that_exists(kind: str, llama: Any, monkeypatch
 def test_a_model_that_liger_does_not_know_is_refuted_with_that_reason() -> None:
     model = models.model("gpt2", n_embd=32, n_layer=1, n_head=2)
     finding = collect(model, LAYERS)["liger"]
-    assert (finding.verdict, finding.note) == ("refuted", "Liger has no kernels for models of type gpt2")
+    assert (finding.verdict, finding.note) == (
+        "refuted",
+        "Liger has no kernels for models of type gpt2",
+    )
 
 
 def test_accelerates_wrapper_for_mixed_precision_hides_nothing(llama: Any) -> None:

@@ -57,7 +57,9 @@ def module_of(backend: Any, collator: Any = None, clip: float | None = 1.0) -> A
     )
 
 
-def looked(module: Any, documents: int | None = None, ranks: int = 1, **requested: str) -> dict[str, Any]:
+def looked(
+    module: Any, documents: int | None = None, ranks: int = 1, **requested: str
+) -> dict[str, Any]:
     wanted = {"world_size": str(ranks), "device": "cpu", **requested}
     inputs = ForwardInputs(frozenset(), 1, 64, None, documents)
     findings = olmo_core.collect(module, inputs, TrainerProgram(None, "none", ()), wanted)
@@ -67,7 +69,13 @@ def looked(module: Any, documents: int | None = None, ranks: int = 1, **requeste
 def test_a_packed_run_that_is_as_it_was_asked() -> None:
     module = module_of(FlashAttention2Backend(), TensorDataCollatorWithFlatteningDPO())
     findings = looked(
-        module, 3, packing="bins", attention="flash_2", clip="1.0", dtype="fp32", gradient_checkpointing="false"
+        module,
+        3,
+        packing="bins",
+        attention="flash_2",
+        clip="1.0",
+        dtype="fp32",
+        gradient_checkpointing="false",
     )
     assert {item.verdict for item in findings.values() if item.requested is not None} == {"proven"}
     assert findings["isolation"].value == "no attention across documents"
@@ -85,29 +93,45 @@ def test_what_is_otherwise_is_refuted() -> None:
 
 
 def test_packing_that_never_reaches_the_model() -> None:
-    findings = looked(module_of(FlashAttention2Backend(), TensorDataCollatorWithFlatteningDPO()), None, packing="bins")
-    assert findings["packing"].verdict == "refuted" and "does not get document borders" in findings["packing"].how
+    findings = looked(
+        module_of(FlashAttention2Backend(), TensorDataCollatorWithFlatteningDPO()),
+        None,
+        packing="bins",
+    )
+    assert (
+        findings["packing"].verdict == "refuted"
+        and "does not get document borders" in findings["packing"].how
+    )
     assert "isolation" not in findings
 
 
 def test_what_the_first_forward_was_given() -> None:
     ids, lengths = torch.zeros(2, 8, dtype=torch.long), torch.tensor([[3, 5, 0], [4, 2, 2]])
     names = frozenset({"doc_lens"}), frozenset({"input_ids"})
-    assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == ForwardInputs(names[0], 2, 16, None, 5)
+    assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == ForwardInputs(
+        names[0], 2, 16, None, 5
+    )
     plain = olmo_core.describe_inputs((), {"input_ids": ids})
-    assert plain == ForwardInputs(names[1], 2, 16, None, None) and str(plain) == "2 rows of 8 tokens"
+    assert (
+        plain == ForwardInputs(names[1], 2, 16, None, None) and str(plain) == "2 rows of 8 tokens"
+    )
     assert olmo_core.describe_inputs((), {}) is None
 
 
 @pytest.mark.parametrize(
-    ("change", "value"), [(0.0, "trained"), (1e-3, "others than in memory"), (math.inf, "not finite")]
+    ("change", "value"),
+    [(0.0, "trained"), (1e-3, "others than in memory"), (math.inf, "not finite")],
 )
-def test_a_checkpoint_is_compared_with_the_weights_in_memory(tmp_path: Path, change: float, value: str) -> None:
+def test_a_checkpoint_is_compared_with_the_weights_in_memory(
+    tmp_path: Path, change: float, value: str
+) -> None:
     checkpoint = pytest.importorskip("olmo_core.distributed.checkpoint")
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
     model = module_of(FlashAttention2Backend()).model
-    checkpoint.save_state_dict(tmp_path / "step3" / "model_and_optim", {"model": get_model_state_dict(model)})
+    checkpoint.save_state_dict(
+        tmp_path / "step3" / "model_and_optim", {"model": get_model_state_dict(model)}
+    )
     with torch.no_grad():
         model[0].linear.weight.add_(change)
     found = olmo_core.check_checkpoint(tmp_path / "step3", model)
@@ -123,7 +147,10 @@ def exported(state_dict: dict[str, Any], model: Any, folder: Path) -> Any:
 def test_an_export_has_the_weights_that_were_gathered(tmp_path: Path) -> None:
     model = models.model()
     model.save_pretrained(tmp_path)
-    weights = {name.replace("model.", "olmo."): weight.clone() for name, weight in model.state_dict().items()}
+    weights = {
+        name.replace("model.", "olmo."): weight.clone()
+        for name, weight in model.state_dict().items()
+    }
     assert exported(weights, model, tmp_path).verdict == "proven"
     split = dict(enumerate(part for weight in weights.values() for part in weight.split(8)))
     assert exported(split, model, tmp_path).verdict == "proven"  # type: ignore[arg-type]

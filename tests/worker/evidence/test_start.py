@@ -15,7 +15,13 @@ safetensors = pytest.importorskip("safetensors.torch")
 from launch.worker.evidence import start  # noqa: E402
 from launch.worker.patches import shared  # noqa: E402
 
-SHAPE = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 16}
+SHAPE = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 16,
+}
 
 
 def save(folder: Path, *, drop: str = "", tied: bool = False) -> Path:
@@ -23,7 +29,9 @@ def save(folder: Path, *, drop: str = "", tied: bool = False) -> Path:
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     file = folder / "model.safetensors"
     tensors = safetensors.load_file(file)
-    safetensors.save_file({name: tensor for name, tensor in tensors.items() if name != drop}, file, {"format": "pt"})
+    safetensors.save_file(
+        {name: tensor for name, tensor in tensors.items() if name != drop}, file, {"format": "pt"}
+    )
     return folder
 
 
@@ -56,29 +64,40 @@ def test_the_new_head_of_a_reward_model_is_expected(tmp_path: Path) -> None:
 def test_layers_that_the_configuration_leaves_out_are_refuted(tmp_path: Path, layers: int) -> None:
     config = transformers.LlamaConfig(**{**SHAPE, "num_hidden_layers": layers})
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    finding = loaded(tmp_path, transformers.LlamaForCausalLM, config=transformers.LlamaConfig(**SHAPE))
+    finding = loaded(
+        tmp_path, transformers.LlamaForCausalLM, config=transformers.LlamaConfig(**SHAPE)
+    )
     assert finding.verdict == "refuted" and "model.layers.1." in finding.note
 
 
 def test_the_head_of_another_kind_of_model_does_no_harm(tmp_path: Path) -> None:
-    transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SHAPE)).save_pretrained(tmp_path)
+    transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SHAPE)).save_pretrained(
+        tmp_path
+    )
     assert "score" not in str(loaded(tmp_path, transformers.LlamaForCausalLM).note)
 
 
-def test_an_adapter_names_the_commit_of_its_hub_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As transformers resolves it in the hub's cache, where the branch may point to another commit later."""
+def test_an_adapter_names_the_commit_of_its_hub_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers resolves it in the hub's cache, where the branch may point to another commit
+    later.
+    """
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM, PreTrainedModel
 
     kept = staticmethod(PreTrainedModel._finalize_model_loading)
-    monkeypatch.setattr(PreTrainedModel, "_finalize_model_loading", kept)  # and restored after the test
+    # and restored after the test
+    monkeypatch.setattr(PreTrainedModel, "_finalize_model_loading", kept)
     shared._check_loaded_weights(Mock())
     repository = tmp_path / "models--lab--tiny"
     for digit in "ab":
         save(repository / "snapshots" / (digit * 40))
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
-    base = AutoModelForCausalLM.from_pretrained("lab/tiny", cache_dir=tmp_path, local_files_only=True)
+    base = AutoModelForCausalLM.from_pretrained(
+        "lab/tiny", cache_dir=tmp_path, local_files_only=True
+    )
     adapted = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"], r=4))
     start.pin_base(adapted)
     adapted.save_pretrained(tmp_path / "adapter")

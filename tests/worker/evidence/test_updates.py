@@ -1,4 +1,6 @@
-"""What training does to the weights, on real models and optimizers: what is proven, and what is refuted."""
+"""What training does to the weights, on real models and optimizers: what is proven, and what is
+refuted.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def observe(
     `rates`: the learning rate of each step, after the last one that of the last.
     """
     rates = options.pop("rates", None)
-    optimizer = torch.optim.AdamW(groups(model) if groups else model.parameters(), **{"lr": 1e-3, **options})
+    optimizer = torch.optim.AdamW(
+        groups(model) if groups else model.parameters(), **{"lr": 1e-3, **options}
+    )
     updates = Updates(models.objects(model, optimizer=optimizer, step=0, trainer=trainer))
     found: dict[str, Evidence] = {}
     for step in range(steps):
@@ -77,7 +81,11 @@ def observe(
 def train(model: Any, folder: Path, **options: Any) -> dict[str, str]:
     """Return the verdicts by finding, of which none refutes a value by the same value."""
     found = observe(model, folder, **options)
-    assert not [item for item in found.values() if item.verdict == "refuted" and item.value == item.requested]
+    assert not [
+        item
+        for item in found.values()
+        if item.verdict == "refuted" and item.value == item.requested
+    ]
     return {name: str(item.verdict) for name, item in found.items()}
 
 
@@ -100,7 +108,8 @@ def with_half_adapter(model: Any) -> Any:
     return adapted
 
 
-RISING = [5e-7 * step / 30 for step in range(31)]  # DPO's rate after a warm-up; the first updates vanish in rounding
+# DPO's rate after a warm-up; the first updates vanish in rounding
+RISING = [5e-7 * step / 30 for step in range(31)]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,8 @@ RISING = [5e-7 * step / 30 for step in range(31)]  # DPO's rate after a warm-up;
         (with_adapter, {}),
         (half, {"lr": 5e-7}),  # DPO's rate: the smallest of the recipes
         (half, {"lr": 5e-7, "rates": [5e-9, *[5e-7] * 2]}),  # a warm-up
-        (half, {"lr": 5e-7, "groups": "norms apart", "weight_decay": 0.0}),  # norms of 1.0 cannot move by 5e-7
+        # norms of 1.0 cannot move by 5e-7
+        (half, {"lr": 5e-7, "groups": "norms apart", "weight_decay": 0.0}),
         (None, {"rates": [0.0, 1e-4, 0.0]}),
         (None, {"rates": [0.0, 1e-4]}),
         (None, {"rates": RISING, "steps": 30, "groups": "norms apart", "weight_decay": 0.0}),
@@ -156,7 +166,11 @@ def without_norms(model: Any) -> list[dict[str, Any]]:
     [
         (None, {"lr": 1e-30}, {"first_update", "saved_weights"}),
         (with_adapter, {"lr": 1e-30}, {"first_update", "saved_weights"}),
-        (with_half_adapter, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
+        (
+            with_half_adapter,
+            {"lr": 1e-30, "steps": PATIENCE + 1},
+            {"first_update", "saved_weights"},
+        ),
         (half, {"lr": 1e-30}, {"first_update", "saved_weights"}),
         (half, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
         (None, {"rates": [0.0, 0.0, 0.0]}, {"first_update", "saved_weights"}),
@@ -168,14 +182,23 @@ def without_norms(model: Any) -> list[dict[str, Any]]:
             {"first_update", "gradients", "saved_weights"},
         ),
         (None, {"rates": RISING, "steps": 30, "eps": 1e30, "weight_decay": 0.1}, {"first_update"}),
-        (None, {"rates": [5e-9, 5e-5], "groups": without_norms, "weight_decay": 0.1}, {"first_update"}),
+        (
+            None,
+            {"rates": [5e-9, 5e-5], "groups": without_norms, "weight_decay": 0.1},
+            {"first_update"},
+        ),
         (None, {"eps": 1e30, "weight_decay": 0.0}, {"first_update", "saved_weights"}),
-        (None, {"change": clip(1e-30)}, {"first_update", "gradients"}),  # weight decay changes the weights
+        # weight decay changes the weights
+        (None, {"change": clip(1e-30)}, {"first_update", "gradients"}),
         (None, {"eps": 1e30, "weight_decay": 0.1}, {"first_update"}),
         (with_adapter, {"eps": 1e30, "weight_decay": 0.1}, {"first_update"}),
         (half, {"eps": 1e30, "weight_decay": 0.5, "lr": 1e-2, "steps": PATIENCE}, {"first_update"}),
         (None, {"groups": without_norms, "weight_decay": 0.1}, {"first_update"}),
-        (None, {"change": zero_gradients, "weight_decay": 0.0}, {"first_update", "gradients", "saved_weights"}),
+        (
+            None,
+            {"change": zero_gradients, "weight_decay": 0.0},
+            {"first_update", "gradients", "saved_weights"},
+        ),
         (None, {"change": zero_gradients, "weight_decay": 0.1}, {"first_update", "gradients"}),
         (None, {"change": clip(1e-7)}, {"gradients"}),  # Adam makes whole updates of it
         (with_adapter, {"change": loosen_frozen}, {"first_update"}),
@@ -225,22 +248,31 @@ def test_damaged_files_of_one_step_at_a_rate_of_0_are_refuted(tmp_path: Path) ->
         model.lm_head.weight.data[5, 7] = float("inf")
 
     found = observe(models.model(), tmp_path, steps=1, rates=[0.0], change=damage)
-    assert (found["saved_weights"].value, found["saved_weights"].verdict) == ("not finite", "refuted")
+    assert (found["saved_weights"].value, found["saved_weights"].verdict) == (
+        "not finite",
+        "refuted",
+    )
 
 
 def test_two_steps_of_grpo_may_have_no_gradient(tmp_path: Path) -> None:
     """All completions of a prompt earned the same reward, in each of the steps."""
     grpo = SimpleNamespace(num_generations=8)
-    found = observe(models.model(), tmp_path, steps=2, change=zero_gradients, trainer=grpo, weight_decay=0.0)
+    found = observe(
+        models.model(), tmp_path, steps=2, change=zero_gradients, trainer=grpo, weight_decay=0.0
+    )
     short = ("first_update", "gradients", "saved_weights")
     assert {name: found[name].verdict for name in short} == dict.fromkeys(short, "unproven")
     assert not any(item.finding(()) for item in found.values())
-    longer = observe(models.model(), tmp_path, steps=12, change=zero_gradients, trainer=grpo, weight_decay=0.0)
+    longer = observe(
+        models.model(), tmp_path, steps=12, change=zero_gradients, trainer=grpo, weight_decay=0.0
+    )
     assert {name: longer[name].verdict for name in short} == dict.fromkeys(short, "refuted")
 
 
 def test_a_group_is_refuted_at_the_step_from_which_its_updates_would_show(tmp_path: Path) -> None:
-    """The norms never get a gradient, and decay moves them: hidden by rounding at first, then too little."""
+    """The norms never get a gradient, and decay moves them: hidden by rounding at first, then too
+    little.
+    """
     model = models.model()
     optimizer = torch.optim.AdamW(without_norms(model), weight_decay=0.1)
     updates = Updates(models.objects(model, optimizer=optimizer, step=0))
@@ -252,7 +284,11 @@ def test_a_group_is_refuted_at_the_step_from_which_its_updates_would_show(tmp_pa
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        verdicts += [(step, str(item.verdict)) for item in updates.after_step() if item.what == "first_update"]
+        verdicts += [
+            (step, str(item.verdict))
+            for item in updates.after_step()
+            if item.what == "first_update"
+        ]
     assert [verdict for _, verdict in verdicts[:2]] == ["proven", "refuted"]
     mean = 5e-8 * (verdicts[1][0] + 1) / 2
     assert verdicts[0][0] == 1 and mean > 4 * torch.finfo(torch.float32).eps * 0.9
@@ -289,7 +325,9 @@ def test_weights_that_are_not_finite_are_refuted(tmp_path: Path) -> None:
     model.model.layers[1].mlp.up_proj.weight.data[5, 7] = float("inf")
     model.save_pretrained(tmp_path)
     finding = check_saved(tmp_path, model, None)
-    assert (finding.value, finding.verdict) == ("not finite", "refuted") and "up_proj" in str(finding.note)
+    assert (finding.value, finding.verdict) == ("not finite", "refuted") and "up_proj" in str(
+        finding.note
+    )
 
 
 def test_an_earlier_state_in_the_folder_is_refuted(tmp_path: Path) -> None:
@@ -311,7 +349,11 @@ def test_a_check_that_fails_ends_no_training(tmp_path: Path) -> None:
     with torch.no_grad():
         model.lm_head.weight.add_(1.0)
     [*_, found] = updates.at_end(check)
-    assert (found.what, found.verdict, found.how) == ("saved_weights", "unproven", "OSError: the disk is gone")
+    assert (found.what, found.verdict, found.how) == (
+        "saved_weights",
+        "unproven",
+        "OSError: the disk is gone",
+    )
 
 
 @pytest.fixture(autouse=True)
