@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launch.api.planning import PlannedRun, plan
-    from launch.api.running import PipelineRun, Run, run, runs
+    from launch.api.running import PipelineHandle, RunHandle, run, runs
     from launch.api.tables import compare, status
     from launch.errors import Problem, UserError
 
 __version__ = "0.1.0"
 __all__ = [
-    "PipelineRun",
+    "PipelineHandle",
     "PlannedRun",
     "Problem",
-    "Run",
+    "RunHandle",
     "UserError",
     "__version__",
     "compare",
@@ -40,7 +40,7 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("PlannedRun", "plan"), "launch.api.planning"),
-    **dict.fromkeys(("PipelineRun", "Run", "run", "runs"), "launch.api.running"),
+    **dict.fromkeys(("PipelineHandle", "RunHandle", "run", "runs"), "launch.api.running"),
     **dict.fromkeys(("compare", "status"), "launch.api.tables"),
     **dict.fromkeys(("Problem", "UserError"), "launch.errors"),
 }

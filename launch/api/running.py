@@ -30,7 +30,7 @@ from launch.execution.record.lock import (
     run_lock,
     this_process,
 )
-from launch.execution.record.reader import RunRecord, RunStatus, command_for, is_running
+from launch.execution.record.run import Run, RunStatus, command_for, is_running
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.execution.same_run import place_run
@@ -47,8 +47,8 @@ _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
-    """A run's folder, live or finished."""
+class RunHandle:
+    """A run, live or finished: follow it, wait for it, stop it, read what it recorded so far."""
 
     folder: Path
 
@@ -70,13 +70,13 @@ class Run:
 
     def status(self) -> RunStatus:
         """Read the state, phase, step, loss and outcome."""
-        return RunRecord(self._run).status()
+        return Run(self._run).status
 
     def metrics(self) -> Any:
         """Return the logged steps so far: a pandas DataFrame where pandas is installed, else a list
         of dicts.
         """
-        steps = list(RunRecord(self._run).steps())
+        steps = list(Run(self._run).steps())
         try:
             import pandas
         except ImportError:
@@ -102,9 +102,8 @@ class Run:
 
     def _render_page(self) -> str:
         from launch.execution.report.page import render_runs
-        from launch.execution.report.run import ReportedRun
 
-        return render_runs([ReportedRun(self.folder)])
+        return render_runs([Run(self.folder)])
 
     def wait(self, seconds: float | None = None) -> RunStatus:
         """Wait until the run has ended, at most `seconds`, and return its status."""
@@ -146,17 +145,17 @@ class Run:
 
 
 @dataclass(frozen=True, repr=False)
-class PipelineRun(Run):
+class PipelineHandle(RunHandle):
     """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that
     has begun.
     """
 
     @property
-    def stages(self) -> list[Run]:
+    def stages(self) -> list[RunHandle]:
         """The runs of the stages, in order; one that has not begun has no folder yet."""
         from launch.pipelines.record import stage_runs
 
-        return [Run(folder) for _, folder in stage_runs(self.folder)]
+        return [RunHandle(folder) for _, folder in stage_runs(self.folder)]
 
     @property
     def _run(self) -> Path:
@@ -170,10 +169,10 @@ class PipelineRun(Run):
 
 
 @overload
-def run(stage: str, **keys: Any) -> Run: ...
+def run(stage: str, **keys: Any) -> RunHandle: ...
 @overload
-def run(*, pipeline: Sequence[str], **keys: Any) -> PipelineRun: ...
-def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) -> Run:
+def run(*, pipeline: Sequence[str], **keys: Any) -> PipelineHandle: ...
+def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) -> RunHandle:
     """Start a run in a process of its own, which outlives this one, and return when it has started
     or is done.
 
@@ -190,10 +189,10 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
         line = pipeline_overrides(pipeline, keys)
         planned = plan_pipeline(CommandLine("run", False, tuple(line)), lambda text: None)
         assert planned is not None  # it has stages
-        started: Run = PipelineRun(planned.folder)
+        started: RunHandle = PipelineHandle(planned.folder)
     else:
         line = overrides(stage, keys)
-        started = Run(place_run(plan(stage, **keys).plan, lambda text: None).folder)
+        started = RunHandle(place_run(plan(stage, **keys).plan, lambda text: None).folder)
     command = [sys.executable, "-P", "-m", "launch", "run", *line, "detach=true"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as output:
@@ -253,6 +252,6 @@ def run_planned(planned: Plan, display: Display) -> int:
     return code
 
 
-def runs(folder: str | Path = "runs") -> list[Run]:
+def runs(folder: str | Path = "runs") -> list[RunHandle]:
     """Return every run below `folder`, live or finished, sorted by stage and name."""
-    return [Run(path) for path in find_runs(Path(folder).expanduser().absolute())]
+    return [RunHandle(path) for path in find_runs(Path(folder).expanduser().absolute())]

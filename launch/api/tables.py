@@ -16,7 +16,7 @@ from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure
-from launch.execution.record.reader import RunStatus
+from launch.execution.record.run import RunStatus
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
@@ -25,7 +25,7 @@ from launch.table import Column, Table
 from launch.terminal import echo, notify, print_json, printable
 
 if TYPE_CHECKING:
-    from launch.api.running import Run
+    from launch.api.running import RunHandle
 
 T = TypeVar("T")
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
@@ -85,16 +85,19 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
 
 
 def compare(
-    first: str | Run, second: str | Run, *more: str | Run, folder: str | Path = "runs"
+    first: str | RunHandle,
+    second: str | RunHandle,
+    *more: str | RunHandle,
+    folder: str | Path = "runs",
 ) -> Shown:
     """Compare runs, their checkpoints (`sft/x/step_100`) or the scores of a base model with the
     first of them.
 
     Raises UserError: unknown_run, ambiguous_run, no_checkpoint.
     """
-    from launch.evaluation.comparison import compare_runs, describe_noise, read_noise, tabulate
+    from launch.evaluation.compared_run import ComparedBase, compared_run, split_checkpoint
+    from launch.evaluation.comparison import compare_runs, describe_comparison, read_noise, tabulate
     from launch.evaluation.models import ModelSource, find_run_or_model
-    from launch.evaluation.run_facts import read_base_facts, read_run_facts, split_checkpoint
     from launch.execution.report.page import announce_reading
 
     runs = Path(folder)
@@ -103,14 +106,14 @@ def compare(
     folders = [side for side in sides if isinstance(side, Path)]
     announce_reading(folders, notify)
     facts = [
-        read_base_facts(name, side.folder, folders)
+        ComparedBase(name, side.folder, folders)
         if isinstance(side, ModelSource)
-        else read_run_facts(side, split_checkpoint(name)[1])
+        else compared_run(side, split_checkpoint(name)[1])
         for name, side in zip(names, sides, strict=True)
     ]
     comparison = compare_runs(facts, read_noise(runs, [path.parent.name for path in folders]))
     table, names_shown = tabulate(comparison), ", ".join(run.name for run in facts)
-    lines = [*table.lines(), *describe_noise(comparison)]
+    lines = [*table.lines(), *describe_comparison(comparison)]
     return Shown(f"{names_shown} compared", lines, table, comparison.as_json())
 
 

@@ -24,7 +24,7 @@ from launch.config.yaml_nodes import load_yaml
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, UserError, did_you_mean, refusal
-from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.record.run import Run, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
@@ -184,7 +184,7 @@ def _start_from_folder(folder: Path) -> _Start:
         (above for above in (folder, *folder.parents[:_DEPTH]) if (above / "plan.json").is_file()),
         None,
     )
-    settings = RunRecord(run).settings if run else {}
+    settings = Run(run).settings if run else {}
     model = folder / "model" if folder == run else folder
     adapter = read_adapter(model)
     base = adapter.local_base if adapter else model

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.api import tables
-from launch.api.running import Run
+from launch.api.running import RunHandle
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, refusal
 from launch.evaluation.comparison import comparison_tables
+from launch.execution.record.run import Run, is_run_folder
 from launch.execution.report.page import (
     FILE,
     announce_reading,
@@ -19,7 +20,6 @@ from launch.execution.report.page import (
     render_runs,
     save_page,
 )
-from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
 from launch.planning.find_runs import resolve_run
@@ -42,7 +42,7 @@ def report(argv: list[str]) -> int:
     path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
     if len(folders) == 1 and not trial_verb(folders[0]):
         announce_reading(folders, notify)
-        Run(folders[0]).report(path)
+        RunHandle(folders[0]).report(path)
     else:
         save_page(path, _render(folders, options.runs))
     echo(str(path))
@@ -64,7 +64,7 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
     of_runs = [folder for folder in folders if folder not in trials]
     announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
-    return render_runs([ReportedRun(folder) for folder in of_runs], tables, notes)
+    return render_runs([Run(folder) for folder in of_runs], tables, notes)
 
 
 def _find_folder(name: str, runs: Path) -> Path:

@@ -13,7 +13,7 @@ from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
-from launch.execution.record.reader import command_for, is_running
+from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
 from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.jobs import (

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.api.running import STOP_PATIENCE, Run
+from launch.api.running import STOP_PATIENCE, RunHandle
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, UserError, refusal
 from launch.execution.record.lock import Holder, this_process
@@ -42,7 +42,7 @@ def stop(argv: list[str]) -> int:
     runs: Path = options.runs
     pipeline = find_pipeline(options.name, runs)
     folder = pipeline or resolve_run(options.name, runs, list(find_job_folders(runs)))
-    holder = Run(folder).holder
+    holder = RunHandle(folder).holder
     of_runs = [run for _, run in stage_runs(pipeline)] if pipeline else [folder]
     names = [
         run.with_name(run.name + suffix)
@@ -101,7 +101,7 @@ def _cancel(
 
 
 def _terminate(folder: Path, holder: Holder) -> int:
-    run = Run(folder)
+    run = RunHandle(folder)
     if run.stop():
         echo(f"{run.name} is stopped")
         return EXIT_DONE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.evaluation.run_facts import Progress, RunFacts, read_run_facts
+from launch.evaluation.compared_run import Compared, Progress, compared_run
 from launch.files import load_json
 from launch.table import Table, format_number
 from launch.trials.bench.verdict import relative_difference
@@ -57,7 +57,7 @@ class Noise:
 class Comparison:
     """Several runs side by side; the first is what the others are compared with."""
 
-    runs: tuple[RunFacts, ...]
+    runs: tuple[Compared, ...]
     differences: tuple[Difference, ...]
     unit: str  # of the points: tokens or steps
     points: tuple[LossPoint, ...]  # empty if the losses cannot be compared
@@ -95,7 +95,7 @@ class Comparison:
         return {
             "run": run.name,
             "folder": str(run.folder),
-            "state": run.status.state,
+            "state": run.state,
             "kind": run.kind,
             "steps": run.progress.last_step,
             "tokens": run.progress.tokens,
@@ -108,7 +108,7 @@ class Comparison:
         }
 
 
-def compare_runs(runs: Sequence[RunFacts], noise: Noise) -> Comparison:
+def compare_runs(runs: Sequence[Compared], noise: Noise) -> Comparison:
     """Compare the runs with the first of them."""
     progress = [run.progress for run in runs]
     unit = "tokens" if all(run.tokens for run in progress) else "steps"
@@ -133,7 +133,7 @@ def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
     return Noise(max(losses, default=None), max(speeds, default=None), repeats)
 
 
-def _find_differences(runs: Sequence[RunFacts]) -> Iterator[Difference]:
+def _find_differences(runs: Sequence[Compared]) -> Iterator[Difference]:
     for section in SECTIONS:
         of_runs: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
         for key in sorted(set().union(*of_runs)):
@@ -143,7 +143,7 @@ def _find_differences(runs: Sequence[RunFacts]) -> Iterator[Difference]:
                 yield Difference(section, key, values)
 
 
-def _why_no_losses(runs: Sequence[RunFacts]) -> str | None:
+def _why_no_losses(runs: Sequence[Compared]) -> str | None:
     if bases := [run.name for run in runs if run.is_base]:
         return f"{bases[0]} is a model without the record of a run"
     kinds = {run.kind for run in runs}
@@ -230,7 +230,7 @@ def tabulate(comparison: Comparison) -> Table:
     """
     runs = comparison.runs
     rows: list[tuple[str, ...] | None] = [("", *(run.name for run in runs))]
-    rows += [("state", *(run.status.state for run in runs))]
+    rows += [("state", *(run.state for run in runs))]
     for section in SECTIONS:
         differences = [
             difference for difference in comparison.differences if difference.section == section
@@ -284,8 +284,16 @@ def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
         yield f"  {task}", *(format_number(run.scores.get(task), ".4f") for run in comparison.runs)
 
 
-def describe_noise(comparison: Comparison) -> Iterator[str]:
-    """Yield the sentences below the table: how far repeats of one setting differ."""
+def describe_comparison(comparison: Comparison) -> Iterator[str]:
+    """Yield the sentences below the table: what could not be read, and how far repeats of one
+    setting differ.
+    """
+    for run in comparison.runs:
+        yield from run.notes
+    yield from _describe_noise(comparison)
+
+
+def _describe_noise(comparison: Comparison) -> Iterator[str]:
     noise = comparison.noise
     yield ""
     if noise.loss is None and noise.speed is None:
@@ -315,8 +323,5 @@ def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table],
     Returns the table that `compare` prints, and sentences about it.
     """
     noise = read_noise(runs, [folder.parent.name for folder in folders])
-    try:
-        comparison = compare_runs([read_run_facts(folder) for folder in folders], noise)
-    except (AttributeError, KeyError, TypeError, ValueError):  # a file of a record has another form
-        return [], ["the runs are not compared: the record of one of them is damaged"]
-    return [tabulate(comparison)], list(filter(None, describe_noise(comparison)))
+    comparison = compare_runs([compared_run(folder) for folder in folders], noise)
+    return [tabulate(comparison)], list(filter(None, describe_comparison(comparison)))

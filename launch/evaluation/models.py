@@ -14,7 +14,7 @@ from launch.errors import UserError, refusal
 from launch.execution import merge
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.files import read_json_object
 from launch.planning.chat_template import read_template
 from launch.planning.estimate.shape import read_shape
@@ -136,7 +136,7 @@ def _read_start(model: ModelSource) -> str | None:
     assert model.run is not None
     if model.adapter is not None:
         return model.adapter.base
-    start = RunRecord(model.run).flags.get("model_name_or_path")
+    start = Run(model.run).flags.get("model_name_or_path")
     return str(start) if start else None
 
 
@@ -179,7 +179,7 @@ def _describe_state(state: Path) -> ModelSource:
     label = f"{run_name(run)}/{state.name}"
     if _holds_model(state.parent):
         return replace(_describe_model(label, state.parent, run), state=state)
-    flags = RunRecord(run).flags
+    flags = Run(run).flags
     start = Path(str(flags.get("model_name_or_path") or ""))
     if (
         flags.get("chat_template_name")

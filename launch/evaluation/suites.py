@@ -17,7 +17,7 @@ from launch.data.sources import VALIDATION_FILE
 from launch.demo import DEMO_KEY, rewards
 from launch.demo.tasks import chat_rows, make_tasks, preference_rows, prompt_rows
 from launch.errors import UserError, refusal
-from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.record.run import Run, mapping
 from launch.files import encode_json, write_file
 from launch.planning.find_runs import run_name
 from launch.worker.evaluating import TaskSpec
@@ -74,7 +74,7 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
     Raises UserError: no_held_out, where only the demo's questions are left and the data is not the
     demo's.
     """
-    record = RunRecord(run) if run else None
+    record = Run(run) if run else None
     stage, data = (mapping(record.settings.get(key)) if record else {} for key in ("stage", "data"))
     tasks = list(map(str, given or stage.get("tasks") or [TULU3]))
     if (
@@ -90,7 +90,7 @@ def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
     return ",".join(tasks)
 
 
-def ensure_held_out(run: RunRecord) -> Path | None:
+def ensure_held_out(run: Run) -> Path | None:
     """Return the folder with up to 200 of the rows that a run held out, which are copied once; None
     without any.
     """
@@ -112,7 +112,7 @@ def ensure_held_out(run: RunRecord) -> Path | None:
     return folder
 
 
-def _no_rows(run: RunRecord | None) -> UserError:
+def _no_rows(run: Run | None) -> UserError:
     """Return the refusal of tasks=held_out, with what can be done for that run."""
     others = "name other tasks with tasks="
     if run is None:
@@ -147,7 +147,7 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
         if name in _OF_DEMO:
             specs.append(TaskSpec((), _OF_DEMO[name](cache)))
         elif name == HELD_OUT:
-            record = RunRecord(run) if run else None
+            record = Run(run) if run else None
             folder = ensure_held_out(record) if record else None
             if folder is None:
                 raise _no_rows(record)

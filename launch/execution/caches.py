@@ -24,7 +24,7 @@ from launch.check.machine.disk import nearest_existing
 from launch.config.schema import Device, Family, Mode
 from launch.errors import Problem, UserError, refusal
 from launch.execution.record import lock
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.files import load_json
 from launch.planning.model_folder import BrokenFileError, check_torch_file
 from launch.planning.parallel import Width
@@ -255,7 +255,7 @@ def plan_cache_pass(plan: Plan) -> Plan:
     )
 
 
-def read_dataset_event(run: RunRecord) -> TokenizedData | None:
+def read_dataset_event(run: Run) -> TokenizedData | None:
     """Return the data set that the last `dataset_cache` event of a run reports."""
     reported = [event for event in run.events("evidence") if event.get("what") == "dataset_cache"]
     return (
@@ -277,7 +277,7 @@ def find_tokenized_data(plan: Plan) -> Path | None:
     """
     cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
     assert tokenized is not None  # plan_cache_pass raises without it
-    record = RunRecord(cache_pass.folder)
+    record = Run(cache_pass.folder)
     dataset = read_dataset_event(record)
     if record.plan.get("command") != list(cache_pass.command) or dataset is None:
         return None

@@ -19,11 +19,11 @@ from launch.config.schema import AdapterStart, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
+from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
-from launch.execution.record.history import checkpoint_step
 from launch.execution.record.outcome import Outcome, read_validation
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.planning.flags import values_of
 from launch.planning.identity import DigestCache
 from launch.planning.lora import read_adapter
@@ -44,7 +44,7 @@ _CHANGES_FIRST_LOSS = frozenset(
 _MOST_FAULTS = 5  # in an outcome
 
 
-def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
+def verify_completion(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
     """Return `outcome`, or a failed one when the trainer succeeded with fewer steps or without a
     complete model.
 
@@ -78,7 +78,7 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
 
 
-def _find_gap(plan: Plan, run: RunRecord) -> tuple[int, int] | None:
+def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
     """Return two steps of a resumed run between which no attempt recorded any, without a reason."""
     if len(run.attempts) < 2:
         return None
@@ -92,7 +92,7 @@ def _find_gap(plan: Plan, run: RunRecord) -> tuple[int, int] | None:
     return None
 
 
-def add_validation(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
+def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
     """Return `outcome` with what the run measured on its validation data, or that its last step was
     not evaluated.
     """
@@ -123,7 +123,7 @@ def verify_evidence(
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 
-def _read_early_stop(run: RunRecord, step: int) -> str | None:
+def _read_early_stop(run: Run, step: int) -> str | None:
     """Return why the trainer stopped at this step; None if it did not report that it does."""
     entries = list(run.events("early_stop"))
     if not entries or entries[-1].get("step") != step:
@@ -188,7 +188,7 @@ def compare_first_loss(
     )
 
 
-def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
+def check_first_loss(plan: Plan, run: Run) -> tuple[Evidence, ...]:
     """Return the finding "first_loss" of a DPO run; () where nothing can be judged."""
     first = next(run.steps(), {})
     compared = compare_first_loss(plan, first.get("step"), first.get("loss"))
@@ -201,7 +201,7 @@ def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
 
 
 def keep_finished_work(
-    outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]
+    outcome: Outcome, plan: Plan, run: Run, evidence: Sequence[Evidence]
 ) -> Outcome:
     """Return a run that ended badly after its model was saved as done, with how it ended beside.
 

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import PlainDisplay
-from launch.execution.record.reader import command_for
+from launch.execution.record.run import command_for
 from launch.terminal import echo
 
 _STARTED = b"started "

@@ -37,6 +37,7 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
+from launch.execution.record.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.record.evidence import (
     evidence_as_json,
     evidence_table,
@@ -44,10 +45,9 @@ from launch.execution.record.evidence import (
     unchecked_settings,
 )
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome, describe_cure, read_outcome
-from launch.execution.record.reader import RunRecord, command_for
+from launch.execution.record.run import Run, command_for
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -88,7 +88,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     with _prepared(plan, display) as folder:
         began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
-        run = RunRecord(folder.path)
+        run = Run(folder.path)
         evidence = _read_evidence(plan, run, began, required_proofs(plan))
         outcome = keep_finished_work(supervised, plan, run, evidence)
         outcome = verify_completion(add_earlier_steps(outcome, folder.metrics), plan, run)
@@ -214,7 +214,7 @@ def run_steps(
                 outcome = supervise(execution, folder, display)
             else:
                 outcome = run_ranks(plan, folder, display)
-            run = RunRecord(folder.path)
+            run = Run(folder.path)
             evidence = _read_evidence(plan, run, began)
             if outcome.steps < steps:
                 outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, run)
@@ -236,7 +236,7 @@ def build_cache(planned: Plan, display: Display) -> int:
             outcome = run_on_this_machine(plan, folder, display)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
-        dataset = read_dataset_event(RunRecord(folder.path))
+        dataset = read_dataset_event(Run(folder.path))
         if dataset is None:
             display.say(
                 f"the trainer exited without reporting a data set; see its log in {folder.logs}"
@@ -345,7 +345,7 @@ def _describe_changes(plan: Plan) -> list[dict[str, object]]:
 
 
 def _read_evidence(
-    plan: Plan, run: RunRecord, began: float, proofs: Mapping[str, str] | None = None
+    plan: Plan, run: Run, began: float, proofs: Mapping[str, str] | None = None
 ) -> tuple[Evidence, ...]:
     """Return what the attempt that `began` then (unix seconds) proved of the requested settings.
 

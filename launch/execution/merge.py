@@ -17,7 +17,7 @@ from typing import Any
 from launch.errors import refusal
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.external import failure_reason, run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
@@ -111,7 +111,7 @@ def read_training(adapter: Adapter) -> Training:
     """Return how the run trained that an adapter is of; defaults for an adapter without a run's
     whole plan.json.
     """
-    run = RunRecord(adapter.folder.parent)
+    run = Run(adapter.folder.parent)
     try:
         python = str(run.plan["command"][0])
         precision = {"bf16": "bfloat16", "fp32": "float32"}.get(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from launch.execution.display import PlainDisplay
-from launch.execution.record.history import RunHistory
+from launch.execution.record.follow import EventFollower
 from launch.files import open_file
 from launch.redact import StreamRedactor, process_redactor
 from launch.terminal import printable_bytes
@@ -25,7 +25,7 @@ class Replay:
     """Prints the lines of one run's display on `stream`, the same as on the run's own terminal."""
 
     def __init__(self, folder: Path, stream: TextIO) -> None:
-        self._history = RunHistory(folder)
+        self._history = EventFollower(folder)
         self._now = 0.0
         self._display = PlainDisplay(stream, clock=lambda: self._now)
         self._display.start(None)

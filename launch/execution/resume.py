@@ -15,7 +15,7 @@ from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
-from launch.execution.record.reader import RunRecord, mapping, number, objects
+from launch.execution.record.run import Run, mapping, number, objects
 from launch.execution.same_run import (
     holds_plan,
     holds_same_run,
@@ -48,7 +48,7 @@ def is_finished(plan: Plan) -> bool:
     status = folder_status(plan.folder)
     if status == "absent":
         return False
-    run = RunRecord(plan.folder)
+    run = Run(plan.folder)
     if run.plan and not holds_plan(run, plan):
         if not holds_same_run(run, plan):
             raise UserError(_other_plan_problem(plan, run))
@@ -174,7 +174,7 @@ def _short_interruption(plan: Plan) -> float | None:
     """Return the seconds of training of a run that was interrupted so early that it starts again
     without being asked; None for any other.
     """
-    run = RunRecord(plan.folder)
+    run = Run(plan.folder)
     ended_by_itself = run.outcome is not None and run.outcome.exit_code != EXIT_INTERRUPTED
     seconds = _trained_seconds(run)
     if ended_by_itself or seconds is None or seconds >= _SHORT:
@@ -182,7 +182,7 @@ def _short_interruption(plan: Plan) -> float | None:
     return seconds if plan.find_output_faults() else None
 
 
-def _trained_seconds(run: RunRecord) -> float | None:
+def _trained_seconds(run: Run) -> float | None:
     """Return the time that the steps of a run took; None if it was not measured."""
     times = [number(entry.get("seconds")) for entry in run.steps()]
     return sum(filter(None, times)) if any(times) else None
@@ -190,7 +190,7 @@ def _trained_seconds(run: RunRecord) -> float | None:
 
 def last_logged_step(run: Path) -> int:
     """Return the last step that a run logged; 0 without any."""
-    return max((entry["step"] for entry in RunRecord(run).steps()), default=0)
+    return max((entry["step"] for entry in Run(run).steps()), default=0)
 
 
 def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
@@ -199,7 +199,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     """
     if checkpoint.unit != "step":
         return None
-    run = RunRecord(plan.folder)
+    run = Run(plan.folder)
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     unlogged = plan.most_unlogged
     last = max(losses, default=0)
@@ -234,7 +234,7 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
         else "it was killed externally"
     )
     step = last_logged_step(plan.folder)
-    seconds = _trained_seconds(RunRecord(plan.folder))
+    seconds = _trained_seconds(Run(plan.folder))
     lost = (
         f"; to start over loses {format_duration(seconds)} of training"
         if seconds is not None
@@ -266,7 +266,7 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     return Problem("nothing_to_resume", message, None, cure)
 
 
-def _other_plan_problem(plan: Plan, run: RunRecord) -> Problem:
+def _other_plan_problem(plan: Plan, run: Run) -> Problem:
     old_width = (
         mapping(run.plan.get("batch")).get("width"),
         mapping(run.plan.get("parallel")).get("device"),

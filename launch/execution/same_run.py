@@ -21,7 +21,7 @@ from launch.config.schema import RootConfig
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import locked_problem
 from launch.execution.record.outcome import folder_status
-from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.record.run import Run, mapping
 from launch.planning.plan import Plan
 from launch.worker.json_codec import to_json
 
@@ -81,12 +81,12 @@ _NO_OPTION = frozenset(
 )
 
 
-def holds_plan(run: RunRecord, plan: Plan) -> bool:
+def holds_plan(run: Run, plan: Plan) -> bool:
     """Whether the recorded plan is this one: its identity, computed in the same way."""
     return (run.plan.get("identity"), _version(run)) == (plan.identity, plan.identity_version)
 
 
-def holds_same_run(run: RunRecord, plan: Plan) -> bool:
+def holds_same_run(run: Run, plan: Plan) -> bool:
     """Whether the run was made from the settings and inputs of `plan`, whatever its identity."""
     return _has_settings(run, plan) and not changed_inputs(run, plan)
 
@@ -126,7 +126,7 @@ def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan
     return plan
 
 
-def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem:
+def unfinished_problem(run: Run, plan: Plan, verb: str = "run") -> Problem:
     """Name the command that continues or archives the unfinished run in the plan's folder."""
     if run.holder:
         return locked_problem(run.folder, *run.holder)
@@ -150,7 +150,7 @@ def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem
     )
 
 
-def rendered_differences(run: RunRecord, plan: Plan) -> list[str]:
+def rendered_differences(run: Run, plan: Plan) -> list[str]:
     """Return what of a recorded plan differs from how this one starts its trainer, in the same
     folder.
     """
@@ -173,7 +173,7 @@ def _changes(plan: Mapping[str, Any]) -> set[str]:
     return {f"{name}{equals}{value}" for name, equals, value in named if name not in _NO_OPTION}
 
 
-def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
+def changed_inputs(run: Run, plan: Plan) -> str | None:
     """Return which inputs of a recorded plan have changed since, in words: local files, or
     upstream's source.
     """
@@ -221,7 +221,7 @@ def _digests(inputs: Mapping[str, str], ignored: set[str]) -> set[tuple[str, str
     }
 
 
-def _runs_of_settings(plan: Plan) -> Iterator[RunRecord]:
+def _runs_of_settings(plan: Plan) -> Iterator[Run]:
     """Yield the runs of the stage with these settings and a default name, the newest first."""
     folders = (
         path for path in (plan.runs / plan.stage).glob("*/") if _DEFAULT_NAME.fullmatch(path.name)
@@ -232,12 +232,12 @@ def _runs_of_settings(plan: Plan) -> Iterator[RunRecord]:
         if path != plan.folder and (path / "plan.json").is_file()
     ]
     for path in sorted(plans, key=lambda path: path.stat().st_mtime, reverse=True):
-        run = RunRecord(path.parent)
+        run = Run(path.parent)
         if _has_settings(run, plan):
             yield run
 
 
-def _has_settings(run: RunRecord, plan: Plan) -> bool:
+def _has_settings(run: Run, plan: Plan) -> bool:
     width = (
         mapping(run.plan.get("batch")).get("width"),
         mapping(run.plan.get("parallel")).get("device"),
@@ -272,5 +272,5 @@ def training_settings(config: Any, with_trainer: bool, prefix: str = "") -> dict
     return settings
 
 
-def _version(run: RunRecord) -> object:
+def _version(run: Run) -> object:
     return run.plan.get("identity_version", 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.events import is_number
-from launch.execution.record.history import RunHistory
+from launch.execution.record.follow import EventFollower
 from launch.redact import process_redactor
 
 _INTERVAL = 2.0  # seconds
@@ -51,7 +51,7 @@ def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None])
         target.mkdir(parents=True, exist_ok=True)
         for old_file in target.glob("events.out.tfevents.*.launch"):
             old_file.unlink()
-        history = RunHistory(folder)
+        history = EventFollower(folder)
         with contextlib.closing(EventFileWriter(str(target), filename_suffix=".launch")) as file:
             running = True
             while running:

@@ -25,7 +25,7 @@ from launch.errors import (
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import objects
+from launch.execution.record.run import objects
 from launch.execution.report.page import write_report
 from launch.execution.resume import describe_continuation, is_finished, resume_problems
 from launch.pipelines.links import Pipeline, plan_link

@@ -20,7 +20,7 @@ from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key, q
 from launch.config.schema import Kind
 from launch.errors import Cure, Problem, UserError, Way, refusal
 from launch.execution.record.outcome import folder_status
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
@@ -323,7 +323,7 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
             message += f", so {' and '.join(later)} would be stale" if later else ""
             cure = "set another name=, or leave it out, for a new pipeline"
             raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure) from error
-        started_from = RunRecord(plan.folder).plan.get("started_from")
+        started_from = Run(plan.folder).plan.get("started_from")
         differs = (
             None not in (started_from, plan.started_from) and started_from != plan.started_from
         )

@@ -11,9 +11,8 @@ from pathlib import Path
 from launch.errors import UserError, refusal
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
-from launch.execution.record.reader import mapping, objects
+from launch.execution.record.run import Run, is_run_folder, mapping, objects
 from launch.execution.report.page import render_runs
-from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.execution.report.summary import read_evaluation
 from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
@@ -84,7 +83,7 @@ def render_pipeline(folder: Path) -> str:
         *(Table("Evaluations side by side", rows) for rows in scores.values()),
         *_answer_table(runs),
     ]
-    return render_runs([ReportedRun(run) for run in runs], tables, title=f"pipeline {folder.name}")
+    return render_runs([Run(run) for run in runs], tables, title=f"pipeline {folder.name}")
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:

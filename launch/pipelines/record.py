@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.execution.record.reader import RunRecord, objects
+from launch.execution.record.run import Run, objects
 from launch.files import read_json_object, write_json
 from launch.pipelines.links import FOLDER, Pipeline
 from launch.planning.find_runs import run_name
@@ -57,7 +57,7 @@ def describe_stages(folder: Path) -> str:
     """Return the states of a pipeline's stages: `sft done, dpo running 120/2,000, rm not begun`."""
     parts = []
     for stage, run in stage_runs(folder):
-        status = RunRecord(run).status()
+        status = Run(run).status
         state = "not begun" if status.state == "absent" else status.state
         step = (
             f" {status.step:,}" + (f"/{status.total_steps:,}" if status.total_steps else "")

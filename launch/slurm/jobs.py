@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.execution.record.reader import RunRecord, RunStatus
+from launch.execution.record.run import Run, RunStatus
 from launch.files import (
     append_json,
     first_written,
@@ -301,7 +301,7 @@ def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -
 
 def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
     """Read the status of the run in the folder `run`, whether it has started or not."""
-    run_status = RunRecord(run).status()
+    run_status = Run(run).status
     folder = find_job_folder(run.resolve(), runs)
     if folder is None:
         return JobStatus(run_status, run_status.state, run_status.since)

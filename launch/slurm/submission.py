@@ -18,7 +18,7 @@ from launch.check.machine.rules import RULES, inspect, stopping_problems, warnin
 from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import Problem, UserError, refusal
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
-from launch.execution.record.reader import command_for
+from launch.execution.record.run import command_for
 from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
 from launch.slurm.partitions import limit_problems
 from launch.slurm.planned_jobs import PlannedJob

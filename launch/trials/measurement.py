@@ -4,7 +4,6 @@ MFU counts.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import statistics
@@ -16,8 +15,8 @@ from typing import Any
 from launch.config.schema import Device, Kind, Packing
 from launch.execution.record.events import PHASES
 from launch.execution.record.outcome import Outcome, folder_status
-from launch.execution.record.reader import RunRecord
-from launch.execution.report.run import summarize_events
+from launch.execution.record.run import Run
+from launch.execution.record.steps import logged_number
 from launch.planning.estimate.cards import card_memory
 from launch.planning.estimate.forecast import has_reference
 from launch.planning.estimate.shape import token_flops
@@ -84,19 +83,8 @@ class Measurement:
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, number) of each step that has one."""
-        numbers = ((int(step["step"]), number(step, name)) for step in self.steps)
+        numbers = ((int(step["step"]), logged_number(step, name)) for step in self.steps)
         return [(step, value) for step, value in numbers if value is not None]
-
-
-def number(step: Mapping[str, Any], name: str) -> float | None:
-    """A number of one step; NaN and infinities are `null` in the file, with their text in
-    `<name>_text`.
-    """
-    value = step.get(name)
-    if value is None and f"{name}_text" in step:
-        with contextlib.suppress(ValueError):
-            return float(str(step[f"{name}_text"]))
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def finite(values: Iterable[float]) -> list[float]:
@@ -105,10 +93,10 @@ def finite(values: Iterable[float]) -> list[float]:
 
 def read_measurement(plan: Plan, steps: int) -> Measurement | None:
     """Read what the run of `plan` left in its folder; None if no run has ended there."""
-    run = RunRecord(plan.folder)
+    run = Run(plan.folder)
     if run.outcome is None:
         return None
-    nodes = [run, *map(RunRecord, plan.folder.glob("nodes/*"))]
+    nodes = [run, *map(Run, plan.folder.glob("nodes/*"))]
     ranks = {
         event.get("rank")
         for node in nodes
@@ -139,10 +127,10 @@ def archive_earlier_try(plan: Plan) -> None:
         )
 
 
-def _phase_seconds(run: RunRecord) -> dict[str, float]:
+def _phase_seconds(run: Run) -> dict[str, float]:
     """Seconds of each phase; the last one ended with the run."""
     seconds: dict[str, float] = {}
-    for phase in itertools.chain(*summarize_events(run).attempts):
+    for phase in itertools.chain(*run.event_summary.attempts):
         if phase.ended is not None:
             seconds[phase.name] = round(seconds.get(phase.name, 0.0) + phase.ended - phase.began, 3)
     return seconds
@@ -170,7 +158,10 @@ def second_half_ratio(measured: Measurement, skip: int) -> float | None:
 
 def padding_share(measured: Measurement) -> float | None:
     """The fraction of padding among all tokens of all steps."""
-    pairs = [(number(step, "tokens"), number(step, "tokens_padded")) for step in measured.steps]
+    pairs = [
+        (logged_number(step, "tokens"), logged_number(step, "tokens_padded"))
+        for step in measured.steps
+    ]
     counted = [(tokens, padded) for tokens, padded in pairs if tokens is not None and padded]
     total = sum(padded for _, padded in counted)
     return 1 - sum(tokens for tokens, _ in counted) / total if total else None
@@ -182,7 +173,7 @@ def timed_steps(
     """(seconds, tokens, or what else `name` counts) of each step that has a time, without the first
     `skip`, or fewer if there are no others.
     """
-    steps = ((number(step, "seconds"), number(step, name)) for step in measured.steps)
+    steps = ((logged_number(step, "seconds"), logged_number(step, name)) for step in measured.steps)
     timed = [(seconds, tokens) for seconds, tokens in steps if seconds is not None and seconds > 0]
     return timed[min(skip, max(0, len(timed) - 1)) :]
 

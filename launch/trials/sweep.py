@@ -14,7 +14,7 @@ from launch.config.line import override_key
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import command_for
+from launch.execution.record.run import command_for
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.planning.identity import compute_identity

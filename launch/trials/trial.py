@@ -12,7 +12,7 @@ from launch.config.line import CommandLine, override_key
 from launch.errors import EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
-from launch.execution.record.reader import RunRecord, mapping, objects
+from launch.execution.record.run import Run, mapping, objects
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
@@ -200,7 +200,7 @@ def describe_changes(plan: Plan) -> str | None:
     """What differs between the packages and the card of the run in the plan's folder and today's,
     so that it is not reused; None if nothing does, or they are unknown.
     """
-    recorded = RunRecord(plan.folder).versions
+    recorded = Run(plan.folder).versions
     packages, changes = mapping(recorded.get("packages")), []
     if packages:
         pairs = {name: (packages.get(name), plan.machine.versions.get(name)) for name in PACKAGES}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launch.execution.record.reader import mapping, number, objects
+from launch.execution.record.run import mapping, number, objects
 from launch.execution.report.document import texts
 
 _RENAMED = {

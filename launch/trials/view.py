@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.display import format_duration
-from launch.execution.record.reader import mapping, number, objects
+from launch.execution.record.run import mapping, number, objects
 from launch.execution.report.document import Document, Spread, numbers, show, show_range, texts
 from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure

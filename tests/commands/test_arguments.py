@@ -143,7 +143,7 @@ def test_building_the_parsers_imports_neither_hydra_nor_the_verbs() -> None:
 
 def test_a_runs_record_is_read_without_the_configuration() -> None:
     """Completion lists the runs by it, at each press of TAB."""
-    program = "import sys, launch.execution.record.reader; print('omegaconf' in sys.modules)"
+    program = "import sys, launch.execution.record.run; print('omegaconf' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )

@@ -21,7 +21,7 @@ from launch.errors import UserError
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
-from launch.execution.record.reader import command_for
+from launch.execution.record.run import command_for
 from launch.planning.find_runs import find_runs, resolve_run, run_name
 from tests.conftest import Launch
 from tests.execution.record.records import write_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.yaml_nodes import YamlLimitError, load_yaml
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from tests.execution.record.records import write_run
 
 GLOBAL = "# @package _global_\n"
@@ -62,7 +62,7 @@ def test_a_reader_of_plain_data(name: str, tmp_path: Path) -> None:
         load_yaml(BOMBS[name])
     run = write_run(tmp_path / "runs" / "demo" / "mine", steps=1)
     (run / "config.yaml").write_text(BOMBS[name], encoding="utf-8")
-    assert RunRecord(run).settings == {}
+    assert Run(run).settings == {}
 
 
 def test_what_people_write_is_read() -> None:

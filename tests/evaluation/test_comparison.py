@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from launch.evaluation.compared_run import compared_run
 from launch.evaluation.comparison import Noise, compare_runs, read_noise
-from launch.evaluation.run_facts import read_run_facts
 from tests.conftest import Launch
 
 
@@ -68,7 +68,7 @@ def test_only_what_differs_is_listed(tmp_path: Path) -> None:
     (b / "versions.json").write_text(
         json.dumps({"python": "3.11.7", "packages": {"torch": "2.14.0"}})
     )
-    differences = compare_runs([read_run_facts(a), read_run_facts(b)], Noise()).differences
+    differences = compare_runs([compared_run(a), compared_run(b)], Noise()).differences
     assert [(item.section, item.key, item.values) for item in differences] == [
         ("settings", "recipe.learning_rate", (1e-3, 2e-3)),
         ("data", "data.fraction", (None, 0.5)),
@@ -80,7 +80,7 @@ def test_losses_are_compared_at_equal_tokens(tmp_path: Path) -> None:
     """B has twice the tokens a step: its step 10 is A's step 20."""
     a = write_run(tmp_path / "sft" / "a", [100.0 - step for step in range(1, 41)], tokens=100)
     b = write_run(tmp_path / "sft" / "b", [100.0 - 2 * step for step in range(1, 11)], tokens=200)
-    comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01, speed=0.1))
+    comparison = compare_runs([compared_run(a), compared_run(b)], Noise(loss=0.01, speed=0.1))
     assert comparison.unit == "tokens"
     assert [point.at for point in comparison.points] == [500, 1000, 1500, 2000]
     assert comparison.points[-1].losses == pytest.approx((80.0, 80.0), abs=1)
@@ -92,7 +92,7 @@ def test_losses_are_compared_at_equal_tokens(tmp_path: Path) -> None:
 def test_without_counted_tokens_steps_are_the_measure(tmp_path: Path) -> None:
     a = write_run(tmp_path / "sft" / "a", [3.0, 2.0])
     b = write_run(tmp_path / "sft" / "b", [3.0, 2.5], tokens=None)
-    comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01))
+    comparison = compare_runs([compared_run(a), compared_run(b)], Noise(loss=0.01))
     assert comparison.unit == "steps"
     assert comparison.loss_verdict(1) == "higher"
 
@@ -101,9 +101,9 @@ def test_losses_of_other_kinds_and_nan_are_not_compared(tmp_path: Path) -> None:
     a = write_run(tmp_path / "sft" / "a", [3.0, 2.0])
     b = write_run(tmp_path / "dpo" / "b", [0.7, 0.6], stage={"kind": "dpo"})
     c = write_run(tmp_path / "sft" / "c", [3.0, None])
-    comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01))
+    comparison = compare_runs([compared_run(a), compared_run(b)], Noise(loss=0.01))
     assert comparison.why_no_losses == "the losses of dpo and sft are different quantities"
-    comparison = compare_runs([read_run_facts(a), read_run_facts(c)], Noise(loss=0.01))
+    comparison = compare_runs([compared_run(a), compared_run(c)], Noise(loss=0.01))
     assert comparison.points[-1].losses[1] is None
     assert comparison.loss_verdict(1) == "unknown"
 
@@ -116,7 +116,7 @@ def test_a_loss_within_the_noise_is_the_same(tmp_path: Path, share: float, verdi
         write_run(tmp_path / "sft" / name, [loss] * 10)
         for name, loss in (("a", 2.0), ("b", 2.0 * share))
     )
-    comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01))
+    comparison = compare_runs([compared_run(a), compared_run(b)], Noise(loss=0.01))
     assert comparison.loss_verdict(1) == verdict
 
 

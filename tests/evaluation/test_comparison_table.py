@@ -49,9 +49,13 @@ def test_a_damaged_record_is_compared_as_far_as_it_can_be_read(tmp_path: Path) -
     assert len(tables) == 1 and ("settings",) in tables[0].rows
 
 
-def test_a_damaged_evaluation_is_not_compared(tmp_path: Path) -> None:
+def test_what_is_damaged_is_left_out_and_named(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "demo" / name, STEPS) for name in "ab"]
-    (folders[0] / "evaluation.json").write_text(json.dumps({"tasks": [3]}))
-    tables, notes = comparison_tables(folders, tmp_path)
-    assert tables == []
-    assert notes == ["the runs are not compared: the record of one of them is damaged"]
+    for content in ([3], [{"task": "t", "models": 3}], [{"models": [{"score": "high"}]}], 7):
+        (folders[0] / "evaluation.json").write_text(json.dumps({"tasks": content}))
+        tables, _ = comparison_tables(folders, tmp_path)
+        assert "evaluation" not in str(tables[0])
+    with (folders[1] / "metrics.jsonl").open("a") as file:
+        file.write('[1]\n{"loss": 3}\n{"step": "7"}\n{"ste')
+    _, notes = comparison_tables(folders, tmp_path)
+    assert notes[0] == "demo/b: 4 lines of metrics.jsonl could not be read and are left out"

@@ -25,7 +25,7 @@ from launch.execution.caches import (
     tokenized_folder,
 )
 from launch.execution.record import lock
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, torch_file
@@ -205,6 +205,6 @@ def test_the_event_of_the_data_set_is_found(tmp_path: Path) -> None:
         {"kind": "phase", "phase": "load"},
     ]
     file = tmp_path / "events.jsonl"
-    assert read_dataset_event(RunRecord(tmp_path)) is None
+    assert read_dataset_event(Run(tmp_path)) is None
     file.write_text("\n".join(map(json.dumps, events)), encoding="utf-8")
-    assert read_dataset_event(RunRecord(tmp_path)) == TokenizedData(Path("/cache/x"), built=True)
+    assert read_dataset_event(Run(tmp_path)) == TokenizedData(Path("/cache/x"), built=True)

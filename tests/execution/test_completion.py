@@ -19,7 +19,7 @@ from launch.execution.completion import (
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.planning.plan import Plan
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from tests.conftest import fixed_machine, planned
@@ -40,7 +40,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         )
         events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
         plan = planned("stage=demo", "trainer=trl_sft", *overrides, machine=fixed_machine(tmp_path))
-        return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
+        return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, Run(tmp_path))
 
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     return verify
@@ -120,7 +120,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
         folder.metrics.write_text(
             json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8"
         )
-    run = RunRecord(folder.path)
+    run = Run(folder.path)
     outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, run), plan, run)
     is_unmeasured = cause_id == "not_evaluated"
     assert (outcome.exit_code, outcome.cause_id) == (
@@ -174,7 +174,7 @@ def test_every_step_of_a_resumed_run_is_in_the_record_of_an_attempt(  # noqa: PL
 def test_an_earlier_failure_stays() -> None:
     plan = planned("stage=demo", "trainer=trl_sft")
     failed = Outcome(1, 1.0, 0, None, cause="a reason")
-    assert verify_completion(failed, plan, RunRecord(Path("/no/such/run"))) == failed
+    assert verify_completion(failed, plan, Run(Path("/no/such/run"))) == failed
     assert verify_evidence(failed, (), ()) == failed
 
 
@@ -253,7 +253,7 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     )
     plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
     evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
-    kept = keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
+    kept = keep_finished_work(outcome, plan, Run(tmp_path), evidence)
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
     assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)
@@ -293,7 +293,7 @@ def test_the_first_loss_of_dpo_is_that_of_the_reference(
     plan.folder.mkdir(parents=True)
     metrics = plan.folder / "metrics.jsonl"
     metrics.write_text(json.dumps({"step": 1, "loss": loss}) + "\n", encoding="utf-8")
-    found = check_first_loss(plan, RunRecord(plan.folder))
+    found = check_first_loss(plan, Run(plan.folder))
     assert [item.verdict for item in found] == ([] if verdict is None else [verdict])
     metrics.write_text(json.dumps({"step": 2, "loss": 9.0}) + "\n", encoding="utf-8")
-    assert check_first_loss(plan, RunRecord(plan.folder)) == ()  # the first step is not recorded
+    assert check_first_loss(plan, Run(plan.folder)) == ()  # the first step is not recorded

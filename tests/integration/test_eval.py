@@ -17,7 +17,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.demo.tasks import KINDS
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.worker.evaluating import (
     Job,
     RefusalError,
@@ -154,7 +154,7 @@ def test_asked_twice_it_is_computed_once(
     assert sorted(again["tasks"], key=str) == sorted(evaluated[1]["tasks"], key=str)
     assert main(["status", "demo/sft", f"runs={runs}"]) == 0
     assert "1 broken" in capsys.readouterr().out
-    assert RunRecord(runs / "demo" / "sft").status().state == "done"
+    assert Run(runs / "demo" / "sft").status.state == "done"
 
 
 def test_the_numbers_are_those_of_the_harness_by_hand(
@@ -286,7 +286,7 @@ def test_an_evaluation_that_fails_leaves_the_run_as_it_was(
     assert (
         "warning: the model was not evaluated" in done.stdout and "[no_task_files]" in done.stdout
     )
-    assert RunRecord(trained_demo / "runs" / "demo" / "sft").status().state == "done"
+    assert Run(trained_demo / "runs" / "demo" / "sft").status.state == "done"
 
 
 def test_an_adapter_is_scored_without_a_merge(trained_adapter: Path, few_questions: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launch.__main__ import main
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from tests.integration.conftest import launch_in, records
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ def test_a_base_is_scored_alone_compared_and_asked(
     home: Path, tasks: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, run = home / "runs", home / "runs" / "mine" / "x"
-    base = str(RunRecord(run).flags["model_name_or_path"])
+    base = str(Run(run).flags["model_name_or_path"])
     asked = f"tasks={run / 'evaluation' / 'held_out'}"
     assert main(["eval", base, asked, f"runs={runs}", "--json"]) == 0
     alone = {task["task"]: task for task in json.loads(capsys.readouterr().out)["tasks"]}

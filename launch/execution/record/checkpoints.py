@@ -155,3 +155,13 @@ def _file_faults(folder: Path, names: Iterable[str]) -> Iterator[str]:
                 check_torch_file(folder / name)
         except BrokenFileError as broken:
             yield str(broken)
+
+
+def checkpoint_step(checkpoint: object) -> int | None:
+    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and
+    without one.
+    """
+    if not isinstance(checkpoint, str):
+        return None
+    match = re.fullmatch(r"(?:global_)?(?:step|checkpoint)[_-]?(\d+)", checkpoint)
+    return int(match[1]) if match else None

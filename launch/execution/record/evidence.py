@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.table import Table
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
 from launch.worker.json_codec import versioned
@@ -34,7 +34,7 @@ _WIDTH = 76  # characters of a value or note in the table
 
 
 def read_evidence(
-    run: RunRecord, requested: Mapping[str, str], since: float, *, inspects: bool = True
+    run: Run, requested: Mapping[str, str], since: float, *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
     """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or
     later.

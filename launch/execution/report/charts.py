@@ -1,6 +1,4 @@
-"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart
-shows.
-"""
+"""The charts of a page: which curves each shows, and how their values are printed."""
 
 from __future__ import annotations
 
@@ -8,157 +6,14 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
-from pathlib import Path
-from typing import Any
 
-from launch.execution.record.reader import number
-from launch.files import iterate_json_lines
+from launch.execution.record.steps import Curve, MetricCurves, Point
 from launch.terminal import printable
-
-Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
 COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
 _TABLE_STEPS = 6
-_COMPLETE = 4096  # steps of a run whose curves are complete
-_GROUPS = 1024  # of steps that the curves of a longer run are thinned to
-_MAX_CURVES = 120
-_MAX_STEP = 1 << 53
-
-
-class Curve:
-    """One metric over the steps, which are added from the last one to the first, as the file is
-    read from its end.
-
-    Of each `width` steps the lowest and the highest value remain, and the first one that is not
-    finite: memory is bounded, and no spike is lost.
-    """
-
-    def __init__(self, width: int = 1) -> None:
-        self.count = self.bad_count = 0  # of all values, and of those that are NaN or infinite
-        self.total = 0.0  # of the others
-        self.first_bad: Point | None = None
-        self.last: Point | None = None
-        self._first: Point | None = None
-        self._width = width
-        self._groups: dict[int, dict[str, Point]] = {}  # of steps
-
-    def add(self, step: int, value: float) -> None:
-        self.count += 1
-        if math.isfinite(value):
-            self.total += value
-        else:
-            self.bad_count += 1
-            self.first_bad = step, value
-        self._first = step, value
-        self.last = self.last or self._first
-        self._keep(self._first)
-
-    def _keep(self, point: Point) -> None:
-        step, value = point
-        group = self._groups.setdefault(step // self._width, {})
-        if not math.isfinite(value):
-            group["bad"] = point
-        elif "low" not in group:
-            group["low"] = group["high"] = point
-        elif value < group["low"][1]:
-            group["low"] = point
-        elif value > group["high"][1]:
-            group["high"] = point
-
-    def thin(self, most: int) -> None:
-        """Reduce the curve to about `most` points."""
-        while len(points := self.points()) > most:
-            self._width, self._groups = self._width * 4, {}
-            for point in reversed(points):
-                self._keep(point)
-
-    def points(self) -> list[Point]:
-        """Return the points that are left, by step, the first and the last one included."""
-        kept = {point for group in self._groups.values() for point in group.values()}
-        return sorted(kept.union(filter(None, (self._first, self.last))), key=itemgetter(0))
-
-    @property
-    def low(self) -> Point | None:
-        return min(self._finite(), key=itemgetter(1), default=None)
-
-    @property
-    def high(self) -> Point | None:
-        return max(self._finite(), key=itemgetter(1), default=None)
-
-    def _finite(self) -> list[Point]:
-        return [point for point in self.points() if math.isfinite(point[1])]
-
-
-@dataclass
-class Metrics:
-    """What metrics.jsonl holds."""
-
-    curves: dict[str, Curve] = field(default_factory=dict)
-    steps: int = 0  # logged steps
-    last_step: int | None = None
-    unreadable: int = 0  # lines that are not a logged step
-
-    def total(self, name: str) -> float | None:
-        """Return the sum of a metric over the logged steps; None where it was not logged, or no
-        float holds it.
-        """
-        total = self.curves[name].total if name in self.curves else math.inf
-        return total if math.isfinite(total) else None
-
-    def thin(self, points: int) -> None:
-        """Reduce all curves together to about `points` points."""
-        for curve in self.curves.values():
-            curve.thin(max(64, points // len(self.curves)))
-
-
-def read_metrics(path: Path) -> Metrics:
-    """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once,
-    as logged last.
-    """
-    metrics, curves, next_step, width = Metrics(), dict[str, Curve](), _MAX_STEP, 1
-    for entry in iterate_json_lines(path, backwards=True):
-        step = entry.get("step") if entry is not None else None
-        if (
-            entry is None
-            or isinstance(step, bool)
-            or not isinstance(step, int)
-            or not 0 <= step < _MAX_STEP
-        ):
-            metrics.unreadable += 1
-            continue
-        if step >= next_step:
-            continue
-        next_step = step
-        if metrics.last_step is None:
-            metrics.last_step = step
-            width = 1 if step < _COMPLETE else 1 + step // _GROUPS
-        for name, logged in entry.items():
-            # most are floats; json.loads also takes NaN and Infinity
-            if (value := logged if type(logged) is float else _convert(entry, name)) is None:
-                continue
-            if (curve := curves.get(name)) is None:
-                if len(curves) >= _MAX_CURVES:
-                    continue
-                curve = curves[name] = Curve(width)
-            curve.add(step, value)
-    metrics.steps = max((curve.count for curve in curves.values()), default=0)
-    # in the order of the log
-    metrics.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))
-    return metrics
-
-
-def _convert(entry: Mapping[str, Any], name: str) -> float | None:
-    """Return a value that is not a float as one; None if it is not a metric."""
-    if entry[name] is not None:
-        return None if name in ("schema_version", "step") else number(entry[name])
-    text = entry.get(f"{name}_text")  # which value a null stands for
-    try:
-        return float(text) if isinstance(text, str) else None
-    except ValueError:
-        return math.nan
 
 
 @dataclass(frozen=True)
@@ -195,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves with one unit."""
+    """MetricCurves with one unit."""
 
     title: str
     unit: str
@@ -288,7 +143,7 @@ _KINDS = (
 )
 
 
-def build_charts(runs: Mapping[str, Metrics]) -> list[Chart]:
+def build_charts(runs: Mapping[str, MetricCurves]) -> list[Chart]:
     """Return the charts of one or several runs, by label: one run's curves differ in colour,
     several runs do.
     """
@@ -309,7 +164,7 @@ def build_charts(runs: Mapping[str, Metrics]) -> list[Chart]:
     return [chart for chart in charts if chart.lines]
 
 
-def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -> list[Line]:
+def _lines(runs: Mapping[str, MetricCurves], kind: ChartKind, names: Sequence[str]) -> list[Line]:
     lines = []
     for run_index, (run, metrics) in enumerate(runs.items()):
         for name_index, name in enumerate(name for name in names if name in metrics.curves):
@@ -334,7 +189,7 @@ def _describe_metric(name: str) -> str:
     return _LABELS.get(name, name)
 
 
-def _ends(metrics: Metrics) -> list[int]:
+def _ends(metrics: MetricCurves) -> list[int]:
     points = [curve.points() for curve in metrics.curves.values()]
     return [step for curve in points if curve for step in (curve[0][0], curve[-1][0])]
 

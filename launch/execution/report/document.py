@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.execution.record.reader import number
-from launch.execution.report.charts import Metrics, format_value, read_metrics
+from launch.execution.record.run import number
+from launch.execution.record.steps import MetricCurves, read_curves
+from launch.execution.report.charts import format_value
 from launch.execution.report.summary import Figure
 from launch.table import Table
 
@@ -59,7 +60,7 @@ class Document:
     plots: list[SpreadPlot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    runs: dict[str, Metrics] = field(default_factory=dict)  # the curves of its short runs
+    runs: dict[str, MetricCurves] = field(default_factory=dict)  # the curves of its short runs
 
     def add_table(self, table: Table) -> None:
         """Add a table that has more than its head."""
@@ -77,7 +78,7 @@ class Document:
     def add_run(self, label: str, folder: object) -> None:
         """Add the curves of a short run."""
         if isinstance(folder, str) and len(self.runs) < _MAX_RUNS:
-            metrics = read_metrics(Path(folder) / "metrics.jsonl")
+            metrics = read_curves(Path(folder) / "metrics.jsonl")
             if metrics.steps:
                 self.runs[label] = metrics
 

@@ -15,7 +15,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import ClassVar
 
-from launch.execution.report.charts import Chart, Line, Point, format_value, round_value
+from launch.execution.record.steps import Point
+from launch.execution.report.charts import Chart, Line, format_value, round_value
 
 Place = tuple[float, float]  # pixels from the left and from the top
 

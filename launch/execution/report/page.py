@@ -15,14 +15,15 @@ from typing import Any
 
 from launch.errors import refusal
 from launch.execution.display import format_duration
-from launch.execution.record.reader import mapping, objects
-from launch.execution.report.charts import Metrics, build_charts, format_value
+from launch.execution.record.run import Run, mapping, objects
+from launch.execution.record.steps import MetricCurves
+from launch.execution.report.charts import build_charts, format_value
 from launch.execution.report.document import Document
 from launch.execution.report.drawing import DASHES, Drawing
-from launch.execution.report.run import ReportedRun, build_timelines
 from launch.execution.report.summary import (
     Figure,
     comparison,
+    ending,
     figures,
     flag_rows,
     git_rows,
@@ -36,6 +37,7 @@ from launch.execution.report.summary import (
     verdict,
     version_figures,
 )
+from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
 from launch.table import Table
 from launch.terminal import printable
@@ -47,7 +49,7 @@ _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
 def render_runs(
-    runs: Sequence[ReportedRun],
+    runs: Sequence[Run],
     tables: Sequence[Table] = (),
     notes: Sequence[str] = (),
     title: str | None = None,
@@ -73,7 +75,7 @@ def render_document(document: Document) -> str:
     return _render(document.title, document.runs, trial=document)
 
 
-def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
+def _render(title: str, measured: Mapping[str, MetricCurves], **content: Any) -> str:
     """Return a page: its head, style and scripts, with the policy that allows nothing else, and its
     content.
     """
@@ -106,10 +108,11 @@ def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
     return str(page)
 
 
-def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
+def _sections(label: str, run: Run) -> dict[str, Any]:
     return {
         "label": label,
         "record": run,
+        "state": ending(run),
         "verdict": verdict(run),
         "figures": figures(run),
         "setup": setup(run),
@@ -217,7 +220,7 @@ def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
     nothing else.
     """
     announce_reading([folder], notify)
-    write_report(folder, lambda: render_runs([ReportedRun(folder)]), notify)
+    write_report(folder, lambda: render_runs([Run(folder)]), notify)
 
 
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:

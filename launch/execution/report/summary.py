@@ -12,15 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import format_duration
 from launch.execution.record.events import read_event
-from launch.execution.record.reader import mapping, number, objects
+from launch.execution.record.run import Run, mapping, number, objects
 from launch.execution.report.charts import Chart, format_value
-from launch.execution.report.run import ReportedRun
 from launch.files import iterate_json_lines, read_json_object
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
 from launch.table import Table
 
+_STATES = {EXIT_DONE: "done", EXIT_STOPPED: "stopped", EXIT_INTERRUPTED: "interrupted"}
 _VERDICTS = {
     "done": "finished",
     "stopped": "stopped",
@@ -40,18 +41,28 @@ class Figure:
     note: str = ""
 
 
-def verdict(run: ReportedRun) -> str:
+def ending(run: Run) -> str:
+    """Return how the run ended: done, stopped (by a guard), failed, interrupted, running or
+    unfinished.
+    """
+    if run.outcome is None:
+        return "running" if run.holder else "unfinished"
+    return _STATES.get(run.outcome.exit_code, "failed")
+
+
+def verdict(run: Run) -> str:
     """Return how the run ended, in one sentence."""
     steps = run.outcome.steps if run.outcome else run.metrics.last_step
     planned = run.total_steps or (run.outcome.planned_steps if run.outcome else None)
     progress = f"{steps or 0:,}" + (f" of {planned:,}" if planned else "") + " steps"
     taken = run.outcome.seconds if run.outcome else math.inf
     seconds = f" in {format_duration(taken)}" if math.isfinite(taken) else ""
-    after = "" if run.state == "running" else "after "
-    return f"{_VERDICTS[run.state]} {after}{progress}{seconds}"
+    state = ending(run)
+    after = "" if state == "running" else "after "
+    return f"{_VERDICTS[state]} {after}{progress}{seconds}"
 
 
-def figures(run: ReportedRun) -> list[Figure]:
+def figures(run: Run) -> list[Figure]:
     """Return the numbers that sum up the run."""
     curves, shown = run.metrics.curves, list[Figure]()
 
@@ -100,7 +111,7 @@ def single_values(chart: Chart) -> Iterator[Figure]:
             yield Figure(label, f"{format_value(value)} {chart.unit}".rstrip(), f"at step {step:,}")
 
 
-def setup(run: ReportedRun) -> list[Figure]:
+def setup(run: Run) -> list[Figure]:
     """Return what was trained and how, from the plan."""
     plan, batch, parallel = (
         run.plan,
@@ -132,7 +143,7 @@ def setup(run: ReportedRun) -> list[Figure]:
     return rows
 
 
-def losses_that_are_not_finite(run: ReportedRun) -> list[str]:
+def losses_that_are_not_finite(run: Run) -> list[str]:
     """Return a sentence for each metric that was NaN or infinite."""
     sentences = []
     for name, curve in run.metrics.curves.items():
@@ -143,7 +154,7 @@ def losses_that_are_not_finite(run: ReportedRun) -> list[str]:
     return sentences
 
 
-def comparison(runs: Mapping[str, ReportedRun]) -> list[list[str]]:
+def comparison(runs: Mapping[str, Run]) -> list[list[str]]:
     """Return the head and a row for each run."""
     heads = ["run", "state", "steps"]
     columns = {
@@ -156,12 +167,12 @@ def comparison(runs: Mapping[str, ReportedRun]) -> list[list[str]]:
         steps = run.outcome.steps if run.outcome else run.metrics.last_step
         cells = columns[label]
         rows.append(
-            [label, run.state, f"{steps or 0:,}", *(cells.get(head, "-") for head in heads[3:])]
+            [label, ending(run), f"{steps or 0:,}", *(cells.get(head, "-") for head in heads[3:])]
         )
     return rows
 
 
-def labels(runs: Sequence[ReportedRun]) -> dict[str, ReportedRun]:
+def labels(runs: Sequence[Run]) -> dict[str, Run]:
     """Name each run as shortly as is unique: its folder's name, else stage/name, else its path."""
     for name in (lambda run: run.folder.name, lambda run: run.name, lambda run: str(run.folder)):
         named = {name(run): run for run in runs}
@@ -277,7 +288,7 @@ def read_evaluation(folder: Path) -> EvaluationSection | None:
     return EvaluationSection(rows, table, f"{record.get('model')}, {record.get('harness')}")
 
 
-def read_samples(run: ReportedRun) -> list[tuple[str, list[list[str]]]]:
+def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
     """Return the prompts that the model answered while it trained, each with a table of its answers
     by step.
     """

@@ -17,8 +17,8 @@ from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
+from launch.execution.record.attempts import add_earlier_steps
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.history import add_earlier_steps
 from launch.execution.record.lock import find_holder, lock_path
 from launch.execution.record.outcome import Outcome, folder_status, read_outcome
 from launch.planning.machine import this_machine

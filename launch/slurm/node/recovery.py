@@ -8,11 +8,11 @@ import contextlib
 from dataclasses import dataclass
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from launch.execution.record.attempts import add_earlier_steps
 from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.history import add_earlier_steps
 from launch.execution.record.outcome import folder_status, read_outcome
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.task import TIME_LIMIT_NEAR, NodeContext, describe_lost
 from launch.slurm.peers import LostNode, NodeFailure
@@ -57,7 +57,7 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
         return None
     allocation, plan = node.allocation, node.plan
     until_limit = max(0.0, plan.config.cluster.warn_before - _TEAR_DOWN)
-    left = RunRecord(plan.folder).status().seconds_left
+    left = Run(plan.folder).status.seconds_left
     if left is not None and left <= until_limit / 2:
         notify(f"the run continues: about {left:.0f} s remain")
         return until_limit

@@ -15,7 +15,7 @@ from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import mapping, objects
+from launch.execution.record.run import mapping, objects
 from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan

@@ -22,7 +22,7 @@ from launch.execution.display import Display
 from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import mapping, objects
+from launch.execution.record.run import mapping, objects
 from launch.files import write_file
 from launch.planning.estimate.cards import card_memory, rates_for_card
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape

@@ -10,13 +10,13 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.execution.record.checkpoints import Checkpoint
-from launch.execution.record.history import (
+from launch.execution.record.attempts import (
     add_earlier_steps,
     begin_attempt,
     drop_repeated_steps,
     supersede_steps,
 )
+from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.outcome import Outcome
 from launch.execution.resume import last_logged_step
 

@@ -12,7 +12,7 @@ from launch.execution.record.evidence import (
     merge_events,
     read_evidence,
 )
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 from launch.worker.finding import Evidence
 
 
@@ -84,8 +84,8 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
     path.write_text(
         "\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8"
     )
-    assert [item.value for item in read_evidence(RunRecord(tmp_path), {}, 15.0)] == ["bf16"]
-    assert read_evidence(RunRecord(tmp_path), {}, 25.0) == ()
+    assert [item.value for item in read_evidence(Run(tmp_path), {}, 15.0)] == ["bf16"]
+    assert read_evidence(Run(tmp_path), {}, 25.0) == ()
 
 
 def test_the_file_has_one_version() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from launch.errors import EXIT_STOPPED
 from launch.execution.record.outcome import Outcome
+from launch.execution.record.run import Run
 from launch.execution.report.page import render_document, render_runs
-from launch.execution.report.run import ReportedRun
 from tests.execution.report.browser import (
     CONTRASTS,
     PHONE,
@@ -70,11 +70,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     rollout, (bench, _, _) = rolled(home / "rollout"), benched(home / "bench", "repeats=2")
     texts = {
-        "dpo": render_runs([ReportedRun(dpo)]),
-        "stopped": render_runs([ReportedRun(stopped)]),
-        "killed": render_runs([ReportedRun(killed)]),
-        "hostile": render_runs([ReportedRun(hostile)]),
-        "several": render_runs([ReportedRun(folder) for folder in (dpo, stopped, killed)]),
+        "dpo": render_runs([Run(dpo)]),
+        "stopped": render_runs([Run(stopped)]),
+        "killed": render_runs([Run(killed)]),
+        "hostile": render_runs([Run(hostile)]),
+        "several": render_runs([Run(folder) for folder in (dpo, stopped, killed)]),
         "rollout": render_document(written(rollout)),
         "bench": render_document(written(bench)),
     }
@@ -86,9 +86,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def write_page(folder: Path, steps: Sequence[Mapping[str, Any]]) -> Path:
     """Write the page of a run with these steps."""
     page = folder / "page.html"
-    page.write_text(
-        render_runs([ReportedRun(write_run(folder / "demo" / "x", steps))]), encoding="utf-8"
-    )
+    page.write_text(render_runs([Run(write_run(folder / "demo" / "x", steps))]), encoding="utf-8")
     return page
 
 
@@ -168,7 +166,7 @@ def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_p
         Path(__file__).with_name("trl_validation.jsonl").read_bytes()
     )
     page = tmp_path / "page.html"
-    page.write_text(render_runs([ReportedRun(run)]), encoding="utf-8")
+    page.write_text(render_runs([Run(run)]), encoding="utf-8")
     steps = recorded(page, "demo/x")
     assert [step for step, entry in steps.items() if "eval_loss" in entry] == [5, 10, 12]
     browser.open(page)
@@ -329,7 +327,7 @@ def test_a_long_run_opens_at_once(browser: Browser, tmp_path: Path) -> None:
         for step in range(1, 20_001):
             file.write(f'{{"step": {step}, "loss": {99.5 if step == 12_345 else 2 + step % 7}}}\n')
     page = tmp_path / "long.html"
-    page.write_text(render_runs([ReportedRun(folder)]), encoding="utf-8")
+    page.write_text(render_runs([Run(folder)]), encoding="utf-8")
     browser.open(page)
     chart = browser.chart("Loss")
     move_to(browser, chart, 12_344 / 19_999)
@@ -354,7 +352,7 @@ def test_the_steps_of_a_very_long_run_are_legible(
         "".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8"
     )
     page = tmp_path / "long.html"
-    page.write_text(render_runs([ReportedRun(folder)]), encoding="utf-8")
+    page.write_text(render_runs([Run(folder)]), encoding="utf-8")
     browser.show(width)
     browser.open(page)
     labels = browser.run(TICKS, browser.chart("Loss"))

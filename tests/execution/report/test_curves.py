@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.report.charts import Curve, read_metrics
+from launch.execution.record.steps import Curve, read_curves
 
 
 def write(path: Path, lines: list[object]) -> Path:
@@ -25,7 +25,7 @@ def write(path: Path, lines: list[object]) -> Path:
 
 def test_a_short_curve_is_complete(tmp_path: Path) -> None:
     values = [5.0 / step for step in range(1, 900)]
-    metrics = read_metrics(
+    metrics = read_curves(
         write(tmp_path / "m", [{"step": i, "loss": v} for i, v in enumerate(values, 1)])
     )
     assert metrics.curves["loss"].points() == list(enumerate(values, 1))
@@ -70,7 +70,7 @@ def test_every_bucket_keeps_its_extremes() -> None:
 def test_values_that_are_not_finite_are_kept_as_gaps(tmp_path: Path) -> None:
     lines: list[object] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None, "loss_text": "nan"}]
     lines += ['{"step": 3, "loss": Infinity}', {"step": 4, "loss": 1.0}, {"step": 5, "loss": None}]
-    curve = read_metrics(write(tmp_path / "m", lines)).curves["loss"]
+    curve = read_curves(write(tmp_path / "m", lines)).curves["loss"]
     assert [step for step, _ in curve.points()] == [1, 2, 3, 4]
     assert math.isnan(curve.points()[1][1])
     assert (curve.bad_count, curve.total, curve.count) == (2, 3.0, 4)
@@ -89,7 +89,7 @@ def test_a_curve_that_begins_with_nan_has_its_extremes() -> None:
 
 
 def test_values_whose_sum_no_float_holds_and_a_file_as_long_as_a_batch(tmp_path: Path) -> None:
-    metrics = read_metrics(
+    metrics = read_curves(
         write(tmp_path / "m", [{"step": step, "a": 1e308} for step in range(3 * 4096)])
     )
     curve = metrics.curves["a"]
@@ -105,7 +105,7 @@ def test_values_whose_sum_no_float_holds_and_a_file_as_long_as_a_batch(tmp_path:
 def test_a_repeated_step_counts_as_logged_last(tmp_path: Path) -> None:
     first = [{"step": step, "loss": 1.0, "tokens": 10} for step in range(1, 61)]
     again = [{"step": step, "loss": 2.0, "tokens": 10} for step in range(41, 81)]
-    metrics = read_metrics(write(tmp_path / "m", [*first, *again]))
+    metrics = read_curves(write(tmp_path / "m", [*first, *again]))
     assert [value for _, value in metrics.curves["loss"].points()] == [1.0] * 40 + [2.0] * 40
     assert (metrics.steps, metrics.total("tokens")) == (80, 800)
 
@@ -119,7 +119,7 @@ def test_a_repeated_step_counts_as_logged_last(tmp_path: Path) -> None:
 )
 def test_a_line_that_is_no_step_is_left_out_and_counted(line: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m", [{"step": 1, "loss": 2.0}, line, {"step": 2, "loss": 3.0}])
-    metrics = read_metrics(path)
+    metrics = read_curves(path)
     assert metrics.curves["loss"].points() == [(1, 2.0), (2, 3.0)]
     assert metrics.unreadable == (1 if line else 0)
 
@@ -129,7 +129,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
         '{"schema_version": 1, "step": 1, "a": "x", "b": [1], "c": true, "d": 1%s, "e": null, "f": '
         "2}" % ("0" * 400)
     )
-    assert list(read_metrics(write(tmp_path / "m", [entry])).curves) == ["f"]
+    assert list(read_curves(write(tmp_path / "m", [entry])).curves) == ["f"]
 
 
 def test_a_long_file_takes_bounded_memory_and_time(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_long_file_takes_bounded_memory_and_time(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from launch.execution.report.charts import read_metrics
-read_metrics(Path(sys.argv[1]))
+from launch.execution.record.steps import read_curves
+read_curves(Path(sys.argv[1]))
 peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
 print(peak, time.process_time())
 """
@@ -164,7 +164,7 @@ def test_a_file_with_thousands_of_names_is_bounded(tmp_path: Path) -> None:
     lines = [
         {"step": step, **{f"m{step}_{index}": 1.0 for index in range(50)}} for step in range(50)
     ]
-    assert len(read_metrics(write(tmp_path / "m", list(lines))).curves) == 120
+    assert len(read_curves(write(tmp_path / "m", list(lines))).curves) == 120
 
 
 def test_lines_across_blocks_and_a_cut_off_end(
@@ -172,12 +172,12 @@ def test_lines_across_blocks_and_a_cut_off_end(
 ) -> None:
     monkeypatch.setattr("launch.files._BLOCK", 37)
     path = write(tmp_path / "m", [{"step": step, "loss": step / 7} for step in range(200)])
-    assert read_metrics(path).curves["loss"].points() == [(step, step / 7) for step in range(200)]
+    assert read_curves(path).curves["loss"].points() == [(step, step / 7) for step in range(200)]
     path.write_bytes(path.read_bytes()[:-9])
-    metrics = read_metrics(path)
+    metrics = read_curves(path)
     assert (metrics.last_step, metrics.unreadable) == (198, 1)
 
 
 def test_what_is_no_file_has_no_curves(tmp_path: Path) -> None:
-    assert read_metrics(tmp_path / "absent").curves == {}
-    assert read_metrics(tmp_path).curves == {}
+    assert read_curves(tmp_path / "absent").curves == {}
+    assert read_curves(tmp_path).curves == {}

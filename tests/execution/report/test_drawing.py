@@ -15,10 +15,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launch.execution.report.charts import Chart, Curve, Line
+from launch.execution.record.run import Run
+from launch.execution.record.steps import Curve
+from launch.execution.report.charts import Chart, Line
 from launch.execution.report.drawing import Drawing, choose_ticks, thin, value_range
 from launch.execution.report.page import render_runs
-from launch.execution.report.run import ReportedRun
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE
 
@@ -167,7 +168,7 @@ def pictures(page: str) -> list[ElementTree.Element]:
 
 def test_a_chart_stands_alone_with_its_curve_axes_and_last_value(tmp_path: Path) -> None:
     steps = [{"loss": 5.0 - step / 100, "lr": 1e-5, HOSTILE: float(step)} for step in range(100)]
-    shown = pictures(render_runs([ReportedRun(write_run(tmp_path / "demo" / "x", steps))]))
+    shown = pictures(render_runs([Run(write_run(tmp_path / "demo" / "x", steps))]))
     assert len(shown) > 3
     for picture in shown:
         assert picture.get("role") == "img"

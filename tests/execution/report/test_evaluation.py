@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from launch.execution.record.run import Run
 from launch.execution.report.page import render_runs
-from launch.execution.report.run import ReportedRun
 from launch.execution.report.summary import read_evaluation
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
@@ -58,7 +58,7 @@ def evaluate(folder: Path, text: str) -> None:
 def test_scores_and_answers(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo" / "x", STEPS[:3])
     evaluate(folder, "An old silent pond")
-    text = Page(render_runs([ReportedRun(folder)])).text
+    text = Page(render_runs([Run(folder)])).text
     scores = "0.5166 ± 0.065 0.9833 0.467 better than base (± 0.1412 at 95 %, 60 questions)"
     assert f"ifeval acc, higher is better {scores}" in text
     assert "broken: cut off" in text
@@ -70,7 +70,7 @@ def test_scores_and_answers(tmp_path: Path) -> None:
 def test_answers_stay_text(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo" / "x", STEPS[:3])
     evaluate(folder, HOSTILE)
-    page = render_runs([ReportedRun(folder)])
+    page = render_runs([Run(folder)])
     assert "\x1b" not in page
     assert not [tag for tag, _ in Page(page).tags if tag == "img"]
 
@@ -92,7 +92,7 @@ def test_a_broken_record_has_no_section_or_a_bare_one(text: str, tmp_path: Path)
     folder = write_run(tmp_path / "demo" / "x", STEPS[:3])
     (folder / "evaluation.json").write_text(text)
     section = read_evaluation(folder)
-    assert ("Evaluation" in Page(render_runs([ReportedRun(folder)])).text) == (section is not None)
+    assert ("Evaluation" in Page(render_runs([Run(folder)])).text) == (section is not None)
     assert section is None or len(section.answers) == 1
 
 

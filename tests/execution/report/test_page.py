@@ -15,8 +15,8 @@ import pytest
 
 from launch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.outcome import Outcome
+from launch.execution.record.run import Run
 from launch.execution.report.page import render_runs, write_report, write_run_report
-from launch.execution.report.run import ReportedRun
 from tests.execution.report.folders import START, write_run
 
 STEPS = [
@@ -67,7 +67,7 @@ class Page(HTMLParser):
 
 
 def page_of(*folders: Path) -> Page:
-    return Page(render_runs([ReportedRun(folder) for folder in folders]))
+    return Page(render_runs([Run(folder) for folder in folders]))
 
 
 def test_one_value_is_a_number_and_the_loss_the_large_chart(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_several_runs_share_the_charts(tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
-    text = render_runs([ReportedRun(write_run(tmp_path / "demo" / "x", STEPS))])
+    text = render_runs([Run(write_run(tmp_path / "demo" / "x", STEPS))])
     page = Page(text)
     assert {tag for tag, _ in page.tags} >= {"svg", "table", "details"}
     for tag, fields in page.tags:
@@ -224,9 +224,9 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_a_page_without_data_is_under_sixty_kilobytes(tmp_path: Path) -> None:
-    bare = render_runs([ReportedRun(write_run(tmp_path / "demo" / "bare"))])
+    bare = render_runs([Run(write_run(tmp_path / "demo" / "bare"))])
     drawn = render_runs(
-        [ReportedRun(write_run(tmp_path / "demo" / "drawn", [{"loss": 1.0}, {"loss": 2.0}]))]
+        [Run(write_run(tmp_path / "demo" / "drawn", [{"loss": 1.0}, {"loss": 2.0}]))]
     )
     assert "<figure" in drawn and "<figure" not in bare
     assert len(bare.encode()) < len(drawn.encode()) < 60_000
@@ -250,7 +250,7 @@ def test_a_hundred_thousand_steps_are_under_five_megabytes(tmp_path: Path) -> No
                 f'"{name}": {(step * 7919 + index) % 10007 / 7}' for index, name in enumerate(names)
             )
             file.write(f'{{"step": {step}, {values}}}\n')
-    assert len(render_runs([ReportedRun(folder)]).encode()) < 5_000_000
+    assert len(render_runs([Run(folder)]).encode()) < 5_000_000
 
 
 def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
     (folder / "patches.json").write_text(json.dumps([{"id": HOSTILE, "reason": HOSTILE}]))
     (folder / "command.sh").write_text(HOSTILE)
     for folders in ((folder,), (folder, write_run(tmp_path / "demo" / "other"))):
-        text = render_runs([ReportedRun(each) for each in folders])
+        text = render_runs([Run(each) for each in folders])
         page = Page(text)
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -394,7 +394,7 @@ def test_a_broken_record_has_a_page(files: Mapping[str, str], tmp_path: Path) ->
 
 def test_an_older_schema_is_named(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"schema_version": 0}')
-    assert "the record has schema 0, this page reads 1" in page_of(tmp_path).text
+    assert "the record has schema 0, this version of launch reads 1" in page_of(tmp_path).text
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:

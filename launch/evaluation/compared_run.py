@@ -1,6 +1,4 @@
-"""Read from run folders what `compare` compares: settings, data, versions, patches, losses, speed,
-memory.
-"""
+"""One column of `compare`: the settings, data, versions, patches, losses, speed and memory of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +7,15 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from launch.errors import refusal
 from launch.evaluation.record import read_summary
-from launch.execution.record.reader import RunRecord, RunStatus, mapping, objects
-from launch.trials.measurement import number
+from launch.execution.record.run import Run, count_unreadable, mapping, number, objects
+from launch.execution.record.steps import is_step, logged_number
+from launch.files import iterate_json_lines
 
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
 _LARGEST_STEP = 1 << 53  # that a float holds
@@ -51,70 +51,132 @@ class Progress:
         None  # tokens per second, or steps per second where tokens are not counted
     )
     memory_gib: float | None = None  # highest peak of rank 0
+    unreadable: int = 0  # lines of metrics.jsonl that are no logged step
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """What a run folder records."""
+class ComparedRun:
+    """A run, or the part of it until a checkpoint, as `compare` sees it."""
+
+    run: Run
+    checkpoint: str | None = None  # step_N; None: all of the run
+
+    is_base = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.name}/{self.checkpoint}" if self.checkpoint else self.run.name
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
+    @property
+    def state(self) -> str:
+        return self.run.status.state
+
+    @cached_property
+    def _resolved(self) -> dict[str, Any]:
+        return dict(_flatten(self.run.settings))
+
+    @property
+    def kind(self) -> str | None:
+        """sft, dpo, rm or rlvr."""
+        return self._resolved.get("stage.kind")
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """By dotted key."""
+        return _training_settings(self._resolved, self.run)
+
+    @cached_property
+    def data(self) -> Mapping[str, Any]:
+        return _data_settings(self._resolved, self.run)
+
+    @cached_property
+    def versions(self) -> Mapping[str, Any]:
+        """Of packages, Python, driver, GPUs, and the commits."""
+        return dict(_versions(self.run.versions, self.run.git))
+
+    @cached_property
+    def patches(self) -> Mapping[str, Any]:
+        """The value of each patch, by its id."""
+        return _patches(self.run)
+
+    @cached_property
+    def progress(self) -> Progress:
+        return _read_progress(self.run, self.checkpoint)
+
+    @cached_property
+    def scores(self) -> Mapping[str, Any]:
+        """Of the last evaluation: task and metric -> score."""
+        summary = read_summary(self.folder, self.checkpoint) or {}
+        return _scores(summary.get("tasks"), -1)
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the record could not be read."""
+        note = count_unreadable("metrics.jsonl", self.progress.unreadable)
+        return [f"{self.name}: {note}"] if note else []
+
+
+@dataclass(frozen=True)
+class ComparedBase:
+    """The model that runs start from: only its scores are known, from their evaluations."""
 
     name: str
     folder: Path
-    kind: str | None  # sft, dpo, rm
-    status: RunStatus
-    settings: Mapping[str, Any]  # by dotted key
-    data: Mapping[str, Any]
-    versions: Mapping[str, Any]  # of packages, Python, driver, GPUs, and the commits
-    patches: Mapping[str, Any]  # id -> its value
-    progress: Progress
-    scores: Mapping[str, Any]  # of its last evaluation: task and metric -> score
-    is_base: bool = False  # a model that no run here has trained
+    runs: Sequence[Path]  # whose evaluations may have them
+
+    is_base = True
+    state = "not a run"
+    kind: None = None
+    settings: ClassVar[Mapping[str, Any]] = {}
+    data: ClassVar[Mapping[str, Any]] = {}
+    versions: ClassVar[Mapping[str, Any]] = {}
+    patches: ClassVar[Mapping[str, Any]] = {}
+    notes: ClassVar[list[str]] = []
+    progress = Progress()
+
+    @cached_property
+    def scores(self) -> Mapping[str, Any]:
+        tasks = []
+        for folder in self.runs:
+            start = Run(folder).flags.get("model_name_or_path")
+            if start in (self.name, str(self.folder)):
+                tasks += objects((read_summary(folder) or {}).get("tasks"))
+        return _scores(tasks, -2)
 
 
-def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
-    """Read a run folder, of a `checkpoint` (step_N) the training until then.
+Compared = ComparedRun | ComparedBase
 
-    Files that are missing or not readable have no facts. Raises UserError: no_checkpoint, for a
-    step after the last.
+
+def compared_run(folder: Path, checkpoint: str | None = None) -> ComparedRun:
+    """Return a run for a comparison, or with a `checkpoint` (step_N) its training until then.
+
+    Raises UserError: no_checkpoint, for a step after the last.
     """
-    run = RunRecord(folder)
-    progress = _read_progress(run, checkpoint)
-    if checkpoint and progress.last_step < int(checkpoint.removeprefix("step_")):
-        message = f"{run.name} has no {checkpoint}: its last step is {progress.last_step}"
+    compared = ComparedRun(Run(folder), checkpoint)
+    last = compared.progress.last_step
+    if checkpoint and last < int(checkpoint.removeprefix("step_")):
+        message = f"{compared.run.name} has no {checkpoint}: its last step is {last}"
         raise refusal("no_checkpoint", message, "command line", "name an earlier step")
-    settings = dict(_flatten(run.settings))
-    tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
-    return RunFacts(
-        name=run.name + (f"/{checkpoint}" if checkpoint else ""),
-        folder=folder,
-        kind=settings.get("stage.kind"),
-        status=run.status(),
-        settings=_training_settings(settings, run),
-        data=_data_settings(settings, run),
-        versions=dict(_versions(run.versions, run.git)),
-        patches=_patches(run),
-        progress=progress,
-        scores=_scores(tasks, -1),
-    )
+    return compared
 
 
-def read_base_facts(name: str, folder: Path, runs: Sequence[Path]) -> RunFacts:
-    """Return what is known of a base model: its scores, from the evaluations of the runs that start
-    from it.
+def _scores(tasks: object, model: int) -> dict[str, float]:
+    """Return the scores of one model of each task, by its index among them; a task whose record is
+    damaged has none.
     """
-    tasks = [
-        task
-        for run in runs
-        if RunRecord(run).flags.get("model_name_or_path") in (name, str(folder))
-        for task in (read_summary(run) or {}).get("tasks", [])
-    ]
-    status = RunStatus(folder, name, "not a run", 0.0)
-    return RunFacts(
-        name, folder, None, status, {}, {}, {}, {}, Progress(), _scores(tasks, -2), is_base=True
-    )
-
-
-def _scores(tasks: Sequence[Mapping[str, Any]], model: int) -> dict[str, Any]:
-    return {f"{task['task']} {task['metric']}": task["models"][model]["score"] for task in tasks}
+    scores = {}
+    for task in objects(tasks):
+        models = objects(task.get("models"))
+        if len(models) < abs(model):
+            continue
+        score = number(models[model].get("score"))
+        if score is not None:
+            scores[f"{task.get('task')} {task.get('metric')}"] = score
+    return scores
 
 
 def split_checkpoint(name: str) -> tuple[str, str | None]:
@@ -125,7 +187,7 @@ def split_checkpoint(name: str) -> tuple[str, str | None]:
     return (match["run"], f"step_{match['step']}") if match else (name, None)
 
 
-def _training_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
+def _training_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return the settings, with what the plan computed from them; of the trainer's description only
     its name.
     """
@@ -144,7 +206,7 @@ def _training_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str,
     return {**kept, **computed}
 
 
-def _data_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
+def _data_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """Return the keys of the data, and what the trainer reads: local data is a copy whose path
     names its content.
     """
@@ -152,8 +214,8 @@ def _data_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any
     mixer = run.flags.get("dataset_mixer_list")  # names and shares in turn
     sources = mixer[::2] if isinstance(mixer, list) else [run.flags.get("dataset_name")]
     data["sources"] = [str(source).removesuffix("/train.jsonl") for source in sources if source]
-    for number_, structure in enumerate(run.plan.get("data") or (), start=1):
-        data |= {f"file {number_} {key}": value for key, value in _flatten(structure or {})}
+    for index, structure in enumerate(run.plan.get("data") or (), start=1):
+        data |= {f"file {index} {key}": value for key, value in _flatten(structure or {})}
     return data
 
 
@@ -172,33 +234,37 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
             )
 
 
-def _patches(run: RunRecord) -> dict[str, Any]:
+def _patches(run: Run) -> dict[str, Any]:
     values = {str(patch.get("id")): str(patch.get("value") or "applied") for patch in run.patches}
     return {id_: "applied" if value.startswith("/") else value for id_, value in values.items()}
 
 
-def _read_progress(run: RunRecord, checkpoint: str | None) -> Progress:
+def _read_progress(run: Run, checkpoint: str | None) -> Progress:
     until = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
     losses, at_steps, at_tokens = array("d"), array("d"), array("d")
     last_step, steps, timed_steps = 0, 0, 0
     tokens, timed_tokens, seconds, is_counted = 0.0, 0.0, 0.0, True
     peak: float | None = None
-    for entry in run.steps():
+    unreadable = 0
+    for entry in iterate_json_lines(run.folder / "metrics.jsonl"):
+        if entry is None or not is_step(entry):
+            unreadable += 1
+            continue
         step = entry["step"]
         if step > until:
             continue
         last_step, steps = step, steps + 1
-        count = number(entry, "tokens")
+        count = logged_number(entry, "tokens")
         is_counted = is_counted and count is not None
         tokens += count or 0.0
         if steps > _WARMUP:
             timed_steps, timed_tokens = timed_steps + 1, timed_tokens + (count or 0.0)
-            seconds += number(entry, "seconds") or 0.0
-        if (loss := number(entry, "loss")) is not None:
+            seconds += logged_number(entry, "seconds") or 0.0
+        if (loss := logged_number(entry, "loss")) is not None:
             losses.append(loss)
             at_steps.append(step)
             at_tokens.append(tokens)
-        if (memory := number(entry, "memory_gib")) is not None and math.isfinite(memory):
+        if (memory := logged_number(entry, "memory_gib")) is not None and math.isfinite(memory):
             peak = memory if peak is None else max(peak, memory)
     is_counted = is_counted and steps > 0
     done = timed_tokens if is_counted else timed_steps
@@ -210,6 +276,7 @@ def _read_progress(run: RunRecord, checkpoint: str | None) -> Progress:
         at_tokens=at_tokens,
         speed=done / seconds if seconds > 0 else None,
         memory_gib=peak,
+        unreadable=unreadable,
     )
 
 

@@ -8,18 +8,13 @@ run.
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.checkpoints import Checkpoint
+from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.events import Event, read_event
-from launch.execution.record.outcome import Outcome
-from launch.files import append_json, open_file, parse_json_lines, read_json_lines, write_json_lines
-from launch.worker.json_codec import versioned
+from launch.files import open_file, parse_json_lines
 
 _SHOWN_KINDS = ("phase", "total_steps", "warning", "evaluation", "early_stop")
 
@@ -48,7 +43,7 @@ class JsonLinesReader:
         yield from filter(None, parse_json_lines(lines))
 
 
-class RunHistory:
+class EventFollower:
     """Reads a run folder's events in the order of their times."""
 
     def __init__(self, folder: Path) -> None:
@@ -122,93 +117,3 @@ class RunHistory:
             0,
             {name: item for name, item in value.items() if name != "schema_version"},
         )
-
-
-def checkpoint_step(checkpoint: object) -> int | None:
-    """Return the step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and
-    without one.
-    """
-    if not isinstance(checkpoint, str):
-        return None
-    match = re.fullmatch(r"(?:global_)?(?:step|checkpoint)[_-]?(\d+)", checkpoint)
-    return int(match[1]) if match else None
-
-
-ATTEMPTS = "attempts.jsonl"
-SUPERSEDED = "metrics.superseded.jsonl"
-
-
-def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[Checkpoint]) -> int:
-    """Record that an attempt begins and return its number, from 1.
-
-    Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged
-    again: they move from metrics.jsonl to metrics.superseded.jsonl.
-    """
-    number = len(read_json_lines(folder / ATTEMPTS)) + 1
-    attempt = {
-        "attempt": number,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "resumed_from": chosen.path.name if chosen else None,
-        "set_aside": [checkpoint.path.name for checkpoint in incomplete],
-    }
-    append_json(folder / ATTEMPTS, versioned(attempt))
-    if chosen is not None and chosen.unit == "step":
-        supersede_steps(folder / "metrics.jsonl", chosen.number)
-    return number
-
-
-def supersede_steps(metrics: Path, step: int) -> None:
-    """Keep the steps up to `step`, one object each, in order; move the others to
-    metrics.superseded.jsonl.
-    """
-    kept: dict[int, Mapping[str, Any]] = {}
-    superseded = []
-    for entry in read_json_lines(metrics):
-        number = entry.get("step")
-        if isinstance(number, int) and number <= step:
-            kept[number] = entry
-        else:
-            superseded.append(entry)
-    write_json_lines(metrics, [kept[number] for number in sorted(kept)])
-    if superseded:
-        append_json(metrics.with_name(SUPERSEDED), *superseded)
-
-
-def earlier_losses(folder: Path) -> dict[int, float]:
-    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from
-    its first step.
-    """
-    attempts = read_json_lines(folder / ATTEMPTS)
-    if not attempts or attempts[-1].get("resumed_from") is None:
-        return {}
-    entries = [*read_json_lines(folder / SUPERSEDED), *read_json_lines(folder / "metrics.jsonl")]
-    steps = ((entry.get("step"), entry.get("loss")) for entry in entries)
-    return {
-        step: float(loss)
-        for step, loss in steps
-        if isinstance(step, int) and isinstance(loss, (int, float))
-    }
-
-
-def drop_repeated_steps(metrics: Path) -> None:
-    """Leave one object a step, in order, where a later attempt began at a step not known in advance
-    (an epoch's).
-    """
-    entries = read_json_lines(metrics)
-    kept: list[Mapping[str, Any]] = []
-    for entry in entries:
-        while kept and kept[-1]["step"] >= entry["step"]:
-            kept.pop()
-        kept.append(entry)
-    if len(kept) != len(entries):
-        write_json_lines(metrics, kept)
-
-
-def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
-    """Return the outcome with the run's last step, for a resumed attempt that had no step left to
-    log.
-    """
-    entries = read_json_lines(metrics)
-    if not entries or outcome.steps >= entries[-1]["step"]:
-        return outcome
-    return replace(outcome, steps=entries[-1]["step"], last_loss=entries[-1].get("loss"))

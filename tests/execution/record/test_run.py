@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launch.__main__ import main
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.run import Run
 
 PARTS: dict[str, Any] = {
     "plan.json": {
@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_each_part_of_a_whole_folder(run: Path) -> None:
-    record = RunRecord(run)
+    record = Run(run)
     assert record.name == "sft/a" and record.flags == {"lr": 0.1, "odd": None}
     assert (record.patches, record.evidence) == ([{"id": "evidence"}], [{"what": "liger"}])
     assert record.attempts == [{"attempt": 1}] and record.settings == PARTS["config.yaml"]
@@ -73,7 +73,7 @@ def test_each_part_of_a_whole_folder(run: Path) -> None:
         list(record.events())
     ) == 3
     assert record.total_steps == 8 and record.finished == 1_795_464_399.0
-    status = record.status()
+    status = record.status
     assert (status.state, status.step, status.total_steps, status.loss) == ("done", 2, 8, 1.5)
     assert status.phase is None and status.seconds_left is None  # it does not run
 
@@ -81,14 +81,14 @@ def test_each_part_of_a_whole_folder(run: Path) -> None:
 def test_the_status_of_a_finished_run_does_not_read_its_steps(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: RunRecord) -> Iterator[dict[str, Any]]:
+    def refuse(self: Run) -> Iterator[dict[str, Any]]:
         raise AssertionError("all steps are read")
 
-    monkeypatch.setattr(RunRecord, "steps", refuse)
-    monkeypatch.setattr(RunRecord, "plan", property(refuse))
+    monkeypatch.setattr(Run, "steps", refuse)
+    monkeypatch.setattr(Run, "plan", property(refuse))
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write("\n" + "x" * (1 << 17) + "\n" + '{"step": 3, "loss": 1.25}\n')
-    assert RunRecord(run).status().loss == 1.25
+    assert Run(run).status.loss == 1.25
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_broken_part_hides_no_other(
         (run / name).mkdir()
     else:
         (run / name).write_bytes(broken)
-    record, whole = RunRecord(run), len(PARTS)
+    record, whole = Run(run), len(PARTS)
     found = (
         record.flags,
         record.versions,
@@ -116,7 +116,7 @@ def test_a_broken_part_hides_no_other(
     assert sum(map(bool, (*found, record.outcome))) >= whole - 1
     # an object in DONE, of whatever form, ends a run
     is_marked = name != "DONE" or (broken or b"").startswith(b"{")
-    assert record.status().state == ("done" if is_marked else "unfinished")
+    assert record.status.state == ("done" if is_marked else "unfinished")
     runs = f"runs={run.parents[1]}"
     for verb in (["status"], ["report", "sft/a"], ["compare", "sft/a", "sft/a"]):
         assert main([*verb, runs]) in (0, 2), capsys.readouterr().err
@@ -124,10 +124,10 @@ def test_a_broken_part_hides_no_other(
 
 
 def test_nothing_of_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "sft" / "gone")
+    record = Run(tmp_path / "sft" / "gone")
     assert not (
         record.plan or record.patches or record.config or record.command or list(record.steps())
     )
     assert (
-        record.status().state == "absent" and record.finished is None and record.total_steps is None
+        record.status.state == "absent" and record.finished is None and record.total_steps is None
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from launch.execution.record.history import JsonLinesReader, RunHistory
+from launch.execution.record.follow import EventFollower, JsonLinesReader
 from launch.execution.replay import Replay, Tail, follow
 from tests.execution.record.records import START, append, event, write_run
 
 
-def times(history: RunHistory) -> list[tuple[str, object, float]]:
+def times(history: EventFollower) -> list[tuple[str, object, float]]:
     return [
         (
             event.kind,
@@ -27,7 +27,7 @@ def test_steps_come_between_the_phases_at_their_times(tmp_path: Path) -> None:
         tmp_path / "events.jsonl",
         [event("phase", 11.5, phase="checkpoint"), event("patch", 12.0, id="x")],
     )
-    assert times(RunHistory(tmp_path)) == [
+    assert times(EventFollower(tmp_path)) == [
         ("phase", "import", 0.0),
         ("phase", "load", 5.0),
         ("total_steps", 2, 9.0),
@@ -40,7 +40,7 @@ def test_steps_come_between_the_phases_at_their_times(tmp_path: Path) -> None:
 
 def test_only_new_events_are_returned(tmp_path: Path) -> None:
     write_run(tmp_path, steps=1)
-    history = RunHistory(tmp_path)
+    history = EventFollower(tmp_path)
     assert len(history.read()) == 5
     assert history.read() == []
     append(tmp_path / "metrics.jsonl", [{"step": 2, "seconds": 3.0}])
@@ -53,7 +53,7 @@ def test_the_steps_of_a_resumed_attempt_come_after_its_training_began(tmp_path: 
     append(tmp_path / "events.jsonl", again)
     append(tmp_path / "attempts.jsonl", [{"resumed_from": None}, {"resumed_from": "step_2"}])
     append(tmp_path / "metrics.jsonl", [{"step": 3, "seconds": 1.0}])
-    assert [row for row in times(RunHistory(tmp_path)) if row[0] == "step"] == [
+    assert [row for row in times(EventFollower(tmp_path)) if row[0] == "step"] == [
         ("step", 1, 11.0),
         ("step", 2, 12.0),
         ("step", 3, 131.0),

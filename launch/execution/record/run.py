@@ -1,7 +1,8 @@
-"""Find runs and read their folders: the one reader for status, report, compare, eval, merge, trials
-and the Python API.
+"""Read a run's folder: the one reader, for status, report, compare, eval, merge, trials and the
+Python API.
 
-Each part is read when it is first used. A part that is missing, half-written or broken is empty.
+Each part is read when it is first used. A part that is missing, half-written or broken is empty, and
+`Run.notes` names it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from launch.execution.record.outcome import (
     read_outcome,
     read_validation,
 )
+from launch.execution.record.phases import EventSummary, summarize_events
+from launch.execution.record.steps import MetricCurves, is_step, read_curves
 from launch.files import (
     first_written,
     iterate_json_lines,
@@ -36,10 +39,20 @@ from launch.files import (
     read_json_object,
 )
 from launch.planning.find_runs import run_name
-from launch.worker.json_codec import versioned
+from launch.worker.json_codec import SCHEMA_VERSION, versioned
 
 _RECENT_STEPS = 20  # whose median duration gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
+_FILES = (
+    "plan.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "config.yaml",
+    "command.sh",
+    "DONE",
+    "FAILED",
+    "logs",
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ class RunStatus:
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class Run:
     """A run folder, as it is when a part of it is first used."""
 
     folder: Path
@@ -191,7 +204,7 @@ class RunRecord:
     def steps(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of metrics.jsonl, which may be millions."""
         for entry in iterate_json_lines(self.folder / "metrics.jsonl"):
-            if entry is not None and isinstance(entry.get("step"), int):
+            if entry is not None and is_step(entry):
                 yield entry
 
     def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
@@ -201,6 +214,16 @@ class RunRecord:
                 yield entry
 
     @cached_property
+    def metrics(self) -> MetricCurves:
+        """The metrics of the logged steps, each as a curve."""
+        return read_curves(self.folder / "metrics.jsonl")
+
+    @cached_property
+    def event_summary(self) -> EventSummary:
+        """The phases of each attempt, the warnings, and what the guards found."""
+        return summarize_events(self.events("phase", "guard", "warning"), self.finished)
+
+    @cached_property
     def total_steps(self) -> int | None:
         """The steps of the whole training, as the trainer reported them last."""
         reported = [event.get("steps") for event in self.events("total_steps")]
@@ -208,10 +231,44 @@ class RunRecord:
             (steps for steps in reversed(reported) if isinstance(steps, int) and steps > 0), None
         )
 
+    @cached_property
+    def notes(self) -> list[str]:
+        """A sentence for each part of the record that is missing, or that could not be read."""
+        notes = [self._note_plan(), self._note_steps()]
+        notes += [self._note_lines(name) for name in ("events.jsonl", "attempts.jsonl")]
+        notes += [
+            f"{name} cannot be read"
+            for name in ("DONE", "FAILED", "evidence.json", "versions.json", "git.json")
+            if (self.folder / name).exists() and not read_json_object(self.folder / name)
+        ]
+        return [note for note in notes if note]
+
+    def _note_plan(self) -> str | None:
+        if not self.plan:
+            state = "cannot be read" if (self.folder / "plan.json").exists() else "is missing"
+            return f"plan.json {state}: the plan, its flags and its command are not shown"
+        version = self.plan.get("schema_version", "no version")
+        if version == SCHEMA_VERSION:
+            return None
+        return (
+            f"the record has schema {version}, this version of launch reads {SCHEMA_VERSION}: "
+            "some parts may be missing"
+        )
+
+    def _note_steps(self) -> str | None:
+        if not (self.folder / "metrics.jsonl").exists():
+            return "metrics.jsonl is missing: no step was logged"
+        if not self.metrics.steps:
+            return "metrics.jsonl has no logged step"
+        return count_unreadable("metrics.jsonl", self.metrics.unreadable)
+
+    def _note_lines(self, name: str) -> str | None:
+        lines = iterate_json_lines(self.folder / name)
+        return count_unreadable(name, sum(line is None for line in lines))
+
+    @cached_property
     def status(self) -> RunStatus:
-        """Return the status of the run. Of metrics.jsonl only the end is read where there is an
-        outcome.
-        """
+        """The status of the run. Of metrics.jsonl only the end is read where there is an outcome."""
         holder, heartbeat = self.holder or (None, None)
         outcome = None if holder else self.outcome
         state = "running" if holder else str(self.folder_status)
@@ -256,11 +313,7 @@ class RunRecord:
                 lines = file.read().split(b"\n")[:-1][-_RECENT_STEPS:]
         except OSError:
             return []
-        return [
-            value
-            for value in parse_json_lines(lines)
-            if value and isinstance(value.get("step"), int)
-        ]
+        return [value for value in parse_json_lines(lines) if value is not None and is_step(value)]
 
     def _find_since(self, state: str) -> float:
         """Return when the run began (running) or ended: the time of the file that was written
@@ -271,6 +324,19 @@ class RunRecord:
             self.folder, names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json"))
         )
         return time.time() if written is None else written
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether the folder holds anything of a run."""
+    return any((folder / name).exists() for name in _FILES)
+
+
+def count_unreadable(name: str, count: int) -> str | None:
+    """Return the sentence about the lines of a file that could not be read; None without any."""
+    if not count:
+        return None
+    lines = "1 line" if count == 1 else f"{count:,} lines"
+    return f"{lines} of {name} could not be read and are left out"
 
 
 def number(value: object) -> float | None:

@@ -1,0 +1,92 @@
+"""The attempts of a run: attempts.jsonl, and the steps that a resumed attempt logs again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launch.execution.record.checkpoints import Checkpoint
+from launch.execution.record.outcome import Outcome
+from launch.execution.record.steps import read_steps
+from launch.files import append_json, read_json_lines, write_json_lines
+from launch.worker.json_codec import versioned
+
+ATTEMPTS = "attempts.jsonl"
+SUPERSEDED = "metrics.superseded.jsonl"
+
+
+def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[Checkpoint]) -> int:
+    """Record that an attempt begins and return its number, from 1.
+
+    Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged
+    again: they move from metrics.jsonl to metrics.superseded.jsonl.
+    """
+    number = len(read_json_lines(folder / ATTEMPTS)) + 1
+    attempt = {
+        "attempt": number,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "resumed_from": chosen.path.name if chosen else None,
+        "set_aside": [checkpoint.path.name for checkpoint in incomplete],
+    }
+    append_json(folder / ATTEMPTS, versioned(attempt))
+    if chosen is not None and chosen.unit == "step":
+        supersede_steps(folder / "metrics.jsonl", chosen.number)
+    return number
+
+
+def supersede_steps(metrics: Path, step: int) -> None:
+    """Keep the steps up to `step`, one object each, in order; move the others to
+    metrics.superseded.jsonl.
+    """
+    kept: dict[int, Mapping[str, Any]] = {}
+    superseded = []
+    for entry in read_steps(metrics):
+        if entry["step"] <= step:
+            kept[entry["step"]] = entry
+        else:
+            superseded.append(entry)
+    write_json_lines(metrics, [kept[number] for number in sorted(kept)])
+    if superseded:
+        append_json(metrics.with_name(SUPERSEDED), *superseded)
+
+
+def earlier_losses(folder: Path) -> dict[int, float]:
+    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from
+    its first step.
+    """
+    attempts = read_json_lines(folder / ATTEMPTS)
+    if not attempts or attempts[-1].get("resumed_from") is None:
+        return {}
+    losses = {}
+    for entry in [*read_steps(folder / SUPERSEDED), *read_steps(folder / "metrics.jsonl")]:
+        loss = entry.get("loss")
+        if isinstance(loss, (int, float)):
+            losses[entry["step"]] = float(loss)
+    return losses
+
+
+def drop_repeated_steps(metrics: Path) -> None:
+    """Leave one object a step, in order, where a later attempt began at a step not known in advance
+    (an epoch's).
+    """
+    entries = read_steps(metrics)
+    kept: list[Mapping[str, Any]] = []
+    for entry in entries:
+        while kept and kept[-1]["step"] >= entry["step"]:
+            kept.pop()
+        kept.append(entry)
+    if len(kept) != len(entries):
+        write_json_lines(metrics, kept)
+
+
+def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
+    """Return the outcome with the run's last step, for a resumed attempt that had no step left to
+    log.
+    """
+    entries = read_steps(metrics)
+    if not entries or outcome.steps >= entries[-1]["step"]:
+        return outcome
+    return replace(outcome, steps=entries[-1]["step"], last_loss=entries[-1].get("loss"))
