@@ -257,12 +257,11 @@ def plan_cache_pass(plan: Plan) -> Plan:
 
 def read_dataset_event(run: Run) -> TokenizedData | None:
     """Return the data set that the last `dataset_cache` event of a run reports."""
-    reported = [event for event in run.events("evidence") if event.get("what") == "dataset_cache"]
-    return (
-        TokenizedData(Path(reported[-1]["path"]), built=reported[-1]["value"] == "built")
-        if reported
-        else None
-    )
+    reported = [event.data for event in run.events("evidence")]
+    caches = [found for found in reported if found["what"] == "dataset_cache" and "path" in found]
+    if not caches:
+        return None
+    return TokenizedData(Path(str(caches[-1]["path"])), built=caches[-1].get("value") == "built")
 
 
 def supports_cache_pass(plan: Plan) -> bool:

@@ -20,7 +20,6 @@ from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
 from launch.execution.record.checkpoints import checkpoint_step
-from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.run import Run
@@ -126,9 +125,9 @@ def verify_evidence(
 def _read_early_stop(run: Run, step: int) -> str | None:
     """Return why the trainer stopped at this step; None if it did not report that it does."""
     entries = list(run.events("early_stop"))
-    if not entries or entries[-1].get("step") != step:
+    if not entries or entries[-1].data["step"] != step:
         return None
-    return describe_early_stop(Event("early_stop", 0.0, 0, entries[-1]))
+    return describe_early_stop(entries[-1])
 
 
 # guards of what happens around the training, and not of the steps
@@ -208,8 +207,8 @@ def keep_finished_work(
     The worker has reported that the model was saved after the last step, its files are complete,
     and every requested setting is proven. What a guard found in the steps stands.
     """
-    saved = [event for event in run.events("saved") if event.get("step") is not None]
-    steps = int(saved[-1]["step"]) if saved else 0
+    saved = [int(event.data["step"]) for event in run.events("saved")]
+    steps = saved[-1] if saved else 0
     planned = run.total_steps or plan.config.recipe.max_steps
     is_whole = (
         steps > 0 and planned is not None and (steps >= planned or _read_early_stop(run, steps))

@@ -119,7 +119,7 @@ def read_training(adapter: Adapter) -> Training:
         )
     except (LookupError, TypeError):
         return Training(sys.executable, "auto", quantized=False, rows=())
-    rows = next((event["rows"] for event in run.events("first_rows")), ())
+    rows = next((event.data["rows"] for event in run.events("first_rows")), ())
     return Training(
         python if shutil.which(python) else sys.executable,
         str(run.flags.get("dtype") or precision),

@@ -98,10 +98,10 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
         return None
     nodes = [run, *map(Run, plan.folder.glob("nodes/*"))]
     ranks = {
-        event.get("rank")
+        event.rank
         for node in nodes
         for event in node.events("evidence")
-        if event.get("what") == "dtype"
+        if event.data["what"] == "dtype"
     }
     card = card_memory(plan.config.cluster, plan.machine.environ)
     return Measurement(
@@ -110,7 +110,7 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
         outcome=run.outcome,
         steps=tuple(step for step in run.steps() if step["step"] <= steps),
         evidence=tuple(run.evidence),
-        inspected_ranks=frozenset(rank for rank in ranks if isinstance(rank, int)),
+        inspected_ranks=frozenset(ranks),
         phases=_phase_seconds(run),
         total_steps=run.total_steps,
         card_gib=card.gib if card else None,

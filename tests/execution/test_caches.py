@@ -29,6 +29,7 @@ from launch.execution.record.run import Run
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, torch_file
+from tests.execution.record.records import append, event
 from tests.paths import ROOT
 
 HASH = "0123456789"
@@ -200,11 +201,12 @@ def test_trl_has_no_cache_pass(tmp_path: Path) -> None:
 
 def test_the_event_of_the_data_set_is_found(tmp_path: Path) -> None:
     events = [
-        {"kind": "phase", "phase": "tokenize"},
-        {"kind": "evidence", "what": "dataset_cache", "value": "built", "path": "/cache/x"},
-        {"kind": "phase", "phase": "load"},
+        event("phase", 1.0, phase="tokenize"),
+        event("evidence", 2.0, what="dataset_cache", value="built", path="/cache/x"),
+        event("phase", 3.0, phase="load"),
+        event("evidence", 4.0, what="dataset_cache", value="built"),
     ]
     file = tmp_path / "events.jsonl"
     assert read_dataset_event(Run(tmp_path)) is None
-    file.write_text("\n".join(map(json.dumps, events)), encoding="utf-8")
+    append(file, events)
     assert read_dataset_event(Run(tmp_path)) == TokenizedData(Path("/cache/x"), built=True)

@@ -23,6 +23,7 @@ from launch.execution.record.run import Run
 from launch.planning.plan import Plan
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from tests.conftest import fixed_machine, planned
+from tests.execution.record.records import append, event
 
 Judge = Callable[..., Outcome]
 
@@ -35,10 +36,10 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
     def verify(steps: int, total: int | None, *overrides: str) -> Outcome:
         events = tmp_path / "events.jsonl"
-        entries = [{"kind": "phase"}] + (
-            [{"kind": "total_steps", "rank": 0, "steps": total}] if total else []
-        )
-        events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+        events.unlink(missing_ok=True)
+        append(events, [{"kind": "phase"}])
+        if total:
+            append(events, [event("total_steps", 1.0, steps=total)])
         plan = planned("stage=demo", "trainer=trl_sft", *overrides, machine=fixed_machine(tmp_path))
         return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, Run(tmp_path))
 
@@ -101,21 +102,10 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
     plan = planned("stage=demo", "trainer=trl_sft", *words, machine=fixed_machine(tmp_path))
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    entries: list[dict[str, object]] = [{"kind": "total_steps", "rank": 0, "steps": 10}]
+    append(folder.events, [event("total_steps", 1.0, steps=10)])
     if stopped_at:
-        entries.append(
-            {
-                "kind": "early_stop",
-                "step": stopped_at,
-                "best_step": 2,
-                "best_loss": 1.0,
-                "evaluations": 1,
-                "rank": 0,
-            }
-        )
-    folder.events.write_text(
-        "".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8"
-    )
+        stop = {"step": stopped_at, "best_step": 2, "best_loss": 1.0, "evaluations": 1}
+        append(folder.events, [event("early_stop", 2.0, **stop)])
     if evaluated:
         folder.metrics.write_text(
             json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8"
@@ -246,11 +236,9 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     is_kept: bool,
 ) -> None:
     monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
-    events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
-    events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
-    (tmp_path / "events.jsonl").write_text(
-        "".join(json.dumps(event) + "\n" for event in events), encoding="utf-8"
-    )
+    append(tmp_path / "events.jsonl", [event("total_steps", 1.0, steps=10)])
+    if saved_at:
+        append(tmp_path / "events.jsonl", [event("saved", 2.0, step=saved_at)])
     plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
     evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
     kept = keep_finished_work(outcome, plan, Run(tmp_path), evidence)

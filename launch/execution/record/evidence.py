@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from launch.execution.record.events import Event
 from launch.execution.record.run import Run
 from launch.table import Table
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
@@ -41,12 +42,12 @@ def read_evidence(
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
     """
-    reported = [event for event in run.events("evidence") if event.get("time", 0) >= since]
+    reported = [event for event in run.events("evidence") if event.time >= since]
     return merge_events(reported, requested, inspects=inspects)
 
 
 def merge_events(
-    events: Iterable[Mapping[str, Any]], requested: Mapping[str, str], *, inspects: bool = True
+    events: Iterable[Event], requested: Mapping[str, str], *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
     """Return one item for each setting that the "evidence" `events` report, over all ranks.
 
@@ -54,9 +55,8 @@ def merge_events(
     """
     settings: dict[str, dict[int, Mapping[str, Any]]] = {}
     for event in events:
-        settings.setdefault(str(event["what"]), {})[int(event["rank"])] = (
-            event  # a later one replaces an earlier one
-        )
+        # a later one of the same rank replaces an earlier one
+        settings.setdefault(event.data["what"], {})[event.rank] = event.data
     reported = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
     how = _NOT_REACHED if inspects else _NO_INSPECTOR
     missing = [

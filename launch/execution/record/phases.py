@@ -4,11 +4,10 @@ guards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from launch.execution.record.events import read_event
+from launch.execution.record.events import Event
 
 _LATEST = 253_402_300_800.0  # unix seconds: the year 10000, which no calendar has
 _MAX_EVENTS = 2000  # phases, warnings and guards that are kept of each kind
@@ -38,47 +37,52 @@ class EventSummary:
 
     attempts: list[list[Phase]] = field(default_factory=list)
     warnings: dict[str, WarningCount] = field(default_factory=dict)
-    guards: list[dict[str, Any]] = field(default_factory=list)
+    guards: list[Event] = field(default_factory=list)
 
 
-def summarize_events(entries: Iterable[Mapping[str, Any]], finished: float | None) -> EventSummary:
-    """Summarize the objects of events.jsonl.
+def summarize_events(events: Iterable[Event], finished: float | None) -> EventSummary:
+    """Summarize the events of a run.
 
     The last phase ended when the run did: at `finished`, in unix seconds; None while it is live.
     """
-    events = EventSummary()
-    last, first_rank = 0.0, None
-    for entry in entries:
-        event = read_event(entry)
-        if event is None or not 0 <= event.time < _LATEST:
+    summary = EventSummary()
+    last = 0.0
+    first_rank = None
+    for event in events:
+        if not 0 <= event.time < _LATEST:
             continue
         if event.kind == "phase":
             first_rank = event.rank if first_rank is None else first_rank
             if event.rank == first_rank:
-                _add_phase(events, event.data["phase"], event.time, last)
-        elif event.kind == "guard" and len(events.guards) < _MAX_EVENTS:
-            events.guards.append(dict(entry))
+                _add_phase(summary, event.data["phase"], event.time, last)
+        elif event.kind == "guard" and len(summary.guards) < _MAX_EVENTS:
+            summary.guards.append(event)
         elif event.kind == "warning":
-            message = event.data["message"]
-            if message in events.warnings or len(events.warnings) < _MAX_EVENTS:
-                warned = events.warnings.setdefault(message, WarningCount(message))
-                warned.count += 1
-                warned.ranks.add(event.rank)
+            _count_warning(summary, event)
         last = max(last, event.time)
-    if events.attempts:
-        _end_phase(events.attempts[-1], finished)
-    return events
+    if summary.attempts:
+        _end_phase(summary.attempts[-1], finished)
+    return summary
 
 
-def _add_phase(events: EventSummary, name: str, moment: float, last: float) -> None:
+def _count_warning(summary: EventSummary, event: Event) -> None:
+    message = event.data["message"]
+    if message not in summary.warnings and len(summary.warnings) >= _MAX_EVENTS:
+        return
+    warned = summary.warnings.setdefault(message, WarningCount(message))
+    warned.count += 1
+    warned.ranks.add(event.rank)
+
+
+def _add_phase(summary: EventSummary, name: str, moment: float, last: float) -> None:
     """Begin a phase. An `import` begins an attempt, and the one before ended at its last event at
     the earliest.
     """
-    if name == "import" or not events.attempts:
-        if events.attempts:
-            _end_phase(events.attempts[-1], last)
-        events.attempts.append([])
-    attempt = events.attempts[-1]
+    if name == "import" or not summary.attempts:
+        if summary.attempts:
+            _end_phase(summary.attempts[-1], last)
+        summary.attempts.append([])
+    attempt = summary.attempts[-1]
     if len(attempt) < _MAX_EVENTS:
         _end_phase(attempt, moment)
         attempt.append(Phase(name, moment, None))

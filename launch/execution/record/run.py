@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_INTERRUPTED
+from launch.execution.record.events import Event, read_event
 from launch.execution.record.lock import Holder, find_holder, lock_path
 from launch.execution.record.outcome import (
     FolderStatus,
@@ -207,11 +208,15 @@ class Run:
             if entry is not None and is_step(entry):
                 yield entry
 
-    def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
-        """Yield the objects of events.jsonl that are of these kinds; without any, all of them."""
+    def events(self, *kinds: str) -> Iterator[Event]:
+        """Yield the events of these kinds; without any, all of them.
+
+        A line of events.jsonl that is no valid event is left out.
+        """
         for entry in iterate_json_lines(self.folder / "events.jsonl"):
-            if entry is not None and (not kinds or entry.get("kind") in kinds):
-                yield entry
+            event = read_event(entry) if entry is not None else None
+            if event is not None and (not kinds or event.kind in kinds):
+                yield event
 
     @cached_property
     def metrics(self) -> MetricCurves:
@@ -226,10 +231,9 @@ class Run:
     @cached_property
     def total_steps(self) -> int | None:
         """The steps of the whole training, as the trainer reported them last."""
-        reported = [event.get("steps") for event in self.events("total_steps")]
-        return next(
-            (steps for steps in reversed(reported) if isinstance(steps, int) and steps > 0), None
-        )
+        reported = [int(event.data["steps"]) for event in self.events("total_steps")]
+        positive = [steps for steps in reported if steps > 0]
+        return positive[-1] if positive else None
 
     @cached_property
     def notes(self) -> list[str]:
@@ -274,11 +278,7 @@ class Run:
         state = "running" if holder else str(self.folder_status)
         if outcome is not None and outcome.exit_code == EXIT_INTERRUPTED:
             state = "stopped"
-        phases = (
-            [event.get("phase") for event in self.events("phase") if event.get("rank") == 0]
-            if holder
-            else []
-        )
+        phase = self._last_phase() if holder else None
         steps = self._recent_steps()
         last = steps[-1] if steps else {}
         durations = sorted(
@@ -296,7 +296,7 @@ class Run:
             since=self._find_since(state),
             holder=holder,
             heartbeat=heartbeat,
-            phase=str(phases[-1]) if phases else None,
+            phase=phase,
             step=step,
             total_steps=self.total_steps,
             loss=number(last.get("loss")),
@@ -305,6 +305,10 @@ class Run:
             outcome=outcome,
             validation=outcome.validation if outcome else read_validation(self.folder),
         )
+
+    def _last_phase(self) -> str | None:
+        phases = [str(event.data["phase"]) for event in self.events("phase") if event.rank == 0]
+        return phases[-1] if phases else None
 
     def _recent_steps(self) -> Sequence[Mapping[str, Any]]:
         try:

@@ -14,7 +14,6 @@ from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import format_duration
-from launch.execution.record.events import read_event
 from launch.execution.record.run import Run, mapping, number, objects
 from launch.execution.report.charts import Chart, format_value
 from launch.files import iterate_json_lines, read_json_object
@@ -293,9 +292,7 @@ def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
     by step.
     """
     prompts: dict[str, dict[int, list[str]]] = {}
-    for entry in run.events("completion"):
-        if (event := read_event(entry)) is None:
-            continue
+    for event in run.events("completion"):
         scores = [
             (name, number(value)) for name, value in mapping(event.data.get("rewards")).items()
         ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launch.execution.record.events import Event
 from launch.execution.record.evidence import (
     evidence_as_json,
     evidence_table,
@@ -16,8 +18,8 @@ from launch.execution.record.run import Run
 from launch.worker.finding import Evidence
 
 
-def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> dict[str, Any]:
-    return {"kind": "evidence", "time": 10.0, "rank": rank, "what": what, "value": value, **others}
+def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> Event:
+    return Event("evidence", 10.0, rank, {"what": what, "value": value, **others})
 
 
 def test_ranks_that_agree_are_one_item() -> None:
@@ -78,12 +80,12 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = [
         evidence_event("dtype", "fp32"),
-        {**evidence_event("dtype", "bf16"), "time": 20.0},
-        {"kind": "phase", "time": 21.0},
+        replace(evidence_event("dtype", "bf16"), time=20.0),
+        Event("phase", 21.0, 0, {"phase": "training"}),
     ]
-    path.write_text(
-        "\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8"
-    )
+    damaged = ['{"kind": "evidence", "time": 22.0, "rank": 0}', "[1]", '{"kind": "evid']
+    lines = [*(json.dumps(event.as_json()) for event in events), *damaged]
+    path.write_text("\n".join(lines), encoding="utf-8")
     assert [item.value for item in read_evidence(Run(tmp_path), {}, 15.0)] == ["bf16"]
     assert read_evidence(Run(tmp_path), {}, 25.0) == ()
 
