@@ -97,28 +97,34 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
-    # supervise() did not know this cause
-    if outcome.exit_code not in (EXIT_DONE, supervised.exit_code):
-        display.say(
-            f"the run {'failed' if outcome.exit_code == EXIT_FAILED else 'stopped'}: "
-            f"{outcome.cause}"
-        )
-        for line in outcome.detail:
-            display.say(f"  {line}")
+    for note in Run(folder.path).damaged_lines:
+        display.say(f"warning: {note}")
     if outcome.exit_code == EXIT_DONE:
-        loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
-        seconds = format_duration(outcome.seconds)
-        measured = f", {outcome.validation.describe()}" if outcome.validation else ""
-        if outcome.afterwards:
-            display.say(f"warning: after the model was saved: {outcome.afterwards}")
-        display.say(
-            f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}"
-        )
+        _announce_done(outcome, plan, display)
+    elif outcome.exit_code != supervised.exit_code:  # supervise() did not know this cause
+        _announce_failure(outcome, display)
     if plan.config.report:
         from launch.execution.report.page import write_run_report
 
         write_run_report(plan.folder, display.say)
     return outcome.exit_code
+
+
+def _announce_failure(outcome: Outcome, display: Display) -> None:
+    ended = "failed" if outcome.exit_code == EXIT_FAILED else "stopped"
+    display.say(f"the run {ended}: {outcome.cause}")
+    for line in outcome.detail:
+        display.say(f"  {line}")
+
+
+def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
+    loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
+    seconds = format_duration(outcome.seconds)
+    measured = f", {outcome.validation.describe()}" if outcome.validation else ""
+    if outcome.afterwards:
+        display.say(f"warning: after the model was saved: {outcome.afterwards}")
+    output = _describe_output(plan)
+    display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {output}")
 
 
 def _describe_output(plan: Plan) -> str:

@@ -238,8 +238,7 @@ class Run:
     @cached_property
     def notes(self) -> list[str]:
         """A sentence for each part of the record that is missing, or that could not be read."""
-        notes = [self._note_plan(), self._note_steps()]
-        notes += [self._note_lines(name) for name in ("events.jsonl", "attempts.jsonl")]
+        notes = [self._note_plan(), self._note_steps(), *self.damaged_lines]
         notes += [
             f"{name} cannot be read"
             for name in ("DONE", "FAILED", "evidence.json", "versions.json", "git.json")
@@ -262,13 +261,20 @@ class Run:
     def _note_steps(self) -> str | None:
         if not (self.folder / "metrics.jsonl").exists():
             return "metrics.jsonl is missing: no step was logged"
-        if not self.metrics.steps:
-            return "metrics.jsonl has no logged step"
-        return count_unreadable("metrics.jsonl", self.metrics.unreadable)
+        return None if self.metrics.steps else "metrics.jsonl has no logged step"
 
-    def _note_lines(self, name: str) -> str | None:
-        lines = iterate_json_lines(self.folder / name)
-        return count_unreadable(name, sum(line is None for line in lines))
+    @cached_property
+    def damaged_lines(self) -> list[str]:
+        """A sentence for each file of lines with some that could not be read."""
+        events = iterate_json_lines(self.folder / "events.jsonl")
+        attempts = iterate_json_lines(self.folder / "attempts.jsonl")
+        counts = {
+            "metrics.jsonl": self.metrics.unreadable,
+            "events.jsonl": sum(line is None or read_event(line) is None for line in events),
+            "attempts.jsonl": sum(line is None for line in attempts),
+        }
+        notes = [count_unreadable(name, count) for name, count in counts.items()]
+        return [note for note in notes if note]
 
     @cached_property
     def status(self) -> RunStatus:

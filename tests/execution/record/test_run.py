@@ -129,7 +129,7 @@ def test_a_broken_part_hides_no_other(
         ("plan.json", "[", "plan.json cannot be read"),
         ("plan.json", '{"schema_version": 7}', "the record has schema 7"),
         ("metrics.jsonl", "\n[1]\n", "5 lines of metrics.jsonl could not be read"),
-        ("events.jsonl", "\nnull\n", "3 lines of events.jsonl could not be read"),
+        ("events.jsonl", "\nnull\n", "4 lines of events.jsonl could not be read"),
         ("attempts.jsonl", "\n7\n", "2 lines of attempts.jsonl could not be read"),
         ("evidence.json", "x", "evidence.json cannot be read"),
         ("DONE", "x", "DONE cannot be read"),
