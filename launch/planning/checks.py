@@ -42,14 +42,14 @@ _SHAPE_TOLERANCE = (
 )
 
 
-def checked_argv(
+def check_flags(
     schema: Schema, trainer: TrainerConfig, origins: Origins, flags: Mapping[str, Flag]
-) -> list[str]:
-    """Render `flags` as the arguments that the trainer's parser accepts.
+) -> None:
+    """Raise UserError for flags that the trainer's parser, or the trainer itself, refuses.
 
-    Raises UserError with every problem: those of the schema (unknown_flag, bad_type, bad_choice,
-    ...), contradiction, and stale_allowlist for a flag in the trainer's YAML that the trainer no
-    longer has.
+    With every problem: those of the schema (unknown_flag, bad_type, bad_choice, ...),
+    contradiction, and stale_allowlist for a flag in the trainer's YAML that the trainer no longer
+    has.
     """
     named = named_flags(trainer).items()
     stale = {
@@ -65,13 +65,16 @@ def checked_argv(
         problems += _contradictions(schema, flags)
     if problems:
         raise UserError(problems)
-    fields = {name: flag_field(schema, name, flag.value) for name, flag in flags.items()}
-    return [
-        word
-        for name, field in fields.items()
-        if field
-        for word in render_flag(field, flags[name].value)
-    ]
+
+
+def render_argv(schema: Schema, flags: Mapping[str, Flag]) -> list[str]:
+    """Render flags that are checked as the arguments that the trainer's parser accepts."""
+    argv: list[str] = []
+    for name, flag in flags.items():
+        field = flag_field(schema, name, flag.value)
+        if field:
+            argv += render_flag(field, flag.value)
+    return argv
 
 
 def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch import resources
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
-from launch.config.origins import Origins
+from launch.config.origins import Origin, Origins
 from launch.config.schema import Family, Launcher, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.attention import (
@@ -30,12 +31,13 @@ from launch.planning.chat_template import (
 )
 from launch.planning.checks import (
     check_contradictions,
+    check_flags,
     check_model_preset,
     check_names,
     check_packing,
-    checked_argv,
     contradiction_warnings,
     locate_in_overlay,
+    render_argv,
     shape_warnings,
     tuned_warnings,
     unverified_warnings,
@@ -58,7 +60,7 @@ from launch.planning.data import (
     validation_warnings,
 )
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.flags import Flag, Flags, build_flags, sequence_limit, values_of
+from launch.planning.flags import Flag, build_flags, sequence_limit, values_of
 from launch.planning.identity import (
     IDENTITY_VERSIONS,
     NAME,
@@ -97,41 +99,61 @@ from launch.planning.tracking import (
     tracking_warnings,
 )
 from launch.resources import user_cache
-from launch.upstream.schema import Schema
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
 from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
 
+_NOT_DECISIVE = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
 
 
+_ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
+
+
 @dataclass(frozen=True)
-class _Resolved:
-    """What a stage's settings come to on a machine."""
+class Plan:
+    """One training job, ready to run."""
 
     stage: str
+    name: str  # of the run's folder
+    identity: str
     config: RootConfig
     # the configuration as plain data, which the run folder records as config.yaml
     resolved: Mapping[str, Any]
     origins: Origins  # where each value of the configuration is set
+    # values of the stage's recipe that the trainer does not have, in whose place its nearest are
+    replaced: Mapping[str, Any]
     machine: Machine = field(repr=False, compare=False)
     runs: Path
     cache: Path
+
     inputs: Inputs
     content: InputContent  # of the inputs that are local
+    # by path, the digests of the local inputs that the identity covers; of a data set that is staged
+    # the path is its first file's
+    input_digests: Mapping[str, str]
     # of each entry of the mixture; None for one that is not local
     data: tuple[DataStructure | None, ...]
-    parallel: Parallel
-    batch: Batch
     shape: ModelShape | None  # of the model; None where it is unknown
     lora: Lora | None  # the adapter that is trained; None: all weights are
     template: ChatTemplate | None  # that the recipe sets
     finder: TemplateFinder = field(repr=False, compare=False)  # of TRL's templates
-    # the stage's own values of the recipe in whose place the trainer's nearest are
-    replaced: Mapping[str, Any]
+
+    parallel: Parallel
+    batch: Batch
+    flags: Mapping[str, Flag]
+    patches: tuple[str, ...]
+    options: tuple[str, ...]  # of launch's own entry
+    attention: AttentionChoice | None  # of a TRL run on GPUs
+    command: tuple[str, ...]  # the whole argument list
+    env: Mapping[str, str]
+    lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
+    files_checked: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+    is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
 
     @property
     def upstream(self) -> UpstreamState:
@@ -140,38 +162,7 @@ class _Resolved:
     @property
     def places(self) -> dict[Path, str]:
         """The folders that differ between machines, each with what stands for it in a digest."""
-        return {self.runs: "{runs}", self.cache: "{cache}", resources.ROOT: "{project}"}
-
-
-_ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
-
-
-@dataclass(frozen=True)
-class _Rendered(_Resolved):
-    """How the run is started, its name still open: NAME stands for it."""
-
-    built: Flags  # without those of tracking and of an automatic choice
-    flags: Mapping[str, Flag]
-    command: tuple[str, ...]  # the whole argument list
-    env: Mapping[str, str]
-    patches: tuple[str, ...]
-    options: tuple[str, ...]  # of launch's own entry
-    attention: AttentionChoice | None  # of a TRL run on GPUs
-    lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
-    files_checked: tuple[str, ...]
-    warnings: tuple[Problem, ...]
-
-
-@dataclass(frozen=True)
-class Plan(_Rendered):
-    """One training job, ready to run."""
-
-    identity: str
-    # of local inputs that the identity depends on, by path; of data, its first file's
-    input_digests: Mapping[str, str]
-    name: str  # of the run's folder
-    named_flags: frozenset[str]  # those that carry the name
-    is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
+        return _places(self.runs, self.cache)
 
     @property
     def trainer(self) -> str:
@@ -251,34 +242,27 @@ class Plan(_Rendered):
         folder, the command and the recorded configuration. The identity stays, and nothing is
         planned or checked again.
         """
-        return replace(
-            self._placed(name),
-            config=replace(self.config, name=name),
-            resolved={**self.resolved, "name": name},
-        )
-
-    def _placed(self, name: str) -> Plan:
-        """Return the plan with the folder of `name` in its flags, command and environment, in place
-        of its own.
-        """
-        texts = dict(
-            zip(
-                *(texts_with_name(self.runs, self.stage, each) for each in (self.name, name)),
-                strict=True,
-            )
-        )
-        values = {flag: texts[self.flags[flag].value] for flag in self.named_flags}
-        command = list(self.command)
-        for flag, value in values.items():
-            command[command.index(f"--{flag}", command.index("--")) + 1] = value
+        before = texts_with_name(self.runs, self.stage, self.name)
+        texts = dict(zip(before, texts_with_name(self.runs, self.stage, name), strict=True))
+        flags = {
+            flag: replace(given, value=texts[given.value]) if _is_named(given, texts) else given
+            for flag, given in self.flags.items()
+        }
         return replace(
             self,
             name=name,
-            flags={
-                **self.flags,
-                **{flag: replace(self.flags[flag], value=value) for flag, value in values.items()},
-            },
-            command=tuple(command),
+            config=replace(self.config, name=name),
+            resolved={**self.resolved, "name": name},
+            flags=flags,
+            command=_command(
+                self.config,
+                self.machine,
+                self.parallel,
+                self.batch,
+                flags=flags,
+                patches=self.patches,
+                options=self.options,
+            ),
             env={variable: texts.get(value, value) for variable, value in self.env.items()},
         )
 
@@ -347,21 +331,9 @@ def build_plan(
     UserError for settings that cannot work.
     """
 
-    def build(forms: Mapping[str, str]) -> Plan:
-        resolved = _resolve(
-            composed, machine, pending, replaced, reads_rows=reads_rows, forms=forms
-        )
-        rendered = _render(composed, resolved)
-        identity, digests = _identify(rendered)
-        texts = texts_with_name(rendered.runs, composed.stage, NAME)
-        named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
-        plan = Plan(
-            **vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named
-        )
-        return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
-
     try:
-        composed, replaced = use_nearest(composed)
+        nearest, replaced = use_nearest(composed)
+        build = partial(_build, nearest, machine, pending, replaced, reads_rows=reads_rows)
         plan = _take_earlier_text(build({}), build)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -403,95 +375,54 @@ def plan_line(line: CommandLine) -> Plan:
     return build_plan(composed, this_machine(composed))
 
 
-def _resolve(
+def _build(
     composed: Composed,
     machine: Machine,
     pending: PendingModel,
     replaced: Mapping[str, Any],
+    forms: Mapping[str, str],
     *,
     reads_rows: bool,
-    forms: Mapping[str, str],
-) -> _Resolved:
-    """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError.
+) -> Plan:
+    """Build a plan step by step, from the inputs to the command. Raises UserError.
 
     `forms`: digests of TRL's template that an earlier run began with, by the names of its forms.
     """
-    config, origins = composed.config, composed.origins
-    runs = machine.cwd / Path(config.runs).expanduser()
-    cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
-    check_validation(config, origins)
+    stage, origins = composed.stage, composed.origins
+    environ, digest = machine.environ, machine.digests.of
+    trainer = composed.config.trainer
+    schema = machine.schemas[trainer.name]
+    upstream = machine.upstream
+    runs, cache = _folders(composed.config, machine)
+
+    # the inputs: chat template, model and data
+    check_validation(composed.config, origins)
     packages = (*machine.packages, *machine.own_packages)
-    finder = TemplateFinder(
-        packages, user_cache(machine.environ) / "templates", cache / STAGED, forms
-    )
-    template = find_template(
-        config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()), finder
-    )
-    if template is not None:
-        config = replace(config, recipe=replace(config.recipe, chat_template=template.name))
-    inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
-    check_model_folder(config, origins, inputs.model, machine.digests.of, machine.environ)
+    finder = TemplateFinder(packages, user_cache(environ) / "templates", cache / STAGED, forms)
+    templates = machine.registries.get(TEMPLATE_FLAG, ())
+    template = find_template(composed.config, origins, machine.cwd, templates, finder)
+    config = _with_template(composed.config, template)
+    inputs = resolve_inputs(config, origins, cache, machine.cwd, digest)
+    check_model_folder(config, origins, inputs.model, digest, environ)
+
+    # how the ranks share the model and the global batch
     width = resolve_width(config, origins)
-    parallel = resolve_parallel(config, config.trainer, width)
+    parallel = resolve_parallel(config, trainer, width)
     check_contradictions(config, parallel)
     check_rlvr(config, origins)
     shape = model_shape(config, inputs) or pending.shape
-    adapter = inputs.model.adapter or pending.adapter
-    lora = resolve_lora(
-        config, origins, parallel, shape, adapter if continues_adapter(config) else None
-    )
-    per_device = config.recipe.per_device_batch_size
-    # learners take packed rows of as many completions as fit
-    if config.trainer.launcher == Launcher.ray:
-        batch = Batch(config.recipe.global_batch_size, per_device, 1, 1)
-    else:
-        batch = split_batch(config.recipe.global_batch_size, per_device, width.world_size)
+    continued = (inputs.model.adapter or pending.adapter) if continues_adapter(config) else None
+    lora = resolve_lora(config, origins, parallel, shape, continued)
+    batch = _share_batch(config, parallel)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
-    content = read_content(
-        config, inputs, parallel, machine.cwd, machine.digests.of, template=template
-    )
-    return _Resolved(
-        stage=composed.stage,
-        config=config,
-        resolved=composed.plain,
-        origins=origins,
-        machine=machine,
-        runs=runs,
-        cache=cache,
-        inputs=inputs,
-        content=content,
-        data=data,
-        parallel=parallel,
-        batch=batch,
-        shape=shape,
-        lora=lora,
-        template=template,
-        finder=finder,
-        replaced=replaced,
-    )
+    content = read_content(config, inputs, parallel, machine.cwd, digest, template=template)
 
-
-def _render(composed: Composed, stage: _Resolved) -> _Rendered:
-    """Render flags, command and environment, and check them. Raises UserError."""
-    config, origins, machine, checkout = (
-        stage.config,
-        stage.origins,
-        stage.machine,
-        stage.upstream.checkout,
-    )
-    trainer, parallel, batch, inputs = config.trainer, stage.parallel, stage.batch, stage.inputs
-    folder = run_folder(stage.runs, stage.stage, NAME)
-    paths = {
-        "output": str(folder / "model"),
-        "tokenized_cache": str(stage.cache / stage.content.tokenized),
-    }
-    built = build_flags(
-        composed, batch, parallel, inputs, paths, lora=stage.lora, template=stage.template
-    )
+    # flags, patches, options and environment; the run has no name yet, so NAME stands for it
+    unnamed = str(run_folder(runs, stage, NAME) / "model")
+    paths = {"output": unnamed, "tokenized_cache": str(cache / content.tokenized)}
+    built = build_flags(composed, batch, parallel, inputs, paths, lora=lora, template=template)
     attention = choose_attention(config, parallel, built.flags, machine)
-    check_packing(trainer.name, built.flags)
-    check_model_preset(trainer, built.flags, checkout, machine.registries)
-    check_evaluation(config, built.flags, inputs.mixture)
+    _check_choices(config, inputs, built.flags, machine)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)
     check_template(
@@ -500,152 +431,257 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         inputs.model,
         values_of(built.flags),
         (*options, *patches),
-        environ=machine.environ,
-        finder=stage.finder,
+        environ=environ,
+        finder=finder,
     )
     lengths = lengths_file(
         trainer,
         built.flags,
         subset=built.mixture or built.subset,
-        commit=stage.upstream.commit,
-        cache=stage.cache,
-        places=stage.places,
-        content=stage.content.digests,
+        commit=upstream.commit,
+        cache=cache,
+        places=_places(runs, cache),
+        content=content.digests,
     )
-    measuring, is_trl = (f"lengths={lengths}",) if lengths else (), trainer.family == Family.trl
-    options += measuring if is_trl else ()
-    patches += () if is_trl else measuring
-    flags = {**built.flags, **attention_flags(attention)}
-    flags = add_tracking_flags(
-        flags, config, origins, machine.environ, tracked_name(stage.stage, NAME)
-    )
+    measured = (f"lengths={lengths}",) if lengths else ()
+    options += measured if trainer.family == Family.trl else ()
+    patches += measured if trainer.family != Family.trl else ()
     env = build_environment(
         trainer,
         parallel,
-        checkout,
-        stage.cache / stage.content.reference,
-        machine.environ,
+        upstream.checkout,
+        cache / content.reference,
+        environ,
         expandable_segments=config.expandable_segments and not uses_vllm(config),
     )
-    schema = machine.schemas[trainer.name]
-    trainer_argv = checked_argv(schema, trainer, origins, flags)
-    known = dict(machine.registries)
-    if stage.template is not None:
-        known[TEMPLATE_FLAG] = (*known.get(TEMPLATE_FLAG, ()), stage.template.short_name)
-    check_names(trainer, flags, known)
-    command = build_command(
+
+    # the identity, a digest of all of that, and the name that follows from it
+    identity, digests = _identify(
+        config,
+        machine,
+        inputs=inputs,
+        content=content,
+        content_by_run=_content_by_run(config, inputs, parallel, machine, template),
+        parallel=parallel,
+        batch=batch,
+        flags=built.flags,
+        env=env,
+        patches=patches,
+        options=options,
+    )
+    name = composed.config.name or default_name(width, identity)
+    folder = run_folder(runs, stage, name)
+
+    # the flags that carry the name, and the command
+    flags = {
+        flag: replace(given, value=str(folder / "model")) if given.value == unnamed else given
+        for flag, given in built.flags.items()
+    }
+    flags |= attention_flags(attention)
+    flags = add_tracking_flags(flags, config, origins, environ, tracked_name(stage, name))
+    check_flags(schema, trainer, origins, flags)
+    check_names(trainer, flags, _known_names(machine, template))
+    library_files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}
+    plan = Plan(
+        stage=stage,
+        name=name,
+        identity=identity,
+        config=config,
+        resolved=composed.plain,
+        origins=origins,
+        replaced=replaced,
+        machine=machine,
+        runs=runs,
+        cache=cache,
+        inputs=inputs,
+        content=content,
+        input_digests=digests,
+        data=data,
+        shape=shape,
+        lora=lora,
+        template=template,
+        finder=finder,
+        parallel=parallel,
+        batch=batch,
+        flags=flags,
+        patches=patches,
+        options=options,
+        attention=attention,
+        command=_command(
+            config, machine, parallel, batch, flags=flags, patches=patches, options=options
+        ),
+        env=env | tracking_environment(config, folder),
+        lengths_file=lengths,
+        files_checked=check_library_files(library_files, machine.packages),
+        warnings=built.warnings,
+    )
+    return replace(plan, warnings=plan.warnings + _find_warnings(plan))
+
+
+def _folders(config: RootConfig, machine: Machine) -> tuple[Path, Path]:
+    """Return the folder of the runs, and that of the caches."""
+    runs = machine.cwd / Path(config.runs).expanduser()
+    if config.cache:
+        return runs, machine.cwd / Path(config.cache).expanduser()
+    return runs, runs / ".cache"
+
+
+def _places(runs: Path, cache: Path) -> dict[Path, str]:
+    return {runs: "{runs}", cache: "{cache}", resources.ROOT: "{project}"}
+
+
+def _with_template(config: RootConfig, template: ChatTemplate | None) -> RootConfig:
+    if template is None:
+        return config
+    return replace(config, recipe=replace(config.recipe, chat_template=template.name))
+
+
+def _share_batch(config: RootConfig, parallel: Parallel) -> Batch:
+    recipe = config.recipe
+    # Ray's learners take packed rows of as many completions as fit
+    if config.trainer.launcher == Launcher.ray:
+        return Batch(recipe.global_batch_size, recipe.per_device_batch_size, 1, 1)
+    ranks = parallel.width.world_size
+    return split_batch(recipe.global_batch_size, recipe.per_device_batch_size, ranks)
+
+
+def _command(
+    config: RootConfig,
+    machine: Machine,
+    parallel: Parallel,
+    batch: Batch,
+    *,
+    flags: Mapping[str, Flag],
+    patches: Sequence[str],
+    options: Sequence[str],
+) -> tuple[str, ...]:
+    return build_command(
         config,
         parallel,
         batch,
         python=machine.python,
-        checkout=checkout,
+        checkout=machine.upstream.checkout,
         patches=patches,
         options=options,
-        trainer_argv=trainer_argv,
-    )
-    library_files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}
-    return _Rendered(
-        **vars(stage),
-        built=built,
-        flags=flags,
-        command=command,
-        env=env | tracking_environment(config, folder),
-        patches=patches,
-        options=options,
-        attention=attention,
-        lengths_file=lengths,
-        files_checked=check_library_files(library_files, machine.packages),
-        warnings=built.warnings + _find_warnings(stage, flags, schema),
+        trainer_argv=render_argv(machine.schemas[config.trainer.name], flags),
     )
 
 
-def _find_warnings(
-    stage: _Resolved, flags: Mapping[str, Flag], schema: Schema
-) -> tuple[Problem, ...]:
-    config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
+def _is_named(flag: Flag, texts: Mapping[str, str]) -> bool:
+    """Return whether a flag that launch computes carries the run's name."""
+    is_own = flag.provenance.origin == Origin.launcher
+    return is_own and isinstance(flag.value, str) and flag.value in texts
+
+
+def _find_warnings(plan: Plan) -> tuple[Problem, ...]:
+    """Return what is worth a look before the plan is run, and stops nothing."""
+    config, origins, machine = plan.config, plan.origins, plan.machine
+    parallel, batch = plan.parallel, plan.batch
+    values = values_of(plan.flags)
+    steps = count_steps(config, batch, plan.inputs.mixture, plan.data, None)
     warnings = (
-        contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+        *contradiction_warnings(config),
+        *tracking_warnings(config),
+        *validation_warnings(config),
+        *few_steps_warnings(config, origins, plan.flags, steps),
+        *template_warnings(plan.template, plan.finder),
+        *weighting_warnings(plan.loss_weighting, origins),
+        *shape_warnings(config.model, origins),
+        *unverified_warnings(machine.schemas[config.trainer.name], plan.flags),
+        *width_warnings(parallel.width, origins, machine.environ),
+        *check_ray(config, parallel.width, values),
+        *check_vllm(config, values),
+        *check_continuous(config, parallel, values),
+        *packing_warnings(config, parallel, batch, plan.flags, machine=machine, shape=plan.shape),
     )
-    steps = count_steps(config, batch, stage.inputs.mixture, stage.data, None)
-    warnings += few_steps_warnings(config, stage.origins, flags, steps)
-    warnings += template_warnings(stage.template, stage.finder)
-    warnings += weighting_warnings(weigh_loss(config, batch, values_of(flags)), stage.origins)
-    warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
-    warnings += width_warnings(parallel.width, stage.origins, machine.environ)
-    values = values_of(flags)
-    warnings += check_ray(config, parallel.width, values) + check_vllm(config, values)
-    warnings += check_continuous(config, parallel, values)
-    warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
-    if not config.tuned:
-        return warnings
-    here: dict[str, object] = {
-        "stage": stage.stage,
-        "width": str(parallel.width),
-        "trainer": config.trainer.name,
+    return warnings + tuned_warnings(config.tuned, _measured_on(plan)) if config.tuned else warnings
+
+
+def _measured_on(plan: Plan) -> dict[str, object]:
+    """Return what a tuned setting must have in common with the plan to be as fast."""
+    return {
+        "stage": plan.stage,
+        "width": str(plan.parallel.width),
+        "trainer": plan.trainer,
+        "model": plan.inputs.model.reference,
+        "global batch": plan.batch.global_,
+        "card": plan.machine.card,
+        "max_seq_length": sequence_limit(plan.config, plan.flags),
+        **plan.machine.versions,
     }
-    here |= {
-        "model": stage.inputs.model.reference,
-        "global batch": batch.global_,
-        "card": machine.card,
-    }
-    here |= {"max_seq_length": sequence_limit(config, flags), **machine.versions}
-    return warnings + tuned_warnings(config.tuned, here)
 
 
-def _identify(stage: _Rendered) -> tuple[str, dict[str, str]]:
-    """Return the identity, a digest of what was rendered, without the machine's paths and with its
-    inputs by content; and the digests of those inputs, by path.
+def _content_by_run(
+    config: RootConfig,
+    inputs: Inputs,
+    parallel: Parallel,
+    machine: Machine,
+    template: ChatTemplate | None,
+) -> InputContent | None:
+    """Return the content of the inputs, with the model identified by the run that makes it
+    (model.trained_by), on which the identity depends; None where no other run makes it.
 
-    The identity of a stage on a model that another run makes (model.trained_by) depends on that
-    run; the caches, whose paths were rendered, depend on the model itself.
+    The caches, whose paths are rendered, depend on the model itself.
     """
-    config, machine, own = stage.config, stage.machine, stage.content
-    content, places = own, stage.places
-    if config.model.trained_by:
-        digest = identify_by_run(stage.inputs.model, config.model.trained_by, machine.digests.of)
-        content = read_content(
-            config, stage.inputs, stage.parallel, machine.cwd, digest, template=stage.template
-        )
-        places[stage.cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
-        places[stage.cache / own.reference] = f"{{cache}}/{content.reference}"
-    made_later = stage.inputs.model.content if config.model.trained_by else None
-    flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
-    files = {path: machine.digests.of(path) for path in stage.parallel.files}
-    identity = compute_identity(
-        _decisive_parts(stage, list(files.values()), flag_files), places, content.digests
-    )
-    staged = {
-        entry.data.folder: entry.data.files.paths[0] for entry in stage.inputs.mixture if entry.data
-    }
-    digests = {
-        str(staged.get(path, path)): key
-        for path, key in (*content.digests.items(), *files.items())
-        if key
-    }
-    return identity, digests | flag_files
+    if not config.model.trained_by:
+        return None
+    digest = identify_by_run(inputs.model, config.model.trained_by, machine.digests.of)
+    return read_content(config, inputs, parallel, machine.cwd, digest, template=template)
 
 
-def _decisive_parts(
-    stage: _Rendered, files: Sequence[str | None], flag_files: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return everything that decides what a run trains; whatever else was rendered is not part of
-    its identity.
+def _check_choices(
+    config: RootConfig, inputs: Inputs, flags: Mapping[str, Flag], machine: Machine
+) -> None:
+    """Raise UserError for flags that are well formed and do not go with each other, the model or
+    the data.
+    """
+    trainer = config.trainer
+    check_packing(trainer.name, flags)
+    check_model_preset(trainer, flags, machine.upstream.checkout, machine.registries)
+    check_evaluation(config, flags, inputs.mixture)
+
+
+def _known_names(machine: Machine, template: ChatTemplate | None) -> dict[str, Sequence[str]]:
+    """Return the names that flags may take, by flag: those of the checkout, and of this plan's own
+    template.
+    """
+    known = dict(machine.registries)
+    if template is not None:
+        known[TEMPLATE_FLAG] = (*known.get(TEMPLATE_FLAG, ()), template.short_name)
+    return known
+
+
+def _identify(
+    config: RootConfig,
+    machine: Machine,
+    *,
+    inputs: Inputs,
+    content: InputContent,
+    content_by_run: InputContent | None,
+    parallel: Parallel,
+    batch: Batch,
+    flags: Mapping[str, Flag],
+    env: Mapping[str, str],
+    patches: Sequence[str],
+    options: Sequence[str],
+) -> tuple[str, dict[str, str]]:
+    """Return the identity, a digest of everything that decides what a run trains, without the
+    machine's paths and with its inputs by content; and the digests of those inputs, by path.
+
+    `content_by_run`: see `_content_by_run`.
 
     Left out: an automatic choice of attention, as the same plan may be made where the packages are
     not; tracking and the measuring of lengths, which change nothing in the training; what a machine
     sets of paths and of the allocator.
     """
-    config, parallel, trainer, batch = (
-        stage.config,
-        stage.parallel,
-        stage.config.trainer,
-        stage.batch,
-    )
-    not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
-    return {
+    trainer = config.trainer
+    made_later = inputs.model.content if config.model.trained_by else None
+    flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
+    files = {path: machine.digests.of(path) for path in parallel.files}
+    decisive = {
         "trainer": [trainer.name, trainer.entry],
-        "upstream": stage.upstream.commit,
-        "flags": values_of(stage.built.flags),
+        "upstream": machine.upstream.commit,
+        "flags": values_of(flags),
         "batch": {
             "global": batch.global_,
             "per_device": batch.per_device,
@@ -654,13 +690,32 @@ def _decisive_parts(
         },
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
-        "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
-        "patches": list(filter(is_decisive, stage.patches)),
-        **(
-            {"options": list(filter(is_decisive, stage.options))}
-            if trainer.family == Family.trl
-            else {}
-        ),
-        "files": list(files),
-        **({"flag_files": flag_files} if flag_files else {}),
+        "env": {name: value for name, value in env.items() if name not in _NOT_DECISIVE},
+        "patches": list(filter(is_decisive, patches)),
+        "files": list(files.values()),
     }
+    if trainer.family == Family.trl:
+        decisive["options"] = list(filter(is_decisive, options))
+    if flag_files:
+        decisive["flag_files"] = flag_files
+    runs, cache = _folders(config, machine)
+    identified = content_by_run or content
+    places = _places(runs, cache)
+    places[cache / content.tokenized] = f"{{cache}}/{identified.tokenized}"
+    places[cache / content.reference] = f"{{cache}}/{identified.reference}"
+    identity = compute_identity(decisive, places, identified.digests)
+    return identity, _digests_by_path(inputs, identified.digests, files) | flag_files
+
+
+def _digests_by_path(
+    inputs: Inputs, content: Mapping[Path, str], files: Mapping[Path, str | None]
+) -> dict[str, str]:
+    """Return the digests of local inputs by path: of staged data, by the path of its first file."""
+    staged = {
+        entry.data.folder: entry.data.files.paths[0] for entry in inputs.mixture if entry.data
+    }
+    digests: dict[str, str] = {}
+    for path, digest in (*content.items(), *files.items()):
+        if digest:
+            digests[str(staged.get(path, path))] = digest
+    return digests
