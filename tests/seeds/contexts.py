@@ -94,17 +94,8 @@ def _measure(folder: Path) -> None:
     for old in folder.iterdir():
         old.unlink()
     options = ["--rcfile", str(Path(__file__).with_name("coverage.ini"))]
-    pytest_options = [
-        "-q",
-        "-n",
-        "auto",
-        "--maxprocesses",
-        "4",
-        "--dist",
-        "loadfile",
-        "-p",
-        "tests.seeds.contexts",
-    ]
+    workers = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    pytest_options = ["-q", *workers, "-p", "tests.seeds.contexts"]
     environ = {
         **os.environ,
         "COVERAGE_FILE": str(folder / "data"),
@@ -112,9 +103,10 @@ def _measure(folder: Path) -> None:
     }
     program = [sys.executable, "-m", "coverage"]
     suite = [*program, "run", *options, "-m", "pytest", *pytest_options, "-m", _QUICK]
-    status = subprocess.run(suite, cwd=ROOT, env=environ, check=False).returncode
-    if status:
-        raise SystemExit(f"seeds: the quick suite did not pass (exit {status})")
+    # what a test reached that did not pass is not counted: see pytest_runtest_logreport
+    status = subprocess.run(suite, cwd=ROOT, env=environ, stdout=sys.stderr, check=False).returncode
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit(f"seeds: the quick suite could not be run (exit {status})")
     subprocess.run([*program, "combine", "--quiet", *options], cwd=ROOT, env=environ, check=True)
     (folder / "done").touch()
 
