@@ -155,7 +155,7 @@ def other_pythons() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("python", other_pythons(), ids=lambda python: Path(python).name)
 @pytest.mark.parametrize("hash_seed", ["0", "7"])
 def test_every_python_makes_the_same_bytes(python: str, hash_seed: str) -> None:
     environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
