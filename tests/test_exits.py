@@ -63,9 +63,9 @@ EXACT = {
     "upstream/capture/process.py": "a temporary file: the errors of upstream's program",
     "upstream/capture/program.py": "a child's answer to its parent",
     "upstream/capture/start.py": "upstream's flags and their help, as the parser has them",
-    "upstream/libraries/program.py": "a child's answer to its parent",
-    "upstream/pin/bump.py": "upstream's flags and their help, compared by digest",
-    "upstream/pin/relock.py": "upstream's flags and their help, compared by digest",
+    "maintain/bump.py": "upstream's flags and their help, compared by digest",
+    "maintain/library_program.py": "a child's answer to its parent",
+    "maintain/relock.py": "upstream's flags and their help, compared by digest",
     "upstream/trl_templates.py": "TRL's chat templates, compared by digest",
 }
 
@@ -106,8 +106,10 @@ def _writes(call: ast.Call) -> bool:
 
 
 def _writers() -> Iterator[str]:
-    for path in sorted(LAUNCH.rglob("*.py")):
-        name = path.relative_to(LAUNCH).as_posix()
+    tools = LAUNCH.parent / "maintain"
+    for path in (*sorted(LAUNCH.rglob("*.py")), *sorted(tools.rglob("*.py"))):
+        root = LAUNCH if path.is_relative_to(LAUNCH) else LAUNCH.parent
+        name = path.relative_to(root).as_posix()
         calls = [
             node
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

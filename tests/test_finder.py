@@ -7,10 +7,15 @@ import sys
 
 import pytest
 
-from tests.finder import TESTS, find_tests
+from tests.finder import PACKAGES, TESTS, find_tests
 from tests.paths import ROOT
 
-MODULES = sorted(path for path in (ROOT / "launch").rglob("*.py") if path.name != "__init__.py")
+MODULES = [
+    path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if path.name != "__init__.py"
+]
 
 
 def test_every_module_has_tests_that_are_found() -> None:
@@ -21,14 +26,18 @@ def test_every_module_has_tests_that_are_found() -> None:
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
-        ("planning/chat_template.py", ["planning/test_chat_template.py"]),  # of its name
-        ("check/lint/cautions.py", ["check/lint/test_cautions.py"]),
+        # of its name
+        ("launch/planning/chat_template.py", ["planning/test_chat_template.py"]),
+        ("launch/check/lint/cautions.py", ["check/lint/test_cautions.py"]),
+        ("maintain/relock.py", ["tests/maintain/test_relock.py"]),
+        # that imports it
+        ("maintain/report.py", ["tests/maintain/test_commands.py"]),
         # of its folder
-        ("upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),
+        ("launch/upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),
     ],
 )
 def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> None:
-    found = find_tests(ROOT / "launch" / module)
+    found = find_tests(ROOT / module)
     assert len(found) == len(expected)
     assert all(path.as_posix().endswith(name) for path, name in zip(found, expected, strict=True))
 
@@ -66,8 +75,8 @@ def test_the_folders_of_tests_are_those_of_the_package() -> None:
         for path in TESTS.rglob("*")
         if path.is_dir() and not others & set(path.relative_to(TESTS).parts)
     ]
-    # of a folder, or of a module
     own = {path: ROOT / "launch" / path.relative_to(TESTS) for path in folders}
+    own[PACKAGES["maintain"]] = ROOT / "maintain"
     assert [
         path
         for path, place in own.items()

@@ -106,6 +106,29 @@ def test_the_wheel_has_the_data_files(wheel: Path) -> None:
     )
 
 
+def test_the_wheel_leaves_the_tools_of_the_maintainers_out(wheel: Path) -> None:
+    assert (resources.ROOT / "maintain" / "__main__.py").is_file()
+    folders = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"launch"}
+
+
+def test_the_installed_package_names_the_place_of_those_tools(
+    installed: Path, tmp_path: Path
+) -> None:
+    assert "python -m maintain" in run([installed, "upstream"], tmp_path)
+    done = subprocess.run(
+        [installed, "upstream", "bump", "origin/main"],
+        cwd=tmp_path,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "in a clone of the project" in done.stderr and "[maintainers_command]" in done.stderr
+
+
 def test_nothing_that_trains_comes_with_the_package(installed: Path, tmp_path: Path) -> None:
     versions = json.loads(run([installed, "version", "--json"], tmp_path))
     assert versions["packages"].keys() == {"hydra-core"}

@@ -17,7 +17,8 @@ import pytest
 from launch import resources
 from launch.host.interpreter import package_folders
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.trl_templates import describe_templates, digest_text, load_templates
+from launch.upstream.trl_templates import digest_text, load_templates
+from maintain.relock import describe_templates
 from tests.chat_tokenizer import make_tokenizer
 from tests.trl_texts import INSTALLED, OWN, read_texts
 

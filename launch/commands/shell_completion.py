@@ -56,7 +56,7 @@ def candidates(line: str) -> list[str]:
     elif verb.name == "help":
         found = (*VISIBLE, "keys")
     elif verb.name == "upstream":
-        found = ("status", "diff", "bump")
+        found = ("status",)
     else:
         found = ()
     return sorted({word for word in found if word.startswith(current)})

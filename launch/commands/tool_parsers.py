@@ -215,42 +215,25 @@ it.""")
 
 
 def build_upstream_parser() -> VerbParser:
-    parser = VerbParser("""
-launch upstream status|diff|bump [COMMIT] [--upstream DIR] [--python X] [--rename OLD=NEW] [--force]
-[--json]
+    parser = VerbParser("""launch upstream [status] [--upstream DIR] [--json]
 
 examples:
-  launch upstream status
-  launch upstream diff origin/main
-  launch upstream bump 1a2b3c4d
+  launch upstream
+  launch upstream --json | jq .checkout.differing
 
-Show the pinned open-instruct commit and whether the checkout and the gitlink match it (status);
-show what another commit changes for each trainer, and what would break in this project (diff); move
-the pin to a commit: gitlink, lock and ledger, unless anything would break (bump). A rename that
-only the similarity of two flags suggests is proposed, and a person confirms it with --rename.""")
+Show the pinned open-instruct commit, and whether the checkout and the gitlink match it. To compare
+another commit with the pin, or to move the pin, run `python -m maintain` in a clone of the project:
+its tools are not part of the installed package.""")
     parser.add(
-        "action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump"
-    )
-    parser.add(
-        "commit",
-        metavar="COMMIT",
+        "action",
+        metavar="ACTION",
         nargs="?",
-        help="of diff and bump: a commit, branch or tag of the clone",
+        choices=("status",),
+        default="status",
+        help="status, which may be left out",
     )
-    parser.add(
-        "--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)"
-    )
-    python = (
-        "the trainers' interpreter, which starts their scripts up to their parsers (default: "
-        "this one)"
-    )
-    parser.add("--python", metavar="PYTHON", help=python)
-    rename = "of diff and bump: OLD was renamed to NEW, or removed if NEW is empty; can be repeated"
-    parser.add("--rename", metavar="OLD=NEW", action="append", default=[], help=rename)
-    parser.add("--json", action="store_true", help="of status and diff: print one object")
-    parser.add(
-        "--force", action="store_true", help="of bump: move the pin even if something would break"
-    )
+    parser.add("--upstream", metavar="DIR", help="the checkout (default: the one that runs use)")
+    parser.add("--json", action="store_true", help="print one object")
     return parser
 
 

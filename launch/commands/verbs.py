@@ -121,7 +121,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
             "TRAINER [PATTERN]",
         ),
         Verb("schema", "print the JSON Schema of a stage file, for editors"),
-        Verb("upstream", "show, compare or move the pinned open-instruct", "status|diff|bump"),
+        Verb("upstream", "show the pinned open-instruct, and whether the checkout matches it"),
         Verb("version", "print the versions of launch, open-instruct and the packages"),
         Verb(
             "help",

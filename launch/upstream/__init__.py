@@ -17,6 +17,6 @@ Import each name from its module; the package itself imports nothing, for a plan
     find_contradictions(schema, values)   # what `__post_init__` raises for these values, with upstream's file:line
 
 The folders: `capture/` asks a live parser, `rules/` checks command lines and values against a
-schema, `pin/` holds the pinned commit (lock, rename ledger, bump), `libraries/` the configuration
+schema, `pin/` holds the pinned commit (lock, rename ledger, checkout), `libraries/` the configuration
 keys of DeepSpeed and accelerate.
 """

@@ -55,18 +55,9 @@ def load_templates() -> LockedTemplates:
     )
 
 
-def describe_templates(packages: Sequence[Path], version: str) -> dict[str, Any]:
-    """Return the lock's facts as JSON, of the TRL of that version in folders of packages."""
-    left_out = load_templates().left_out
-    files = [file for folder in packages for file in sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))]
-    texts = {
-        file.stem: read_file(file).decode() for file in files if load_templates().offers(file.stem)
-    }
-    marked = [
-        name for name, text in texts.items() if has_marks(text) and not name.endswith(_TRAINING)
-    ]
-    digests = {name: digest_text(text) for name, text in texts.items()}
-    return {"trl": version, "marked": marked, "left_out": left_out, "digests": digests}
+def find_template_files(packages: Sequence[Path]) -> list[Path]:
+    """Return the files of TRL's templates in folders of packages."""
+    return [file for folder in packages for file in sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))]
 
 
 def digest_text(text: str) -> str:
@@ -83,6 +74,11 @@ def family_names(name: str) -> tuple[str, str]:
     """Return the names of a template's two forms: the plain one, and the one with marks."""
     plain = name.removesuffix(_TRAINING)
     return plain, f"{plain}{_TRAINING}"
+
+
+def is_training_form(name: str) -> bool:
+    """Whether a template of that name is the form with marks of another one."""
+    return name.endswith(_TRAINING)
 
 
 def staged_name(file: Path) -> str | None:
@@ -157,9 +153,7 @@ class TemplateFinder:
 
     def names(self) -> set[str]:
         """Return the names that are known here: the lock's, and those of the installed versions."""
-        installed = (
-            file.stem for folder in self.packages for file in (folder / _IN_TRL).glob(f"*{SUFFIX}")
-        )
+        installed = (file.stem for file in find_template_files(self.packages))
         return {*load_templates().digests, *filter(load_templates().offers, installed)}
 
     def find(self, name: str) -> TrlTemplate | None:

@@ -371,7 +371,7 @@ def test_the_unchanged_lines_and_files_are_planned(home: Path) -> None:
         *(
             "plan stage=sft flags.tokenizer_name_or_path=PATH",
             "rollout stage=sft gpus=1,2 runs=PATH",
-            "upstream diff PATH",
+            "upstream --upstream PATH",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
         path: path.read_bytes()
         for path in (tree.root / "launch" / "upstream" / "data").rglob("*.json")
     }
-    tree.python("-m", "launch.upstream.pin.relock", str(root), "--only", "trl_reward")
+    tree.python("-m", "maintain", "relock", "--upstream", str(root), "--only", "trl_reward")
     assert {path: path.read_bytes() for path in locked} == locked, "the others are as they were"
     renewed = ("tests/docs/test_reference.py", "tests/config/test_keys.py")
     tree.pytest("--update-golden", "-k", "page_is_current or keys", *renewed)

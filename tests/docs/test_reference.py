@@ -49,6 +49,7 @@ DOING = {
     "Evaluating, generating and comparing": ("evaluation",),
     "Comparing settings: rollout, bench, tune, trial": ("trials",),
     "Submitting to Slurm": ("slurm",),
+    "Comparing or moving the pin with `python -m maintain`": ("maintain/",),
     "Anything else": ("",),
 }
 
@@ -230,7 +231,7 @@ def messages() -> dict[str, Message]:
     for caution in cautions():
         text = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), caution.message)
         add_message(found[caution.id], text, "", "check/lint/cautions.yaml")
-    for path in sorted((ROOT / "launch").rglob("*.py")):
+    for place, path in source_files():
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
                 continue
@@ -246,13 +247,18 @@ def messages() -> dict[str, Message]:
                     message = template(text, function, call.lineno)
                     cure = template(given[0], function, call.lineno) if given else ""
                     if isinstance(name, ast.Constant) and message:
-                        add_message(
-                            found[name.value],
-                            message,
-                            cure,
-                            path.relative_to(ROOT / "launch").as_posix(),
-                        )
+                        add_message(found[name.value], message, cure, place)
     return dict(found)
+
+
+def source_files() -> Iterator[tuple[str, Path]]:
+    """Yield the modules that make messages: those of launch by their path below launch/, and those
+    of the maintainers' tools by their path in the project.
+    """
+    for path in sorted((ROOT / "launch").rglob("*.py")):
+        yield path.relative_to(ROOT / "launch").as_posix(), path
+    for path in sorted((ROOT / "maintain").rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), path
 
 
 def add_message(message: Message, text: str, cure: str, path: str) -> None:

@@ -18,10 +18,10 @@ from launch.host.interpreter import package_folders
 from launch.upstream.capture import start
 from launch.upstream.capture.process import isolated_environment
 from launch.upstream.capture.start import capture_schema
-from launch.upstream.pin.commit import extracted
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.schema import schema_from_json, schema_to_json
+from maintain.commit import extracted
 from tests.upstream.captured import SCRIPT, capture_script, write_files
 from tests.upstream.checkouts import has_commit
 

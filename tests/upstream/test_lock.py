@@ -1,23 +1,16 @@
-"""The lock: complete, fast, and extended by one trainer without a change of the rest."""
+"""The lock: complete, and read fast."""
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
 from launch.upstream.pin.lock import SCHEMAS, load_lock, locked_schema
-from launch.upstream.pin.relock import add_trainer, build_lock
-from launch.upstream.pin.relock import main as relock
 from launch.upstream.schema import schema_from_json, schema_to_json
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, trainer_name
-from launch.upstream.trl_templates import TEMPLATES_FILE
-from tests.trl_texts import INSTALLED
-from tests.upstream.checkouts import checkout, has_commit
 
 
 def test_every_trainer_is_locked_and_readable() -> None:
@@ -81,48 +74,3 @@ def test_loading_is_fast() -> None:
         return time.process_time() - start
 
     assert min(seconds() for _ in range(5)) < 0.02
-
-
-def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A variant of finetune.py at the pin; another version of its package is refused."""
-    root = checkout()
-    if root is None or not has_commit(root, load_lock().pin):
-        pytest.skip(
-            "no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule"
-        )
-    monkeypatch.setitem(ENTRIES, "finetune_own", OPEN_INSTRUCT["finetune"])
-    texts = add_trainer(root, "finetune_own", sys.executable)
-    assert set(texts) == {SCHEMAS.parent / "lock.json", SCHEMAS / "finetune_own.json"}
-    assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(
-        encoding="utf-8"
-    )
-    assert texts[SCHEMAS / "finetune_own.json"] == (SCHEMAS / "finetune.json").read_text(
-        encoding="utf-8"
-    )
-    other = replace(
-        schema_from_json(schema_to_json(locked_schema("finetune"))),
-        packages={"transformers": "1.15.0"},
-    )
-    monkeypatch.setattr("launch.upstream.pin.relock.capture_schema", lambda *_: other)
-    with pytest.raises(
-        UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"
-    ):
-        add_trainer(root, "finetune_own", sys.executable)
-
-
-def test_relock_writes_the_digests_of_the_installed_templates() -> None:
-    if not INSTALLED:
-        pytest.skip("TRL is not installed")
-    files = build_lock(load_lock().pin, {}, sys.executable)
-    assert files[TEMPLATES_FILE] == TEMPLATES_FILE.read_text(encoding="utf-8")
-
-
-def test_relock_refuses_in_a_sentence_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert relock([str(tmp_path)]) == 2
-    assert "[unknown_commit]" in capsys.readouterr().err
-    assert relock(["--only", "trl_sft", str(tmp_path), "--python", str(tmp_path / "python")]) == 2
-    assert "[trainer_unreadable]" in capsys.readouterr().err

@@ -62,8 +62,8 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     """
     if plan.upstream.matches_pin:
         return passed(plan.upstream.description)
-    sentence = "check out the pin, or set {0}; {1} shows the differences"
-    cure = Cure(sentence, "allow=[upstream_mismatch]", "$ launch upstream diff")
+    sentence = "check out the pin, or set {0}; {1} lists the files that differ"
+    cure = Cure(sentence, "allow=[upstream_mismatch]", "$ launch upstream status --json")
     return failed(plan.upstream.description, cure)
 
 

@@ -1,7 +1,7 @@
 """Explains unknown flags from upstream's renames and removals, each with its pull request.
 
-The data (`data/ledger.json`) is of upstream's history, which `bump.py` extends. Names that differ
-between trainers at one commit follow from the same entries: where dpo_tune_cache renamed
+The data (`data/ledger.json`) is of upstream's history, which `python -m maintain bump` extends.
+Names that differ between trainers at one commit follow from the same entries: where dpo_tune_cache renamed
 `dataset_mixer_list` to `mixer_list`, finetune still has the old name.
 """
 

@@ -1,8 +1,8 @@
 """The lock: the pinned commit, the schemas captured from it, and the git blob ids of the files they
 depend on.
 
-It is package data (`launch/upstream/data/`), which `launch upstream bump` and `python -m
-launch.upstream.pin.relock` write.
+It is package data (`launch/upstream/data/`), which `python -m maintain bump` and `python -m maintain
+relock` write.
 """
 
 from __future__ import annotations

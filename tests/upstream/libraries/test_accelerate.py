@@ -13,7 +13,7 @@ import pytest
 from launch.errors import Problem
 from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
-from launch.upstream.pin.relock import renewed_library_keys
+from maintain.relock import renewed_library_keys
 from tests.paths import ROOT
 
 PROJECT = ROOT

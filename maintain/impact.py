@@ -18,8 +18,6 @@ from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.help_text import read_help
-from launch.upstream.pin.commit import extracted, find_commit
-from launch.upstream.pin.compare import FlagChange, compare_schemas
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import version_difference
@@ -28,6 +26,8 @@ from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
 from launch.worker.patches import PATCHES
+from maintain.commit import extracted, find_commit
+from maintain.compare import FlagChange, compare_schemas
 
 # the sections of a trainer's YAML that every run may set a flag by, and not only one with an
 # adapter or a push, say

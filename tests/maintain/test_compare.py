@@ -12,10 +12,10 @@ import pytest
 
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.help_text import read_help
-from launch.upstream.pin.commit import extracted
-from launch.upstream.pin.compare import FlagChange, compare_schemas, flag_similarity
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.schema import Field, Schema, Unknown
+from maintain.commit import extracted
+from maintain.compare import FlagChange, compare_schemas, flag_similarity
 from tests.upstream.checkouts import checkout, has_commit
 
 

@@ -1,81 +1,73 @@
-"""Rewrites the lock: `python -m launch.upstream.pin.relock CHECKOUT [--python PYTHON]`.
+"""Rewrites the lock: the trainers' schemas, the libraries' configuration keys, and the digests of
+TRL's chat templates.
 
-CHECKOUT is a clone of open-instruct with the pin. PYTHON has the trainers' packages: trl,
-transformers, accelerate, deepspeed and olmo_core. Each trainer's parser is captured there, which
-takes some seconds the first time.
+The interpreter has the trainers' packages: trl, transformers, accelerate, deepspeed and olmo_core.
+Each trainer's parser is captured there, which takes some seconds the first time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.errors import EXIT_REFUSED, UserError, refusal
-from launch.files import load_json, write_exact
+from launch.errors import refusal
+from launch.files import load_json, read_file, write_exact
 from launch.host.interpreter import package_folders
-from launch.terminal import echo, notify
+from launch.terminal import notify
 from launch.upstream.capture.process import run_isolated
 from launch.upstream.capture.start import capture_schema
-from launch.upstream.libraries import program
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
-from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, Lock, load_lock
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
-from launch.upstream.trl_templates import TEMPLATES_FILE, describe_templates
+from launch.upstream.trl_templates import (
+    TEMPLATES_FILE,
+    digest_text,
+    find_template_files,
+    has_marks,
+    is_training_form,
+    load_templates,
+)
 from launch.worker.json_codec import versioned
+from maintain import library_program
+from maintain.commit import extracted, find_commit
 
 _DISTRIBUTION = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2-olmo-core"}
-# the lock has them once
+# what a trainer's file leaves out, because the lock has it once
 _NOT_LOCKED: Mapping[str, Any] = {"names": {}, "files": {}, "packages": {}}
 _SECONDS = 120.0
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launch.upstream.pin.relock", description="Rewrites the lock."
-    )
-    parser.add_argument("checkout", type=Path)
-    parser.add_argument(
-        "--python", default=sys.executable, help="the trainers' interpreter (default: this one)"
-    )
-    parser.add_argument(
-        "--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        if options.only:
-            files = add_trainer(options.checkout, options.only, options.python)
-        else:
-            pin = find_commit(options.checkout, load_lock().pin).id
-            files = build_lock(
-                pin, _capture(options.checkout, pin, ENTRIES, options.python), options.python
-            )
-            for library in LIBRARIES:
-                if library_keys_file(library) not in files:
-                    notify(
-                        f"{library} is not installed in {options.python}: its locked keys stay as "
-                        "they are"
-                    )
-            if TEMPLATES_FILE not in files:
-                notify(
-                    f"trl is not installed in {options.python}: the digests of its chat templates "
-                    "stay as they are"
-                )
-    except UserError as error:
-        notify(str(error))
-        return EXIT_REFUSED
+def relock(checkout: Path, python: str, only: str | None = None) -> Iterator[str]:
+    """Rewrite the lock, or add the trainer `only` to it; yield a line for each file.
+
+    checkout: a clone of open-instruct that has the pin. python: the trainers' interpreter.
+    Nothing is written before every file has been built.
+    Raises UserError: unknown_commit; those of build_lock and add_trainer.
+    """
+    if only:
+        files = add_trainer(checkout, only, python)
+    else:
+        pin = find_commit(checkout, load_lock().pin).id
+        files = build_lock(pin, _capture(checkout, pin, ENTRIES, python), python)
+        _name_kept_files(files, python)
     for path, text in files.items():
         write_exact(path, text)
-        echo(f"{path.relative_to(DATA)} {len(text)}", file=sys.stderr)
-    return 0
+        yield f"{path.relative_to(DATA)} {len(text)}"
+
+
+def _name_kept_files(files: Mapping[Path, str], python: str) -> None:
+    """Name the libraries that `python` lacks, whose part of the lock stays as it is."""
+    for library in LIBRARIES:
+        if library_keys_file(library) not in files:
+            notify(f"{library} is not installed in {python}: its locked keys stay as they are")
+    if TEMPLATES_FILE not in files:
+        kept = "the digests of its chat templates stay as they are"
+        notify(f"trl is not installed in {python}: {kept}")
 
 
 def _capture(
@@ -124,9 +116,8 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     for package, version in _captured_versions(schemas).items():
         if version != (locked := lock.packages[package]):
             message = (
-                f"{name} was captured with {package} {version}, but the lock is of "
-                f"{package} "
-                f"{locked}"
+                f"{name} was captured with {package} {version}, "
+                f"but the lock is of {package} {locked}"
             )
             cure = f"pip install {_DISTRIBUTION[package]}=={locked} in {python}"
             raise refusal("unlocked_package", message, cure=cure)
@@ -159,12 +150,26 @@ def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
     return files
 
 
+def describe_templates(packages: Sequence[Path], version: str) -> dict[str, Any]:
+    """Return what the lock has of TRL's chat templates, as JSON, of the TRL of that version in
+    folders of packages.
+    """
+    locked = load_templates()
+    files = [file for file in find_template_files(packages) if locked.offers(file.stem)]
+    texts = {file.stem: read_file(file).decode() for file in files}
+    marked = [
+        name for name, text in texts.items() if has_marks(text) and not is_training_form(name)
+    ]
+    digests = {name: digest_text(text) for name, text in texts.items()}
+    return {"trl": version, "marked": marked, "left_out": locked.left_out, "digests": digests}
+
+
 def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     """Return the installed library's configuration keys as the lock's JSON. Raises UserError:
     library_unreadable.
     """
     request = json.dumps(load_json(library_keys_file(library))["spec"])
-    result = run_isolated(python, program.__file__, [library], _SECONDS, request)
+    result = run_isolated(python, library_program.__file__, [library], _SECONDS, request)
     if error := result.get("error"):
         message = f"the configuration keys of {library} can't be read in {python}: {error}"
         raise refusal(
@@ -188,7 +193,3 @@ def json_text(value: Any, indent: str = "\n") -> str:
     ]
     start, end = "{}" if is_object else "[]"
     return f"{start}{inner}{f',{inner}'.join(items)}{indent}{end}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Moves the pin: gitlink, lock and ledger together, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from launch.errors import Problem, UserError
+from launch.files import load_json, write_exact
+from launch.upstream.pin.checkout import SUBMODULE
+from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
+from launch.upstream.trainers import OPEN_INSTRUCT
+from maintain.commit import run_git
+from maintain.impact import Impact
+from maintain.ledger import extend_ledger
+from maintain.relock import build_lock, json_text
+
+
+def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
+    """Build the files ({path: text}) of the pin at the commit of `impact`; nothing is written yet.
+
+    Raises UserError: why a trainer has not been captured there; rename_unconfirmed;
+    library_unreadable (a key that is kept by hand has left DeepSpeed's source).
+    """
+    problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
+    problems += _unconfirmed_renames(impact)
+    if problems:
+        raise UserError(problems)
+    schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
+    changes = {t.trainer: t.changes for t in impact.trainers if t.trainer in OPEN_INSTRUCT}
+    ledger = extend_ledger(
+        load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE)
+    )
+    return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: json_text(ledger) + "\n"}
+
+
+def _unconfirmed_renames(impact: Impact) -> list[Problem]:
+    """Return a problem for each rename that only the similarity of two flags suggests."""
+    proposed: dict[tuple[str, str | None], str] = {}  # a trainer, by the old and the new name
+    for trainer in impact.trainers:
+        for change in trainer.changes:
+            if change.proposed:
+                proposed[change.flag, change.renamed_to] = trainer.trainer
+    problems = []
+    for (old, new), name in proposed.items():
+        message = f"'{old}' of {name} may be '{new}' now: their names or help texts are alike"
+        cure = f"confirm it with --rename {old}={new}, or, if it was removed, write --rename {old}="
+        problems.append(Problem("rename_unconfirmed", message, cure=cure))
+    return problems
+
+
+def apply_move(files: Mapping[Path, str], commit: str, project: Path, checkout: Path) -> list[str]:
+    """Write the files and move the gitlink; return a description of each step. If one fails,
+    everything is restored.
+
+    Raises UserError: git_failed, git_missing.
+    """
+    before = {path: path.read_bytes() for path in files}
+    steps = [f"wrote {len(files)} files of the lock and the ledger"]
+    try:
+        for path, text in files.items():
+            write_exact(path, text)
+        if checkout.resolve() == (project / SUBMODULE).resolve():
+            run_git(checkout, "checkout", "--quiet", "--detach", commit)
+            steps.append(f"checked out {commit[:9]} in {SUBMODULE}")
+        run_git(project, "update-index", "--add", "--cacheinfo", f"160000,{commit},{SUBMODULE}")
+    except BaseException:
+        for path, content in before.items():
+            path.write_bytes(content)
+        raise
+    return [*steps, f"staged the gitlink {SUBMODULE} at {commit[:9]}"]

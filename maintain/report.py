@@ -1,0 +1,79 @@
+"""Shows the comparison of a commit with the lock, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from launch.upstream.pin.lock import load_lock
+from launch.worker.json_codec import versioned
+from maintain.compare import FlagChange
+from maintain.impact import Impact, TrainerImpact
+
+
+def impact_json(impact: Impact) -> dict[str, Any]:
+    """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none,
+    and in `unread_help` its new and removed flags that may be a rename, because their help can't be
+    read.
+    """
+    captured = [trainer for trainer in impact.trainers if trainer.schema]
+    content = {
+        "pin": load_lock().pin,
+        "commit": impact.commit,
+        "changes": {trainer.trainer: trainer.changes for trainer in captured},
+        "unread_help": {
+            trainer.trainer: trainer.unread for trainer in impact.trainers if trainer.unread
+        },
+        "unreadable": {
+            trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem
+        },
+        "breaks": impact.breaks,
+    }
+    return versioned(content)
+
+
+def describe_impact(impact: Impact) -> list[str]:
+    """Describe the comparison in lines: trainers grouped by equal changes, then what would
+    break.
+    """
+    lines = [f"open-instruct {impact.commit[:9]} compared with the pin {load_lock().pin[:9]}"]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for trainer in impact.trainers:
+        changes = tuple(_change_lines(trainer))
+        groups.setdefault(changes, []).append(trainer.trainer)
+    for changes, names in groups.items():
+        lines.append("")
+        lines.append(f"{', '.join(names)}:{'' if changes else ' no change'}")
+        lines += [f"  {change}" for change in changes]
+    lines.append("")
+    if not impact.breaks:
+        return [*lines, "nothing in this project would break"]
+    count = "1 thing" if len(impact.breaks) == 1 else f"{len(impact.breaks)} things"
+    lines.append(f"{count} in this project would break:")
+    return [*lines, *(f"  {problem}" for problem in impact.breaks)]
+
+
+def _change_lines(trainer: TrainerImpact) -> list[str]:
+    """Describe what changes for one trainer, a line for each change."""
+    if trainer.problem:
+        return [f"! {trainer.problem.message} [{trainer.problem.id}]"]
+    lines = [_change_line(change) for change in trainer.changes]
+    if trainer.unread:
+        flags = ", ".join(trainer.unread)
+        lines.append(f"? the help of {flags} can't be read here: one may be a rename of another")
+    return lines
+
+
+def _change_line(change: FlagChange) -> str:
+    """Describe one change of one flag."""
+    if change.kind == "added":
+        return f"+ {change.flag}"
+    if change.kind == "removed":
+        return f"- {change.flag}"
+    if change.kind == "renamed":
+        types = f" ({change.old} -> {change.new})" if change.old else ""
+        proposed = " (proposed)" if change.proposed else ""
+        return f"> {change.flag} -> {change.renamed_to}{types}{proposed}"
+    if change.kind == "required":
+        return f"~ {change.flag}: {'now required' if change.new else 'no longer required'}"
+    return f"~ {change.flag}: {change.kind} {json.dumps(change.old)} -> {json.dumps(change.new)}"
