@@ -32,7 +32,7 @@ BLOCKS = [
     (match[1], path, match[3]) for match in _BLOCK.finditer(PAGE) for path in paths_of(match[2])
 ]
 TESTS = [path for language, path, _ in BLOCKS if path.startswith("tests/")]
-_TREE = ("launch", "configs", "accelerate_configs", "benchmarks", "tests", "docs")
+_TREE = ("launch", "maintain", "configs", "accelerate_configs", "benchmarks", "tests", "docs")
 _TREE += ("pyproject.toml", "README.md", "CHANGELOG.md")
 PAIR = ("chosen", "rejected")
 _HOME = "~/.config/launch/"
