@@ -34,9 +34,8 @@ class _Span:
     context: int  # where the text that identifies it begins
     start: int
     end: int
-    open_block: re.Pattern[bytes] | None = (
-        None  # it may continue after the data, with lines that match this
-    )
+    # it may continue after the data, with lines that match this
+    open_block: re.Pattern[bytes] | None = None
 
 
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"

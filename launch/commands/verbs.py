@@ -33,9 +33,8 @@ class Verb:
     name: str
     summary: str  # one line of `launch help`
     takes: str = ""  # its arguments in that line
-    composes: bool = (
-        False  # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
-    )
+    # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
+    composes: bool = False
     hidden: bool = False  # called by programs
 
     def module(self) -> ModuleType:

@@ -29,9 +29,8 @@ class ClusterConfig:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time: str | None = (
-        None  # time limit: HH:MM:SS, D-HH or D-HH:MM:SS, in quotes; null: the partition's
-    )
+    # time limit: HH:MM:SS, D-HH or D-HH:MM:SS, in quotes; null: the partition's
+    time: str | None = None
     constraint: str | None = None
     exclude: str | None = None  # nodes to avoid, in Slurm's notation: n[1-3],n7
     reservation: str | None = None
@@ -66,8 +65,7 @@ class ClusterConfig:
     # maximum restarts after a hardware fault, off its node; needs requeues above 0
     retries: int = COUNT_OR_ZERO.of(2)
     array_limit: int | None = COUNT.of(None)  # concurrent tasks of a sweep's array; null: all
-    tokenize_partition: str | None = (
-        None  # partition of the job that tokenises before the training; null: the same
-    )
+    # partition of the job that tokenises before the training; null: the same
+    tokenize_partition: str | None = None
     tokenize_time: str | None = None  # its time limit; null: `time`
     tokenize_cpus: int | None = COUNT.of(None)  # its CPUs; null: as many as a node of the training

@@ -41,14 +41,25 @@ def stage_schema() -> dict[str, Any]:
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Return the comment at the end of each field's line."""
+    """Return the comment of each field: at the end of its line, else on the lines right above."""
+    source = inspect.cleandoc(inspect.getsource(cls))
+    found = {
+        token.start[0]: token.string.removeprefix("#").strip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    lines = source.splitlines()
     texts: dict[str, str] = {}
-    for token in tokenize.generate_tokens(
-        io.StringIO(inspect.cleandoc(inspect.getsource(cls))).readline
-    ):
-        key = re.match(r"\s+(\w+): ", token.line)
-        if token.type == tokenize.COMMENT and key:
-            texts[key[1]] = token.string.removeprefix("#").strip()
+    for number, line in enumerate(lines, start=1):
+        key = re.match(r"\s+(\w+): ", line)
+        if key is None:
+            continue
+        above = number
+        while lines[above - 2].lstrip().startswith("#"):
+            above -= 1
+        text = found.get(number) or " ".join(found[own] for own in range(above, number))
+        if text:
+            texts[key[1]] = text
     return texts
 
 
@@ -61,7 +72,7 @@ def _describe_node(cls: type[Any], above: str) -> dict[str, Any]:
         value = _describe_type(hints[key.name], f"{above}{key.name}.", key.metadata.get("range"))
         text = {"description": texts[key.name]} if key.name in texts else {}
         properties[key.name] = {**text, **value, **_default(key)}
-    docstring = inspect.getdoc(cls) or ""
+    docstring = " ".join((inspect.getdoc(cls) or "").split())
     described = (
         {"description": docstring}
         if docstring and not docstring.startswith(f"{cls.__name__}(")

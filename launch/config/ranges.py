@@ -17,9 +17,8 @@ from launch.errors import Problem
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
 # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
 _MOST = 2**31 - 1
-_MOST_RANKS = (
-    65_536  # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
-)
+# of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
+_MOST_RANKS = 65_536
 HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
 
 

@@ -169,8 +169,8 @@ class RecipeConfig:
     per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
     learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
     lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
-    # must be below 1: TRL takes 1 for one step (transformers training_args.py, warmup_steps)
-    # fraction of all steps; null: the trainer's default
+    # fraction of all steps, below 1, as TRL takes 1 for one step (transformers training_args.py,
+    # warmup_steps); null: the trainer's default
     warmup_ratio: float | None = BELOW_ONE.of(None)
     weight_decay: float | None = NOT_NEGATIVE.of(None)  # null: the trainer's default
     epochs: int = COUNT.of(1)  # number of passes over the data
@@ -187,9 +187,8 @@ class RecipeConfig:
     loss_averaging: LossAveraging | None = None  # null: the trainer's default
     liger: bool = False  # use Liger's fused kernels
     attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: the trainer's choice
-    gradient_checkpointing: bool = (
-        False  # recompute activations in the backward pass to save memory
-    )
+    # recompute activations in the backward pass to save memory
+    gradient_checkpointing: bool = False
     # optimizer steps between checkpoints; null: none before the end
     checkpoint_steps: int | None = COUNT.of(None)
     # steps between evaluations on data.validation; null: at the end only
@@ -199,9 +198,8 @@ class RecipeConfig:
     # steps between answers to three fixed prompts, recorded; null: none
     sample_every: int | None = COUNT.of(None)
     beta: float | None = POSITIVE.of(None)  # of DPO
-    loss: str | None = (
-        None  # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
-    )
+    # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
+    loss: str | None = None
     # of RLVR, as all below: prompts in one optimizer step
     prompts_per_step: int | None = COUNT.of(None)
     # completions sampled for each prompt, which are compared
@@ -263,9 +261,8 @@ class ModelConfig:
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     dpo: str | None = None  # hub id or folder of the checkpoint after DPO, where RLVR starts
     path: str | None = None  # run, hub id or folder; overrides all three
-    trained_by: str | None = (
-        None  # identity of the plan whose run makes `path`; set by a pipeline's jobs
-    )
+    # identity of the plan whose run makes `path`; set by a pipeline's jobs
+    trained_by: str | None = None
     revision: str | None = None  # of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)
@@ -285,9 +282,8 @@ class DataFormat(StrEnum):
 
 @dataclass
 class MixConfig:
-    name: str = (
-        MISSING  # hub id; or path of a file, a folder or a glob pattern (docs/how-to/data.md)
-    )
+    # hub id; or path of a file, a folder or a glob pattern (docs/how-to/data.md)
+    name: str = MISSING
     # fraction of the split's rows; above 1 repeats rows where the trainer supports it
     share: float = POSITIVE.of(1.0)
     split: str = "train"  # of the hub data set
@@ -302,14 +298,12 @@ class BadRows(StrEnum):
 
 @dataclass
 class DataConfig:
-    kind: Kind = (
-        MISSING  # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
-    )
+    # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
+    kind: Kind = MISSING
     mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
     fraction: float = POSITIVE.of(1.0)  # multiplies every entry's share
-    build: str | None = (
-        None  # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
-    )
+    # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
+    build: str | None = None
     format: DataFormat = DataFormat.auto  # of local rows
     # known column name: its name in local rows
     columns: dict[str, str] = field(default_factory=dict)
@@ -327,9 +321,8 @@ class RefusedValue:
     why: str = MISSING
     below: float | None = None
     containing: str | None = None
-    matching: str | None = (
-        None  # a regular expression for the whole value; booleans are true and false
-    )
+    # a regular expression for the whole value; booleans are true and false
+    matching: str | None = None
     undoes: str | None = None  # the key that such a value undoes: it is refused while that is set
 
 
@@ -341,34 +334,29 @@ class TrainerConfig:
 
     name: str = MISSING
     kind: Kind = MISSING
-    family: Family = (
-        MISSING  # where the script is: the open-instruct checkout, or the installed TRL package
-    )
+    # where the script is: the open-instruct checkout, or the installed TRL package
+    family: Family = MISSING
     entry: str = MISSING  # the script in the checkout, or the module of the package
     launcher: Launcher = Launcher.accelerate
     untried: str = ""  # why it is planned and checked, but never started; empty: it is
     precisions: list[Precision] = field(default_factory=list)
     # that it can train on
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
-    builds: str | None = (
-        None  # the families of models that it has presets of; null: any of transformers
-    )
+    # the families of models that it has presets of; null: any of transformers
+    builds: str | None = None
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags
     reader: str = MISSING  # of its log: a name of launch/execution/supervise/readers.py
     resumable: bool = False  # a run that is killed and resumed gives the losses of one that is not
     memory_model: bool = False  # launch/planning/estimate covers it
-    fuses_loss: bool = (
-        False  # the loss is computed without the logits of a whole micro batch (with recipe.liger)
-    )
+    # the loss is computed without the logits of a whole micro batch (with recipe.liger)
+    fuses_loss: bool = False
     live_reference: bool = False  # DPO's reference model is in memory and runs in each step
-    weighs_pairs: bool = (
-        False  # a pair's weight in the loss depends on the tokens of its micro batch
-    )
-    checkpoint_steps: int | None = (
-        None  # steps between checkpoints without recipe.checkpoint_steps; null: none
-    )
+    # a pair's weight in the loss depends on the tokens of its micro batch
+    weighs_pairs: bool = False
+    # steps between checkpoints without recipe.checkpoint_steps; null: none
+    checkpoint_steps: int | None = None
     push_takes_checkpoints: bool = False  # hub.push uploads them too
     writes_to_cwd: bool = False  # it makes folders in the current folder
     # launch/worker/patches: those that fit it, as they are applied
@@ -412,9 +400,8 @@ class ParallelConfig:
 
 @dataclass
 class UpstreamConfig:
-    dir: str | None = (
-        None  # an open-instruct checkout; null: OPEN_INSTRUCT_DIR, else external/open-instruct
-    )
+    # an open-instruct checkout; null: OPEN_INSTRUCT_DIR, else external/open-instruct
+    dir: str | None = None
 
 
 @dataclass
@@ -441,9 +428,8 @@ class RootConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
-    tuned: TunedConfig | None = (
-        None  # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
-    )
+    # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
+    tuned: TunedConfig | None = None
     nodes: int = RANKS.of(1)  # machines; above 1 only with `submit`
     # GPUs per machine; 0: one CPU process; null: 1, or by `device`
     gpus: int | None = RANKS_OR_ZERO.of(None)
@@ -451,12 +437,10 @@ class RootConfig:
     processes: int | None = RANKS.of(None)  # ranks per machine with device=cpu
     name: str | None = None  # of the run folder; null: width and plan identity
     runs: str = "runs"  # folder of all run folders
-    cache: str | None = (
-        None  # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
-    )
-    expandable_segments: bool = (
-        True  # of torch's allocator on GPUs: less memory is reserved; your own variable wins
-    )
+    # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
+    cache: str | None = None
+    # of torch's allocator on GPUs: less memory is reserved; your own variable wins
+    expandable_segments: bool = True
     python: str | None = None  # the trainer's Python interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     restart: bool = False  # archive an earlier run of the same plan and start over

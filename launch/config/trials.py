@@ -58,9 +58,8 @@ class RolloutConfig:
     steps: int = COUNT.of(100)  # optimizer steps of each width
     then: Then = Then.stop
     price_per_gpu_hour: float | None = NOT_NEGATIVE.of(None)  # in any currency
-    parallel_at_one: str | None = (
-        None  # parallel= of the width of one rank, if it differs from the others
-    )
+    # parallel= of the width of one rank, if it differs from the others
+    parallel_at_one: str | None = None
 
 
 @dataclass
@@ -76,9 +75,8 @@ class TuneConfig:
     # fraction of a GPU's memory that the chosen setting leaves free
     room: float = BELOW_ONE.of(0.05)
     dry_run: bool = False  # only predict
-    compare_full: bool = (
-        False  # of a LoRA stage: also probe full fine-tuning once, where memory allows
-    )
+    # of a LoRA stage: also probe full fine-tuning once, where memory allows
+    compare_full: bool = False
 
 
 @dataclass

@@ -32,9 +32,8 @@ from launch.resources import requirement
 from launch.worker.json_codec import versioned
 
 MARKER = "demo.json"
-ABANDONED_AFTER = (
-    3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
-)
+# seconds; a build takes ten, so an older staging folder is from a killed build
+ABANDONED_AFTER = 3600.0
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,8 @@ class Progress:
     at_tokens: Sequence[
         float
     ] = ()  # the tokens trained until each loss, as far as they are counted
-    speed: float | None = (
-        None  # tokens per second, or steps per second where tokens are not counted
-    )
+    # tokens per second, or steps per second where tokens are not counted
+    speed: float | None = None
     memory_gib: float | None = None  # highest peak of rank 0
     unreadable: int = 0  # lines of metrics.jsonl that are no logged step
 

@@ -15,9 +15,8 @@ from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
 
 _MOST_CUT_OFF = 0.5
-_MIN_IDENTICAL = (
-    10  # questions off the most frequent score: so many are rarely the same for two models
-)
+# questions off the most frequent score: so many are rarely the same for two models
+_MIN_IDENTICAL = 10
 
 
 @dataclass(frozen=True)

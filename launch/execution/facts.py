@@ -94,9 +94,8 @@ class Tick(Fact):
 class GuardFinding(Finding):
     """A failure ends the run, a warning does not."""
 
-    failed: bool = (
-        False  # the run has failed by itself; the guard only shortens the wait for its end
-    )
+    # the run has failed by itself; the guard only shortens the wait for its end
+    failed: bool = False
     # the last time at which the run was known to be good; None means now. A guard that gives one
     # judges steps: its finding counts even if the run finished before it could be stopped
     good_until: float | None = None
@@ -130,9 +129,8 @@ class Guard:
 
     id: ClassVar[str]
     metric: ClassVar[str]
-    on_every_node: ClassVar[bool] = (
-        False  # the other guards run where the metrics are logged, on node 0
-    )
+    # the other guards run where the metrics are logged, on node 0
+    on_every_node: ClassVar[bool] = False
     _streak = 0  # logged steps in a row with a fault, the current one included
     _good_until = -math.inf
 

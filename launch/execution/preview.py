@@ -165,9 +165,8 @@ def preview_environment(
     kept = {name: value for name, value in environ.items() if name not in plan.unset}
     added = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "datasets")}
     if rows is not None:
-        added["BEAKER_ASSIGNED_CPU_COUNT"] = (
-            "1"  # no pool for a few rows (dataset_transformation.py:1952)
-        )
+        # no pool for a few rows (dataset_transformation.py:1952)
+        added["BEAKER_ASSIGNED_CPU_COUNT"] = "1"
     return {**kept, **plan.env, **added, **resources.SAFE_PATH}
 
 

@@ -16,9 +16,8 @@ from launch.redact import StreamRedactor, process_redactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds
-_POLLS_PER_CHECK = (
-    6  # of whether the run is still active, which creates a file on the run's file system
-)
+# of whether the run is still active, which creates a file on the run's file system
+_POLLS_PER_CHECK = 6
 
 
 class Replay:

@@ -236,9 +236,8 @@ def describe_tokens(
     return facts
 
 
-REFERENCE_ROWS = (
-    4  # x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
-)
+# x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
+REFERENCE_ROWS = 4
 MAX_PADDING = 0.5  # share of the tokens; above it most of the computation is padding
 _MAX_PAIRS = 4096  # per rank; more than any row holds
 

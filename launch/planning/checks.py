@@ -37,9 +37,8 @@ from launch.upstream.rules.values import check_values, flag_field, render_flag, 
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
 
-_SHAPE_TOLERANCE = (
-    0.05  # of the parameters; biases and further norms, which are not counted, are far less
-)
+# of the parameters; biases and further norms, which are not counted, are far less
+_SHAPE_TOLERANCE = 0.05
 
 
 def check_flags(

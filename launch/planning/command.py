@@ -383,9 +383,8 @@ def build_environment(
     if parallel.width.device == Device.cpu:
         variables["CUDA_VISIBLE_DEVICES"] = ""
         if parallel.width.world_size > 1 and not parallel.zero_stage:
-            variables["ACCELERATE_USE_CPU"] = (
-                "true"  # accelerate's --cpu silently starts one process
-            )
+            # accelerate's --cpu silently starts one process
+            variables["ACCELERATE_USE_CPU"] = "true"
     elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
     if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:

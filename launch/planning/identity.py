@@ -27,9 +27,8 @@ from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import versioned
 
 DIGITS = 8
-NAME = (
-    "{name}"  # stands for a run's name until its identity, a digest of what was rendered, is known
-)
+# stands for a run's name until its identity, a digest of what was rendered, is known
+NAME = "{name}"
 # characters; wandb refuses longer tags, and open-instruct makes the run's name one
 # (finetune.py:465)
 _TAG = 64

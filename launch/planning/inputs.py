@@ -56,9 +56,8 @@ class InputSource:
     local: Path | None  # the path behind it; None for a hub id
     build: str | None  # what builds it when it is missing
     provenance: Provenance  # where it is set
-    adapter: Adapter | None = (
-        None  # the adapter that a model is (start=continue), or that its merged model is made of
-    )
+    # the adapter that a model is (start=continue), or that its merged model is made of
+    adapter: Adapter | None = None
 
     @property
     def content(self) -> Path | None:
@@ -77,9 +76,8 @@ class MixtureEntry:
     source: InputSource
     share: float  # of the split's rows; above 1 repeats rows
     split: str
-    data: LocalData | None = (
-        None  # of local data that is here: what its converted copy is made from
-    )
+    # of local data that is here: what its converted copy is made from
+    data: LocalData | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,8 @@ class Inputs:
 
     model: InputSource
     mixture: tuple[MixtureEntry, ...]
-    held_out: float | None = (
-        None  # a share of data that is not staged, which the trainer's process splits
-    )
+    # a share of data that is not staged, which the trainer's process splits
+    held_out: float | None = None
     # of RLVR: name, or path:function, and weight
     verifiers: Mapping[str, float] = field(default_factory=dict)
 

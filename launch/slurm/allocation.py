@@ -24,9 +24,8 @@ class Allocation:
     restarts: int  # how often Slurm requeued the job
     node_rank: int
     hosts: tuple[str, ...]  # in Slurm's order
-    mailbox: Path | None = (
-        None  # the file in which the batch script finds the order to requeue or cancel the job
-    )
+    # the file in which the batch script finds the order to requeue or cancel the job
+    mailbox: Path | None = None
     # unix seconds of this start of the job, the same on all nodes; "" if the batch script sets none
     started: str = ""
 

@@ -32,24 +32,19 @@ from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
-_ROUNDS_PER_SECOND = (
-    30  # of all nodes together, in each of which a node writes its file and reads one
-)
+# of all nodes together, in each of which a node writes its file and reads one
+_ROUNDS_PER_SECOND = 30
 _MISSED = 2.5  # intervals between heartbeats after which a silent node counts as lost
-_FIRST_HEARTBEAT = (
-    300.0  # seconds until a node's first heartbeat: on many nodes loading Python takes a while
-)
-_ABSENT = (
-    5.0  # seconds to wait for a node without any heartbeat once this one was ended from outside
-)
+# seconds until a node's first heartbeat: on many nodes loading Python takes a while
+_FIRST_HEARTBEAT = 300.0
+# seconds to wait for a node without any heartbeat once this one was ended from outside
+_ABSENT = 5.0
 _MAX_WAIT = 300.0  # seconds that a node whose ranks failed waits for node 0
-_TERMINATED_WAIT = (
-    20.0  # the same once Slurm has sent SIGTERM: it kills this node half a minute later
-)
+# the same once Slurm has sent SIGTERM: it kills this node half a minute later
+_TERMINATED_WAIT = 20.0
 _SHOWN_AFTER = 3.0  # seconds until what another node wrote is visible on a shared file system
-_STACKS_WAIT = (
-    15.0  # seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
-)
+# seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
+_STACKS_WAIT = 15.0
 # seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15
 _END = 40.0
 

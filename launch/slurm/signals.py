@@ -18,12 +18,10 @@ from types import FrameType
 
 from launch.errors import EXIT_INTERRUPTED
 
-SIGTERM_CAUSE = (
-    "interrupted by SIGTERM"  # the cause of an outcome whose ranks were ended from outside
-)
-SIGINT_CAUSE = (
-    "interrupted by SIGINT"  # the cause of an outcome whose ranks this process ended itself
-)
+# the cause of an outcome whose ranks were ended from outside
+SIGTERM_CAUSE = "interrupted by SIGTERM"
+# the cause of an outcome whose ranks this process ended itself
+SIGINT_CAUSE = "interrupted by SIGINT"
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -114,7 +112,6 @@ class NodeSignals:
     def _request_end(self, number: int, frame: FrameType | None) -> None:
         self._end_requested = True
         if self._ready and not self._started:
-            self._started = (
-                True  # a second signal must not interrupt the clean-up that the first one started
-            )
+            # a second signal must not interrupt the clean-up that the first one started
+            self._started = True
             raise SystemExit(EXIT_INTERRUPTED)

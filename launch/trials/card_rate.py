@@ -31,9 +31,8 @@ class CardRate:
     name: str
     device: Device
     precision: Precision
-    measured_tflops: float | None = (
-        None  # 1e12 operations per second of one card, on CPU of the whole machine
-    )
+    # 1e12 operations per second of one card, on CPU of the whole machine
+    measured_tflops: float | None = None
     matrix: int | None = None  # rows and columns of the multiplied matrices
     torch: str | None = None  # version
     message: str | None = None  # why it could not be measured

@@ -96,9 +96,8 @@ class TrialRecord(ABC, Generic[R]):
     """
 
     verb: ClassVar[str]
-    typical: ClassVar[bool] = (
-        False  # whether a run's speed is the median over its steps, not their mean
-    )
+    # whether a run's speed is the median over its steps, not their mean
+    typical: ClassVar[bool] = False
     folder: Path  # <runs>/<stage>/<verb>-<id>
     plan: Plan  # of the first setting
     steps: int  # optimizer steps of each run

@@ -30,9 +30,8 @@ class ResolvedSchema:
 
     schema: Schema
     live: bool  # it describes the source on this machine; False: only the lock's
-    difference: str | None = (
-        None  # what differs from the lock here, where the lock's schema is used all the same
-    )
+    # what differs from the lock here, where the lock's schema is used all the same
+    difference: str | None = None
     failure: str | None = None  # why the parser here can't be asked; None: it has not been asked
 
     def advice(self, cure: str) -> str:

@@ -72,9 +72,8 @@ class Schema:
 
     entry: str  # the script's path or the module's name
     parser_at: str  # file:line of the parser call
-    yaml_file: (
-        bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
-    )
+    # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
+    yaml_file: bool
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
     # {class: what its `__post_init__` executes}. `functions`: it and what it calls ({name, file,

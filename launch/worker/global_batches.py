@@ -24,9 +24,8 @@ class BatchLayout:
     ranks: int
     rank: int
     per_device: int  # samples per micro batch
-    accumulation: (
-        int  # micro batches of a rank per optimizer step; the last step of an epoch may have fewer
-    )
+    # micro batches of a rank per optimizer step; the last step of an epoch may have fewer
+    accumulation: int
     padded: bool = False  # micro batches are padded to their longest sample
 
 
@@ -60,9 +59,8 @@ class GlobalBatchSampler:
 
     def __init__(self, inner: Any, layout: BatchLayout, lengths: Sequence[int]) -> None:
         self.inner, self.layout, self.lengths = inner, layout, lengths
-        self.balanced = (
-            False  # deal the samples of a global batch by length; else keep upstream's order
-        )
+        # deal the samples of a global batch by length; else keep upstream's order
+        self.balanced = False
         self.has_pairs = False  # each sample is a preference pair
         self.on_epoch: Callable[[], None] = lambda: None  # called when an epoch starts
         # called when a step's first sample is drawn

@@ -25,9 +25,8 @@ class Request:
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
     rows: int | None  # of a hub data set; the others are read completely
-    hub_data: (
-        Path  # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
-    )
+    # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
+    hub_data: Path
     per_device: int  # samples of one micro batch
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 

@@ -63,9 +63,8 @@ class MixturePart:
     holds_out: HoldsOut
 
 
-BY_ROW = (
-    "rows"  # the verifier in the option `verifier`: each row names its own in the column `dataset`
-)
+# the verifier in the option `verifier`: each row names its own in the column `dataset`
+BY_ROW = "rows"
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,8 @@ class VerifierOption:
     verifiers: Mapping[str, float]  # name -> weight
     seconds: float  # of a call
     window: int  # tokens of a prompt and its response
-    truncated_reward: float | None = (
-        None  # of a completion without an end; None: the verifiers score it
-    )
+    # of a completion without an end; None: the verifiers score it
+    truncated_reward: float | None = None
 
     def names_in(self, datasets: Iterable[object]) -> dict[str, float]:
         """Return the verifiers with their weights, `rows` replaced by those that the column

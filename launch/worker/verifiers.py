@@ -41,9 +41,8 @@ class Outcome:
 
     score: float | None  # None: the verifier does not judge this answer; 0 after a failure
     seconds: float = 0.0
-    failure: str | None = (
-        None  # "raised ValueError: ...", "returned nan", "did not answer within 10 s", ...
-    )
+    # "raised ValueError: ...", "returned nan", "did not answer within 10 s", ...
+    failure: str | None = None
     printed: str | None = None  # the beginning of what it printed
 
 

@@ -25,9 +25,8 @@ GUARD = (
     f"exit 2; }}"
 )
 WRITER = "./scripts/test tests/commands/test_wrappers.py --update-golden"
-_CPUS = (
-    "cluster.cpus_per_rank=4"  # every node with eight GPUs has 32 CPUs, and not every one has 64
-)
+# every node with eight GPUs has 32 CPUs, and not every one has 64
+_CPUS = "cluster.cpus_per_rank=4"
 # script -> the overrides of the `submit` that would render it
 WRAPPERS: dict[str, tuple[str, ...]] = {
     "demo_2nodes": (

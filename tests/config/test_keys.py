@@ -103,7 +103,7 @@ def table(keys: list[tuple[str, str, str, str]]) -> list[str]:
 
 def sentence(cls: Any) -> list[str]:
     """Return the dataclass's own docstring, if it has one."""
-    text = inspect.getdoc(cls) or ""
+    text = " ".join((inspect.getdoc(cls) or "").split())
     return [text, ""] if text and not text.startswith(f"{cls.__name__}(") else []
 
 

@@ -31,9 +31,8 @@ from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
 PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
-_PATIENCE = (
-    300.0  # seconds that a machine which others load may take; the trainers here wait for 600
-)
+# seconds that a machine which others load may take; the trainers here wait for 600
+_PATIENCE = 300.0
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
 PRELUDE = """

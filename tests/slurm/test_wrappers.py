@@ -33,9 +33,8 @@ def clone(home: Path) -> Path:
         shutil.copytree(resources.ROOT / "scripts", folder / "scripts")
         (folder / ".venv" / "bin").mkdir(parents=True)
         python = folder / ".venv" / "bin" / "python"
-        installed = (
-            f"export PYTHONPATH={shlex.quote(str(resources.ROOT))}"  # as in a clone that was set up
-        )
+        # as in a clone that was set up
+        installed = f"export PYTHONPATH={shlex.quote(str(resources.ROOT))}"
         python.write_text(f'#!/bin/sh\n{installed}\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
     return folder

@@ -34,9 +34,8 @@ from launch.check.lint.shell_syntax import (
 from launch.check.lint.trainer_commands import MARKER
 
 MAX_NESTING = 30  # levels of substitutions inside substitutions
-MAX_WORDS = (
-    100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
-)
+# of one command; Linux refuses to start a program with more than 2 MiB of arguments
+MAX_WORDS = 100_000
 MAX_UNENDED = 20  # here-documents without an end before the search for ends stops
 
 _TOKEN = re.compile(

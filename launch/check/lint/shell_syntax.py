@@ -72,12 +72,10 @@ class SimpleCommand:
     after: str  # the operator behind it, "" at the end
     # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
     depth: int
-    is_truncated: bool = (
-        False  # a quote or substitution in it is never closed, so its tail cannot be read
-    )
-    input: str = (
-        ""  # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
-    )
+    # a quote or substitution in it is never closed, so its tail cannot be read
+    is_truncated: bool = False
+    # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
+    input: str = ""
     outputs: tuple[str, ...] = ()  # the files that its output is redirected to
 
 
@@ -123,9 +121,8 @@ class Argument(NamedTuple):
 
     text: str  # unknown parts as written
     line: int  # 1-based
-    is_resolved: bool = (
-        True  # False if part of it depends on a value that the text does not determine
-    )
+    # False if part of it depends on a value that the text does not determine
+    is_resolved: bool = True
     is_single: bool = True  # False if it may become any number of words, including none
     prefix: str = ""  # the literal text before the first unknown part
     raw: str = ""  # the text with the line continuations of its double quotes, for counting lines

@@ -130,9 +130,8 @@ class TrainerCommand:
     arguments: tuple[Argument, ...]  # the trainer's own
     notes: tuple[LintFinding, ...] = ()
     is_truncated: bool = False  # it may get other arguments than those, so it is never accepted
-    takes_accelerate_options: bool = (
-        False  # `trl sft` and the like, which pass options on to accelerate
-    )
+    # `trl sft` and the like, which pass options on to accelerate
+    takes_accelerate_options: bool = False
     launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
 
 

@@ -18,9 +18,8 @@ from launch.config.schema import Device
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-_BASE_FILES = (
-    512  # descriptors that a launcher and one rank take: libraries, shards, sockets, workers
-)
+# descriptors that a launcher and one rank take: libraries, shards, sockets, workers
+_BASE_FILES = 512
 _FILES_PER_RANK = 128
 _MOST_FILES = 65_536  # to which a run raises its soft limit (execution/supervise/reaper.py)
 # bytes; NCCL takes some tens of MiB per pair of ranks, data loaders the rest

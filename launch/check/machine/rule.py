@@ -18,9 +18,8 @@ class Host:
 
     environ: Mapping[str, str]  # this process's environment
     gpus: Gpus | None = None  # None: not queried
-    ends_after: int | None = (
-        None  # steps after which the run is ended, without saving; None: it trains to its end
-    )
+    # steps after which the run is ended, without saving; None: it trains to its end
+    ends_after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ class PreflightRule:
     slow: bool  # imports the trainer's packages, so that only `check` runs it
     # its id is empty, or that of one of the problems that the rule can find
     inspect: Callable[[Plan, Host], Finding]
-    on_login_node: bool = (
-        False  # its result on a login node also holds on the nodes, so that `submit` runs it
-    )
+    # its result on a login node also holds on the nodes, so that `submit` runs it
+    on_login_node: bool = False
     is_first: bool = False  # the others wait for it
 
 

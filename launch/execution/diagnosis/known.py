@@ -26,12 +26,10 @@ class KnownCause:
 
     id: str
     pattern: str  # searched in the message, or in each line
-    errors: str | None = (
-        None  # matches the exception's whole class; None: of a process without an exception
-    )
-    raised_in: str | None = (
-        None  # matches a package whose code the exception passed through; None: any
-    )
+    # matches the exception's whole class; None: of a process without an exception
+    errors: str | None = None
+    # matches a package whose code the exception passed through; None: any
+    raised_in: str | None = None
     cure: str | None = None  # {name} is a group of the pattern
     computed: str | None = None  # instead of `cure`: the method of advice.Situation that returns it
     certain: bool = True

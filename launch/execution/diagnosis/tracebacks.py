@@ -33,9 +33,8 @@ class RaisedError:
 
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
-    was_handled: bool = (
-        False  # whether the next one of the chain was raised in its handler, not because of it
-    )
+    # whether the next one of the chain was raised in its handler, not because of it
+    was_handled: bool = False
     packages: tuple[str, ...] = ()  # of the frames that it passed through, by their top-level names
 
     def __str__(self) -> str:

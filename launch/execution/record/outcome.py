@@ -32,9 +32,8 @@ class Outcome:
     detail: tuple[str, ...] = ()  # at most 15 lines
     cause_id: str | None = None  # of a known cause, as is `cure`
     cure: str | None = None
-    guard: Mapping[str, Any] | None = (
-        None  # the verdict that stopped the run: `id`, `message`, `numbers`
-    )
+    # the verdict that stopped the run: `id`, `message`, `numbers`
+    guard: Mapping[str, Any] | None = None
     checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # of a run that evaluated while it trained

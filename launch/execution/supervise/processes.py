@@ -75,15 +75,13 @@ def _find_writers(output: Path) -> list[int]:
     ]
 
 
-GRACE = (
-    8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
-)
+# seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
+GRACE = 8.0
 # After an order the reaper reports within GRACE and the time of the kills; one that does not is
 # stopped or hangs.
 _PATIENCE = GRACE + 12.0  # seconds
-_PATIENCE_AT_KILL = (
-    4.0  # seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
-)
+# seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
+_PATIENCE_AT_KILL = 4.0
 _REAPER = Path(__file__).with_name("reaper.py")
 
 

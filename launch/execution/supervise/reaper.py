@@ -37,9 +37,8 @@ _SUBREAPER, _PDEATHSIG = 36, 1  # linux/prctl.h
 _DRAIN = 1.0  # seconds that the orphans of a finished launcher get to exit by themselves
 _KILL_FOR = 10.0  # seconds until a process that survives SIGKILL (D state) is given up and reported
 _POLL = 0.05
-_MOST_FILES = (
-    65_536  # descriptors of a process; more slow down programs that close every possible one
-)
+# descriptors of a process; more slow down programs that close every possible one
+_MOST_FILES = 65_536
 _Key = tuple[int, float]  # (pid, creation time)
 
 

@@ -64,9 +64,8 @@ class Execution:
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
     # with the ranks and steps, in its guard_context
     watch_config: WatchConfig = field(default_factory=WatchConfig)
-    stop_after: int | None = (
-        None  # end the run as done after this logged step; it then leaves no model
-    )
+    # end the run as done after this logged step; it then leaves no model
+    stop_after: int | None = None
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     peers: PeerNodes | None = None  # the other nodes of the run
     # The exit codes of ends that are recorded at once, before anything is printed: none of a pass

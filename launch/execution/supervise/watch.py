@@ -38,9 +38,8 @@ from launch.planning.plan import Plan, plan_line
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
-_CHECKPOINTS_EVERY = (
-    60.0  # seconds; reading the size of every checkpoint file loads a network file system
-)
+# seconds; reading the size of every checkpoint file loads a network file system
+_CHECKPOINTS_EVERY = 60.0
 
 
 def measure_checkpoint(checkpoint: Checkpoint) -> tuple[int, float]:

@@ -46,12 +46,10 @@ class MemoryForecast:
     """A plan's predicted peak memory against a card."""
 
     setting: MemorySetting | None = None
-    worst: MemoryEstimate | None = (
-        None  # every sample as long as the limit; None when the memory is unknown
-    )
-    longest: MemoryEstimate | None = (
-        None  # the data's longest micro batch; None without the data's lengths
-    )
+    # every sample as long as the limit; None when the memory is unknown
+    worst: MemoryEstimate | None = None
+    # the data's longest micro batch; None without the data's lengths
+    longest: MemoryEstimate | None = None
     longest_tokens: int | None = None  # of that micro batch
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
     first_tokens: int | None = None  # of that micro batch

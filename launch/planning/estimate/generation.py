@@ -11,9 +11,8 @@ from __future__ import annotations
 from launch.planning.estimate.activations import cast_weight_bytes
 from launch.planning.estimate.setting import Generation, MemorySetting
 
-CACHE_SHARE = (
-    0.5  # of the free memory, which continuous batching takes (trl/trainer/grpo_trainer.py:806)
-)
+# of the free memory, which continuous batching takes (trl/trainer/grpo_trainer.py:806)
+CACHE_SHARE = 0.5
 _SAMPLING = 5  # copies of a token's logits in fp32: of temperature, softmax, its sum and the draw
 # seconds of the host to issue one layer for one token of all completions, by whether adapters are
 # called, weights are cast, or completions are batched continuously: the fastest steps of

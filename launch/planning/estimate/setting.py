@@ -28,9 +28,8 @@ class AdapterSetting:
     # each A keeps its input in fp32; see `skips_input_casts` of launch/worker/patches/shared.py
     casts: bool = False
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
-    other_bytes: int = (
-        2  # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
-    )
+    # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
+    other_bytes: int = 2
 
 
 @dataclass(frozen=True)
@@ -55,22 +54,19 @@ class MemorySetting:
     tokens: int  # of one forward pass, all rows with padding and both halves of the pairs
     accumulation: int = 1
     packing: bool = False
-    padding: bool = (
-        True  # whether rows differ in length: practically certain unless all reach the limit
-    )
+    # whether rows differ in length: practically certain unless all reach the limit
+    padding: bool = True
     liger: bool = False  # RMSNorm, RoPE and SwiGLU
-    fused_loss: bool = (
-        False  # the fused linear cross-entropy, which never holds the logits of all tokens
-    )
+    # the fused linear cross-entropy, which never holds the logits of all tokens
+    fused_loss: bool = False
     checkpointing: bool = False
     attention: Attention = Attention.sdpa
     precision: Precision = Precision.bf16
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
     chunked_head: bool = False  # TRL's output matrix, which never holds the logits of all tokens
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
-    reference_factor: float = (
-        0.0  # samples of a forward pass that precomputes log-probs over those of a training one
-    )
+    # samples of a forward pass that precomputes log-probs over those of a training one
+    reference_factor: float = 0.0
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # of RLVR
     vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training

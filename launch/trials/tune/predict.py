@@ -44,9 +44,8 @@ class Prediction:
     candidate: Candidate
     accumulation: int
     step: StepTime = field(repr=False)
-    memory_gib: float | None = (
-        None  # that the card must have for the longest micro batch of a whole run
-    )
+    # that the card must have for the longest micro batch of a whole run
+    memory_gib: float | None = None
     probe_gib: float | None = None  # that torch reserves in a few steps
 
     @property

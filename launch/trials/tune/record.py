@@ -48,9 +48,8 @@ _REASONS = {
 class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
-    loss_weighting: (
-        LossWeighting  # whether tokens weigh as in the recipe, so that only rounding differs
-    )
+    # whether tokens weigh as in the recipe, so that only rounding differs
+    loss_weighting: LossWeighting
     first: float | None  # relative difference at the first step, None unless both were measured
     median: float | None  # of the relative differences
     steps: int  # that were compared

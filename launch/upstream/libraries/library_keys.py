@@ -26,17 +26,15 @@ class KeySpec:
 
     # of the map under it; empty if no keys are read there
     keys: Mapping[str, KeySpec] = field(default_factory=dict)
-    free: bool = (
-        False  # other keys are accepted too (the map is passed on whole, or can't be followed)
-    )
+    # other keys are accepted too (the map is passed on whole, or can't be followed)
+    free: bool = False
     types: tuple[
         str, ...
     ] = ()  # accepted JSON types: bool, int, float, str, list, map; empty: unknown
     lenient: bool = False  # values are converted as pydantic does ("true" is a bool, "3" an int)
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
-    removed: str | None = (
-        None  # of a key that the library no longer has: its line in the library, and the issue
-    )
+    # of a key that the library no longer has: its line in the library, and the issue
+    removed: str | None = None
     instead: tuple[str, ...] = ()  # the keys that the library names in the place of a removed one
 
     def names(self) -> Iterator[tuple[str, ...]]:

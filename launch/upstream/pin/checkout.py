@@ -40,9 +40,8 @@ class Checkout:
     commit: str | None  # None without readable git data
     # locked files that differ from the pin or are missing, relative to `root`
     differing: tuple[str, ...]
-    found_by: (
-        str  # the setting that names it: upstream.dir, OPEN_INSTRUCT_DIR or the submodule's path
-    )
+    # the setting that names it: upstream.dir, OPEN_INSTRUCT_DIR or the submodule's path
+    found_by: str
 
     @property
     def matches_pin(self) -> bool:

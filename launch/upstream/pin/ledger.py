@@ -32,14 +32,12 @@ class LedgerEntry:
     date: str  # YYYY-MM-DD
     pull_request: int | None
     renamed_to: str | None = None
-    old: Any = (
-        None  # the default, choices, type or requirement before, where `kind` is one of those
-    )
+    # the default, choices, type or requirement before, where `kind` is one of those
+    old: Any = None
     new: Any = None
     note: str | None = None
-    instead: Mapping[str, str] | None = (
-        None  # of a removed flag: by its value, the override of launch that does the same
-    )
+    # of a removed flag: by its value, the override of launch that does the same
+    instead: Mapping[str, str] | None = None
 
     @property
     def change(self) -> str:

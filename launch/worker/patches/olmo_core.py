@@ -283,9 +283,8 @@ EVIDENCE = PatchInfo(
 
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
-_IMPORTER = (
-    "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
-)
+# only its modules get placeholders; for all others the packages stay missing
+_IMPORTER = "open_instruct"
 
 
 class Placeholder(type):

@@ -98,9 +98,8 @@ class PatchInfo:
     reason: str
     lines: UpstreamLines  # that it relies on
     apply: Callable[[PatchContext], None]
-    not_needed: Callable[[PatchContext], str | None] = (
-        always  # returns why it is not needed, or None if it is
-    )
+    # returns why it is not needed, or None if it is
+    not_needed: Callable[[PatchContext], str | None] = always
     takes_value: bool = False
 
     @property
