@@ -4,6 +4,8 @@ TRL).
 
 import sys
 
+from launch.worker.finding import Finding
+
 if (
     sys.argv[:1] == ["-m"]
     and sys.orig_argv[-len(sys.argv)].partition(".")[0] == "launch"
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
     from launch.api.planning import PlannedRun, plan
     from launch.api.running import PipelineHandle, RunHandle, run, runs
     from launch.api.tables import compare, status
-    from launch.errors import Problem, UserError
+    from launch.errors import UserError
 
 __version__ = "0.1.0"
 __all__ = [
+    "Finding",
     "PipelineHandle",
     "PlannedRun",
-    "Problem",
     "RunHandle",
     "UserError",
     "__version__",
@@ -42,7 +44,7 @@ _MODULES = {
     **dict.fromkeys(("PlannedRun", "plan"), "launch.api.planning"),
     **dict.fromkeys(("PipelineHandle", "RunHandle", "run", "runs"), "launch.api.running"),
     **dict.fromkeys(("compare", "status"), "launch.api.tables"),
-    **dict.fromkeys(("Problem", "UserError"), "launch.errors"),
+    **dict.fromkeys(("Finding", "UserError"), "launch.errors"),
 }
 
 

@@ -12,6 +12,8 @@ import shlex
 import signal
 import sys
 
+from launch.worker.finding import Finding
+
 if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that an older Python cannot read
     print(
         f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}",
@@ -26,14 +28,7 @@ from types import FrameType, TracebackType
 
 from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line, refuse_rank
-from launch.errors import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_REFUSED,
-    Problem,
-    UserError,
-    path_problem,
-)
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError, path_problem
 from launch.external import configure_logging
 from launch.resources import ROOT
 from launch.terminal import echo, notify
@@ -98,7 +93,7 @@ def _missing_package(error: ModuleNotFoundError) -> str | None:
     return f"this Python ({sys.executable}) lacks the package {package}; {cure}"
 
 
-def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:
+def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:
     """Return the problem of a path, given in an argument or a variable, that no file can have or
     that is forbidden.
     """

@@ -1,15 +1,13 @@
-"""A user's mistakes as values: a `Problem` for each, a `UserError` for all of them at once, and the
-exit codes.
-"""
+"""A user's mistakes: a `UserError` with a finding for each of them, and the exit codes."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from launch.worker.finding import Finding, Fix, Way
 
 EXIT_DONE = 0
 EXIT_FAILED = 1  # the run failed
@@ -18,80 +16,14 @@ EXIT_STOPPED = 3  # a guard, a gate or unmet evidence stopped it, or a width was
 EXIT_INTERRUPTED = 130
 
 
-# what a way leaves to the reader, `name=NAME` or `cache=`, and where its next override begins
-_PLACEHOLDER = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
-_PLACE = re.compile(r"\{(\d)\}")
-_NEXT = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run
-    first.
-    """
-
-    sets: tuple[str, ...] = ()
-    removes: str | None = None
-    runs: str | None = None  # in a shell: `launch check`, `export NAME=VALUE`
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it can be followed as it is: no value is left to the reader."""
-        return bool(self.sets or self.removes) and not any(
-            _PLACEHOLDER.search(override) for override in self.sets
-        )
-
-    def __str__(self) -> str:
-        return f"`{self.runs}`" if self.runs else " ".join(self.sets) or str(self.removes)
-
-
-class Cure(str):
-    """What to do about a problem: the ways out, and a sentence that names them at `{0}`, `{1}`.
-
-    A way given as a text has overrides, `gpus=1 device=cuda`, the key of one to remove,
-    `~recipe.liger`, or a command, `$ launch check`.
-    """
-
-    sentence: str
-    ways: tuple[Way, ...]
-
-    def __new__(cls, sentence: str, *ways: Way | str) -> Cure:
-        parsed = [way if isinstance(way, Way) else parse_way(way) for way in ways]
-        cure = super().__new__(cls, _PLACE.sub(lambda place: str(parsed[int(place[1])]), sentence))
-        cure.sentence, cure.ways = sentence, tuple(parsed)
-        return cure
-
-
-def parse_way(text: str) -> Way:
-    """Read a way from its text; see `Cure`."""
-    if text.startswith("$ "):
-        return Way(runs=text[2:])
-    return Way(removes=text[1:]) if text.startswith("~") else Way(tuple(_NEXT.split(text)))
-
-
-def set_any(*ways: str) -> Cure:
+def set_any(*ways: str) -> Fix:
     """Return the cure `set A or B or C`."""
-    return Cure(f"set {' or '.join(f'{{{place}}}' for place in range(len(ways)))}", *ways)
+    return Fix.of(f"set {' or '.join(f'{{{place}}}' for place in range(len(ways)))}", *ways)
 
 
-def ways_of(cure: str | None) -> tuple[Way, ...]:
+def ways_of(cure: Fix | None) -> tuple[Way, ...]:
     """Return the ways out that a cure names; () for one in words alone."""
-    return cure.ways if isinstance(cure, Cure) else ()
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One mistake."""
-
-    id: str  # stable; `allow=[id]` takes it
-    message: str  # what is wrong
-    where: str | None = None  # where it is set: an override, or a line of a file
-    cure: str | None = None  # what to do; a `Cure` where overrides do it
-
-    def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        cure = f"; {self.cure}" if self.cure else ""
-        return f"{place}{self.message}{cure} [{self.id}]"
+    return cure.ways if cure else ()
 
 
 class UserError(Exception):
@@ -99,25 +31,27 @@ class UserError(Exception):
     without a traceback.
     """
 
-    def __init__(self, problems: Problem | Sequence[Problem]) -> None:
-        found = [problems] if isinstance(problems, Problem) else problems
-        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(found))
+    def __init__(self, problems: Finding | Sequence[Finding]) -> None:
+        found = [problems] if isinstance(problems, Finding) else problems
+        self.problems: tuple[Finding, ...] = tuple(dict.fromkeys(found))
         if not self.problems:
             raise ValueError("a UserError needs at least one problem")
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def refusal(id: str, message: str, where: str | None = None, cure: str | None = None) -> UserError:
+def refusal(
+    id: str, message: str, where: str | None = None, cure: Fix | str | None = None
+) -> UserError:
     """Return the error of one problem, to raise it."""
-    return UserError(Problem(id, message, where, cure))
+    return UserError(Finding.error(id, message, where, cure))
 
 
-def path_problem(error: Exception, path: str, where: str | None = None) -> Problem:
+def path_problem(error: Exception, path: str, where: str | None = None) -> Finding:
     """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown
     user's home.
     """
     reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-    return Problem(
+    return Finding.error(
         "bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path"
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.files import load_json, write_exact
 from launch.upstream.pin.checkout import SUBMODULE
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
 from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.worker.finding import Finding
 from maintain.commit import run_git
 from maintain.impact import Impact
 from maintain.ledger import extend_ledger
@@ -34,7 +35,7 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
     return {**build_lock(impact.commit, schemas, python), LEDGER_FILE: json_text(ledger) + "\n"}
 
 
-def _unconfirmed_renames(impact: Impact) -> list[Problem]:
+def _unconfirmed_renames(impact: Impact) -> list[Finding]:
     """Return a problem for each rename that only the similarity of two flags suggests."""
     proposed: dict[tuple[str, str | None], str] = {}  # a trainer, by the old and the new name
     for trainer in impact.trainers:
@@ -45,7 +46,7 @@ def _unconfirmed_renames(impact: Impact) -> list[Problem]:
     for (old, new), name in proposed.items():
         message = f"'{old}' of {name} may be '{new}' now: their names or help texts are alike"
         cure = f"confirm it with --rename {old}={new}, or, if it was removed, write --rename {old}="
-        problems.append(Problem("rename_unconfirmed", message, cure=cure))
+        problems.append(Finding.error("rename_unconfirmed", message, cure=cure))
     return problems
 
 

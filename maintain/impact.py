@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.config.origins import Origins, find_line
 from launch.config.yaml_nodes import NotYamlError, load_yaml
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS
 from launch.upstream.capture.start import capture_schema
@@ -25,6 +25,7 @@ from launch.upstream.rules.contradictions import RULES_FILE, load_rules
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, flags_named_in
+from launch.worker.finding import Finding
 from launch.worker.patches import PATCHES
 from maintain.commit import extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
@@ -41,7 +42,7 @@ class TrainerImpact:
     trainer: str
     schema: Schema | None  # None: it can't be captured
     changes: tuple[FlagChange, ...]  # from the lock
-    problem: Problem | None = None  # why it can't be captured
+    problem: Finding | None = None  # why it can't be captured
     unread: tuple[
         str, ...
     ] = ()  # flags that were added or removed, of unread help: one may be a rename of another
@@ -53,7 +54,7 @@ class Impact:
 
     commit: str
     trainers: tuple[TrainerImpact, ...]
-    breaks: tuple[Problem, ...]  # empty if everything here still works at that commit
+    breaks: tuple[Finding, ...]  # empty if everything here still works at that commit
 
 
 def assess_impact(
@@ -114,7 +115,7 @@ def _assess_trainer(
     return TrainerImpact(name, schema, tuple(changes), unread=tuple(unknown))
 
 
-def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Problem]:
+def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Finding]:
     """Find the lines of the trainers' YAMLs, and of the stages that choose them, that no longer
     fit.
 
@@ -151,7 +152,7 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
 
 def _find_stale_flag(
     impact: TrainerImpact, schema: Schema, flag: str, value: Any, where: str
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Find a flag that the trainer no longer has, or a value that it no longer accepts."""
     if flag in schema.fields:
         is_template = isinstance(value, str) and "{" in value  # which the run fills in
@@ -165,14 +166,14 @@ def _find_stale_flag(
             change.flag: change.renamed_to for change in impact.changes if change.kind == "renamed"
         }
         use = renamed.get(flag) or (explanation.use if explanation else None)
-        yield Problem(
+        yield Finding.error(
             "stale_allowlist", message, where, f"write '{use}'" if use else "fix this line"
         )
 
 
 def _find_newly_required(
     trainer: str, schema: Schema, settable: set[str], file: str
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     locked = locked_schema(trainer).fields
     for name, field in schema.fields.items():
         if (
@@ -182,10 +183,10 @@ def _find_newly_required(
         ):
             message = f"{trainer} requires '{name}' at that commit, and nothing here sets it"
             cure = f"map a recipe key to it or set it under flags ({field.where})"
-            yield Problem("missing_required", message, file, cure)
+            yield Finding.error("missing_required", message, file, cure)
 
 
-def _find_broken_patches(root: Path) -> Iterator[Problem]:
+def _find_broken_patches(root: Path) -> Iterator[Finding]:
     for patch in PATCHES.values():
         for source in patch.sources:
             if source.version is not None:
@@ -199,10 +200,12 @@ def _find_broken_patches(root: Path) -> Iterator[Problem]:
                     else "is missing"
                 )
                 message = f"patch {patch.id}: {source.file} {change}"
-                yield Problem("patch_source_changed", message, str(source), "review the patch")
+                yield Finding.error(
+                    "patch_source_changed", message, str(source), "review the patch"
+                )
 
 
-def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
+def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
     """Find functions whose text has changed since launch's rules about them were written: the rules
     no longer apply.
     """
@@ -219,10 +222,10 @@ def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
         if digests.get((file, name), known["digest"]) != known["digest"]:
             message = f"{name} has changed: the rules about what it refuses no longer apply"
             cure = f"compare them with it ({RULES_FILE.name}), and give them its lines and digest"
-            yield Problem("rule_source_changed", message, f"{file}:{known['lines'][0]}", cure)
+            yield Finding.error("rule_source_changed", message, f"{file}:{known['lines'][0]}", cure)
 
 
-def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
+def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
     """Find flags whose type, default or choices the lock knows, and this capture doesn't."""
     for impact in trainers:
         locked = locked_schema(impact.trainer).fields
@@ -236,4 +239,4 @@ def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Problem]:
                 reasons = "; ".join(dict.fromkeys(field.unknown.values()))
                 message = f"the lock would lose what {impact.trainer}'s '{name}' accepts: {reasons}"
                 cure = "name an interpreter that has the package: --python PYTHON"
-                yield Problem("lock_would_lose", message, cure=cure)
+                yield Finding.error("lock_would_lose", message, cure=cure)

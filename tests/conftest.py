@@ -26,7 +26,7 @@ from launch.__main__ import main
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
 from launch.data.sources import Digest
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.checks import PRESETS
 from launch.planning.identity import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
@@ -34,6 +34,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
+from launch.worker.finding import Finding
 
 _BUILD_SECONDS = 600.0  # longer than any build of an extension
 GOLDEN = Path(__file__).parent / "golden"
@@ -156,7 +157,7 @@ def planned(*overrides: str, machine: Machine | None = None) -> Plan:
     return build_plan(composed(*overrides), machine or fixed_machine())
 
 
-def problems(*overrides: str, machine: Machine | None = None) -> tuple[Problem, ...]:
+def problems(*overrides: str, machine: Machine | None = None) -> tuple[Finding, ...]:
     """Return the problems that a line has."""
     with pytest.raises(UserError) as caught:
         planned(*overrides, machine=machine)

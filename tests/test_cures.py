@@ -19,7 +19,8 @@ from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine
-from launch.errors import Cure, Problem, UserError, Way, parse_way, ways_of
+from launch.errors import UserError, ways_of
+from launch.worker.finding import Finding, Fix, Way
 from tests.paths import ROOT
 
 KINDS = {
@@ -53,7 +54,7 @@ LISTED = [
 WIDTHS = ("device=cpu", "gpus=8")
 
 
-def outcome_of(line: CommandLine) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+def outcome_of(line: CommandLine) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Return the problems of a line, and the warnings of its plan."""
     try:
         return (), plan_composed(compose_once(line)).warnings
@@ -61,7 +62,7 @@ def outcome_of(line: CommandLine) -> tuple[tuple[Problem, ...], tuple[Problem, .
         return error.problems, ()
 
 
-def problems_of(line: CommandLine) -> tuple[Problem, ...]:
+def problems_of(line: CommandLine) -> tuple[Finding, ...]:
     return outcome_of(line)[0]
 
 
@@ -104,11 +105,11 @@ def test_no_cure_leads_back(trainer: str) -> None:
 
 
 def test_a_cure_is_its_ways_and_the_sentence_that_names_them() -> None:
-    cure = Cure("set {0} or {1}, or remove {2}", "a.b=1 c=[x, y]", "name=NAME", "~d")
-    assert cure == "set a.b=1 c=[x, y] or name=NAME, or remove d"
+    cure = Fix.of("set {0} or {1}, or remove {2}", "a.b=1 c=[x, y]", "name=NAME", "~d")
+    assert str(cure) == "set a.b=1 c=[x, y] or name=NAME, or remove d"
     assert cure.ways == (Way(("a.b=1", "c=[x, y]")), Way(("name=NAME",)), Way(removes="d"))
     assert exact_ways(cure) == [cure.ways[0], cure.ways[2]]
-    assert ways_of("`launch stage=demo name=x` continues it") == ways_of(None) == ()
+    assert ways_of(Fix("`launch stage=demo name=x` continues it")) == ways_of(None) == ()
 
 
 def test_a_way_replaces_what_it_is_set_for_and_an_option_with_its_value() -> None:
@@ -135,21 +136,22 @@ def test_a_way_that_the_line_contradicts_is_left_out() -> None:
         "recipe.lora.quantize=nf4",
     )
     [problem] = check_cures(line, problems_of(line))
-    assert "gpus=1" in problems_of(line)[0].cure and problem.cure == "set trainer=trl_sft"  # type: ignore[operator]
+    assert "gpus=1" in str(problems_of(line)[0].cure)
+    assert str(problem.cure) == "set trainer=trl_sft"
 
 
 def test_where_no_way_works_the_override_is_removed() -> None:
     line = plan_line("stage=rm", "recipe.lora.alpha=8")
     assert "recipe.lora.rank=16" in str(problems_of(line)[0].cure)
-    assert [problem.cure for problem in check_cures(line, problems_of(line))] == [
+    assert [str(problem.cure) for problem in check_cures(line, problems_of(line))] == [
         "remove recipe.lora.alpha"
     ]
 
 
 def test_other_verbs_and_cures_in_words_stay() -> None:
-    words = Problem("x", "m", "override stage", "create the folder, gpus=banana")
+    words = Finding.error("x", "m", "override stage", "create the folder, gpus=banana")
     assert check_cures(plan_line("stage=sft"), [words]) == [words]
-    other = Problem("x", "m", "override gpus", Cure("set {0}", "gpus=banana"))
+    other = Finding.error("x", "m", "override gpus", Fix.of("set {0}", "gpus=banana"))
     [problem] = check_cures(
         plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8"))
     )
@@ -163,14 +165,18 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
 
 def test_the_cures_of_a_sweep_are_planned_with_its_first_setting() -> None:
     line = plan_line("--multirun", "stage=sft,dpo", "gpus=8", "recipe.seed=1,2")
-    advice = Problem("x", "m", "override gpus", Cure("set {0} or {1}", "gpus=4", "gpus=banana"))
-    assert [problem.cure for problem in check_cures(line, [advice])] == ["set gpus=4"]
+    advice = Finding.error(
+        "x", "m", "override gpus", Fix.of("set {0} or {1}", "gpus=4", "gpus=banana")
+    )
+    assert [str(problem.cure) for problem in check_cures(line, [advice])] == ["set gpus=4"]
 
 
 def test_the_advice_of_a_plan_is_planned() -> None:
     plan = plan_composed(compose_once(plan_line("stage=sft", "gpus=8"))).plan
-    advice = Problem("x", "m", "override gpus", Cure("set {0} or {1}", "gpus=4", "gpus=banana"))
-    assert [checked.cure for checked in check_advice(plan, [advice])] == ["set gpus=4"]
+    advice = Finding.error(
+        "x", "m", "override gpus", Fix.of("set {0} or {1}", "gpus=4", "gpus=banana")
+    )
+    assert [str(checked.cure) for checked in check_advice(plan, [advice])] == ["set gpus=4"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +196,7 @@ def test_what_would_fit_a_gpu_plans(argv: tuple[str, ...]) -> None:
     line = plan_line(*argv)
     memory = plan_composed(compose_once(line)).memory
     assert memory is not None and memory.remedy is not None
-    assert problems_of(apply_way(parse_way(str(memory.remedy)), line)) == ()
+    assert problems_of(apply_way(Way.parse(str(memory.remedy)), line)) == ()
 
 
 COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)\b(?!=)([^`]*)")
@@ -276,8 +282,8 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_a_command_is_a_way_that_is_not_planned() -> None:
-    cure = Cure("{0}, or set {1}", "$ export CUDA_VISIBLE_DEVICES=0,1", "gpus=2")
-    assert cure == "`export CUDA_VISIBLE_DEVICES=0,1`, or set gpus=2"
+    cure = Fix.of("{0}, or set {1}", "$ export CUDA_VISIBLE_DEVICES=0,1", "gpus=2")
+    assert str(cure) == "`export CUDA_VISIBLE_DEVICES=0,1`, or set gpus=2"
     assert [(way.runs, way.is_exact) for way in cure.ways] == [
         ("export CUDA_VISIBLE_DEVICES=0,1", False),
         (None, True),

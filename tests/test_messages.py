@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from launch.errors import Cure, Problem
+from launch.worker.finding import Finding, Fix
 from tests.messages import outline, outlines
 
 
 def test_the_wording_does_not_count() -> None:
-    cure = Cure("set {0}", "recipe.epochs=2")
-    problem = Problem(
+    cure = Fix.of("set {0}", "recipe.epochs=2")
+    problem = Finding.error(
         "out_of_range", "recipe.epochs must be at least 1, got 0", "override recipe.epochs", cure
     )
-    other = Problem(
+    other = Finding.error(
         "out_of_range", "0 is too low: recipe.epochs starts at 1", "override recipe.epochs", cure
     )
     expected = "out_of_range at override recipe.epochs, 0, 1, recipe.epochs=2"

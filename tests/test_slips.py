@@ -21,7 +21,8 @@ from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.errors import EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_REFUSED, UserError
+from launch.worker.finding import Finding
 from tests.messages import outline
 
 FILE = Path(__file__).with_name("slips.yaml")
@@ -29,7 +30,7 @@ TABLE: dict[str, dict[str, str]] = yaml.safe_load(FILE.read_text("utf-8"))
 SLIPS = [slip for slips in TABLE.values() for slip in slips.items()]
 
 
-def problems_of(line: CommandLine) -> tuple[Problem, ...]:
+def problems_of(line: CommandLine) -> tuple[Finding, ...]:
     try:
         plan_composed(compose_once(line))
     except UserError as error:

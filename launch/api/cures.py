@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
-from launch.errors import Cure, Problem, UserError, Way, ways_of
+from launch.errors import UserError, ways_of
 from launch.planning.plan import Plan
 from launch.resources import GROUPS
+from launch.worker.finding import Finding, Fix, Way
 
 VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
@@ -38,12 +39,12 @@ def keys_of(way: Way) -> set[str]:
     return {override_key(override) for override in way.sets}
 
 
-def exact_ways(cure: str | None) -> list[Way]:
+def exact_ways(cure: Fix | None) -> list[Way]:
     """Return the ways of a cure that leave no value to the reader."""
     return [way for way in ways_of(cure) if way.is_exact]
 
 
-def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]:
+def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]:
     """Return the problems, each with the part of its cure that works."""
     if line.verb not in VERBS:
         return list(problems)
@@ -55,12 +56,12 @@ def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]
     return [_with_working_cure(line, problem, end) for problem in problems]
 
 
-def check_advice(plan: Plan, problems: Sequence[Problem]) -> list[Problem]:
+def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
     """Return what is found about a plan, each with the part of its advice that works."""
     return check_cures(CommandLine("plan", False, plan.origins.overrides), problems)
 
 
-def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Problem:
+def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Finding:
     ways = exact_ways(problem.cure)
     obstacles = {
         way: None if time.monotonic() > end else _find_obstacle(line, problem, way) for way in ways
@@ -72,7 +73,7 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
         places = (
             f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working)
         )
-        return replace(problem, cure=Cure(", or ".join(places), *working))
+        return replace(problem, cure=Fix.of(", or ".join(places), *working))
     key = ways[0].removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
     is_set = key not in GROUPS and apply_way(removal, line).argv != line.argv
@@ -80,10 +81,10 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
     why = obstacles[ways[0]]
     is_guess = str(problem.cure).startswith("did you mean")
     reason = f": {why}" if why and why != problem.message and not is_guess else ""
-    return replace(problem, cure=Cure(f"remove {{0}}{reason}", removal) if works else None)
+    return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal) if works else None)
 
 
-def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
+def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
     """Return why a way leads back: what its line meets instead takes it back. None: it plans, or
     meets another.
     """
@@ -105,7 +106,7 @@ def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
     return None
 
 
-def _is_dead_end(after: Problem, problem: Problem, way: Way) -> bool:
+def _is_dead_end(after: Finding, problem: Finding, way: Way) -> bool:
     if (after.id, after.where) == (problem.id, problem.where):
         return not way.removes or after.message == problem.message
     keys = keys_of(way)

@@ -13,7 +13,7 @@ from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
-from launch.errors import Cure, Problem, UserError
+from launch.errors import UserError
 from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
@@ -24,6 +24,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.planning.recipe import mapping_of
 from launch.slurm.cluster import cluster_problems
 from launch.upstream.trainers import OLMO_CORE_DPO
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # needs no quotes in an override
@@ -61,7 +62,7 @@ class PlannedRun:
         return self.plan.folder
 
     @cached_property
-    def warnings(self) -> tuple[Problem, ...]:
+    def warnings(self) -> tuple[Finding, ...]:
         return tuple(check_advice(self.plan, self.plan.warnings))
 
     @cached_property
@@ -70,7 +71,7 @@ class PlannedRun:
         forecast = forecast_on_machine(self.plan)
         if forecast and forecast.remedy:
             [advice] = check_advice(
-                self.plan, [Problem("memory", "", cure=Cure("{0}", str(forecast.remedy)))]
+                self.plan, [Finding.error("memory", "", cure=Fix.of("{0}", str(forecast.remedy)))]
             )
             return replace(forecast, liger=advice.cure is not None)
         return forecast

@@ -19,7 +19,7 @@ from launch.api.cures import check_advice
 from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError, refusal
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import (
@@ -41,6 +41,7 @@ from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
 from launch.resources import ROOT
+from launch.worker.finding import Finding
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
 _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE)
@@ -205,7 +206,7 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
         text = output.read().decode(errors="replace")
     if code == EXIT_DONE:
         return started
-    problems = [Problem(match["id"], match["message"]) for match in _MESSAGE.finditer(text)]
+    problems = [Finding.error(match["id"], match["message"]) for match in _MESSAGE.finditer(text)]
     if problems:
         raise UserError(problems)
     raise RuntimeError(f"the launcher ended with exit code {code}:\n{text[-2000:]}")

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from launch.config.line import CommandLine
-from launch.errors import Problem, UserError, did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
+from launch.worker.finding import Finding
 
 Number = TypeVar("Number", int, float)
 _WIDEST_HELP = 120  # characters
@@ -118,7 +119,7 @@ class VerbParser(argparse.ArgumentParser):
                 self._argument_problem(name or error.argument_name or "", error.message)
             ) from None
 
-    def _argument_problem(self, name: str, message: str) -> Problem:
+    def _argument_problem(self, name: str, message: str) -> Finding:
         if message.startswith("expected"):
             return self._problem("usage", f"{name} needs a value")
         if message.startswith("ignored explicit argument"):
@@ -128,7 +129,7 @@ class VerbParser(argparse.ArgumentParser):
                 "usage", f"{name} and {message.rpartition(' ')[2]} exclude each other"
             )
         where = f"override {name}" if name in self._keys else "command line"
-        return Problem("bad_value", f"{name} {message}", where)
+        return Finding.error("bad_value", f"{name} {message}", where)
 
     def _refuse_unknown(self, argv: Sequence[str]) -> None:
         """Refuse an unknown option or key ahead of argparse, which would first miss an argument.
@@ -151,8 +152,8 @@ class VerbParser(argparse.ArgumentParser):
                     self._problem("unknown_option", f"'{self.verb}' has no key {key['name']}", near)
                 )
 
-    def _problem(self, id: str, message: str, cure: str | None = None) -> Problem:
-        return Problem(id, message, "command line", cure or self.usage)
+    def _problem(self, id: str, message: str, cure: str | None = None) -> Finding:
+        return Finding.error(id, message, "command line", cure or self.usage)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not among an argument's choices, with the nearest. Raises

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from launch.api.cures import check_advice
-from launch.check.machine.rule import as_problem
 from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
@@ -83,7 +82,7 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
     if not stops and not plan.is_pending:
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
-    warnings = check_advice(plan, [*map(as_problem, findings), *plan.warnings])
+    warnings = check_advice(plan, [*findings, *plan.warnings])
     findings = [replace(finding, cure=warnings.pop(0).cure) for finding in findings]
     if options.json:
         payload = versioned(
@@ -108,7 +107,7 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
 def _as_json(finding: Finding) -> dict[str, Any]:
     named = {
         "id": finding.id,
-        "verdict": finding.level,
+        "verdict": finding.severity,
         "facts": finding.message,
         "cure": finding.cure,
     }
@@ -124,10 +123,10 @@ def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
     skipped: dict[str, list[str]] = {}  # by the reason
     for finding in findings:
         subject = subjects.get(finding.id, finding.id.replace("_", " "))
-        if finding.level == "skipped":
+        if finding.severity == "skipped":
             skipped.setdefault(finding.message, []).append(subject)
             continue
-        level = "" if finding.level == "pass" else "error: " if finding.stops else "warning: "
+        level = "" if finding.severity == "pass" else "error: " if finding.stops else "warning: "
         level = "allowed: " if finding.allowed else level
         place, id = (
             f"{finding.where}: " if finding.where else "",
@@ -148,7 +147,7 @@ def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
 
 def _summary(findings: Sequence[Finding]) -> str:
     errors = sum(finding.stops for finding in findings)
-    warnings = sum(finding.level == "warn" for finding in findings)
+    warnings = sum(finding.severity == "warn" for finding in findings)
     counts = {
         "error" if errors == 1 else "errors": errors,
         "allowed": sum(finding.allowed for finding in findings),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.commands.tool_parsers import build_flags_parser
-from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
+from launch.errors import EXIT_DONE, UserError, did_you_mean
 from launch.host.interpreter import (
     check_interpreter,
     find_package_folders,
@@ -31,6 +31,7 @@ from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import TRL, parse_trainer
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
 _ATTRIBUTES = (  # of a field, in JSON
@@ -126,10 +127,9 @@ def flags(args: list[str]) -> int:
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
     """Return the folders of the packages of --python. Raises UserError: no_interpreter."""
     if problem := check_interpreter(configured, python, may_start=may_start):
-        message, cure = (
-            text.replace("python=", "--python ") for text in (problem.message, problem.cure or "")
-        )
-        raise UserError(replace(problem, message=message, cure=cure or None))
+        message = problem.message.replace("python=", "--python ")
+        cure = str(problem.cure or "").replace("python=", "--python ")
+        raise UserError(replace(problem, message=message, cure=Fix(cure) if cure else None))
     return (
         package_folders(python) if may_start or configured is None else find_package_folders(python)
     )
@@ -261,12 +261,14 @@ def _match_pattern(names: Iterable[str], pattern: str | None) -> list[str]:
     return [name for name in names if fnmatch.fnmatchcase(name.lower(), glob)]
 
 
-def _no_match_problem(trainer: str, pattern: str, schema: Schema) -> Problem:
+def _no_match_problem(trainer: str, pattern: str, schema: Schema) -> Finding:
     explanation = explain_unknown_flag(trainer, pattern, schema.fields)
     message = f"no flag of {trainer} matches '{pattern}'"
     if explanation:
-        return Problem("unknown_flag", f"{message}: {explanation.message}", cure=explanation.cure)
-    return Problem("unknown_flag", message, cure=did_you_mean(pattern, schema.fields))
+        return Finding.error(
+            "unknown_flag", f"{message}: {explanation.message}", cure=explanation.cure
+        )
+    return Finding.error("unknown_flag", message, cure=did_you_mean(pattern, schema.fields))
 
 
 def _describe_source(trainer: str, resolved: ResolvedSchema, checkout: Checkout | None) -> str:

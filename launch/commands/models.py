@@ -31,6 +31,7 @@ from launch.files import write_json_lines
 from launch.planning.find_runs import resolve_run
 from launch.planning.lora import Adapter, read_adapter
 from launch.terminal import echo, notify, print_json
+from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json, versioned
 
 
@@ -50,7 +51,7 @@ def generate(argv: list[str]) -> int:
         if problem.id != "unknown_run" or len(names) < 2:
             raise
         raise UserError(
-            replace(problem, cure=f"{problem.cure}; a prompt is put in quotes")
+            replace(problem, cure=Fix(f"{problem.cure}; a prompt is put in quotes"))
         ) from None
     sampling = Sampling(
         seed=options.seed,

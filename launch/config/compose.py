@@ -41,9 +41,10 @@ from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.validate import find_unknown_keys, validate
-from launch.errors import EXIT_DONE, Problem, UserError, refusal
+from launch.errors import EXIT_DONE, UserError, refusal
 from launch.resources import GROUPS, USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
+from launch.worker.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +173,7 @@ def expand_sweep(line: CommandLine) -> list[CommandLine]:
 
 def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
     """Call the function with every item. Raises UserError with the problems of all, each once."""
-    results, problems = list[R](), list[Problem]()
+    results, problems = list[R](), list[Finding]()
     for item in items:
         try:
             results.append(function(item))

@@ -29,8 +29,9 @@ from launch.config.origins import (
 from launch.config.other_tools import explain_name, explain_value, translate
 from launch.config.validate import find_unknown_keys, suggest_key, unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
-from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest, refusal
+from launch.errors import UserError, did_you_mean, nearest, refusal
 from launch.resources import GROUPS, config_roots, group_options
+from launch.worker.finding import Finding, Fix, Way
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got "
@@ -80,10 +81,12 @@ def explain(error: Exception, line: CommandLine) -> UserError:
     unknown = list(find_unknown_keys(line.overrides))
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
-        quoted = Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
-        doubled = Cure("write {0}", f"{key}={value.lstrip('=')}") if value.startswith("=") else None
+        quoted = Fix.of("quote the value: '{0}'", Way((f'{key}="{value}"',)))
+        doubled = (
+            Fix.of("write {0}", f"{key}={value.lstrip('=')}") if value.startswith("=") else None
+        )
         cure = doubled or explain_name(key, value) or quoted
-        unreadable = Problem(
+        unreadable = Finding.error(
             "unreadable_override",
             "it cannot be read as key=value",
             f"override {error.override}",
@@ -108,7 +111,7 @@ def explain(error: Exception, line: CommandLine) -> UserError:
 
 def _explain(
     error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins
-) -> Problem:
+) -> Finding:
     """Return the problem of a line whose files are right. `values`: of its overrides, by key."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
@@ -121,9 +124,9 @@ def _explain(
         )
         places = " or ".join("'{" + str(place) + "}'" for place in range(len(near)))
         named = explain_value(name, option) or (
-            Cure(f"did you mean {places}?", *near) if near else listed
+            Fix.of(f"did you mean {places}?", *near) if near else listed
         )
-        return Problem(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
+        return Finding.error(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
     is_wrapped = isinstance(error, ConfigCompositionException)
     cause = error.__cause__ or error.__context__ if is_wrapped else error
     if isinstance(cause, OmegaConfBaseException):
@@ -131,27 +134,27 @@ def _explain(
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "You must specify 'stage'" in first_line:
         stages = ", ".join(group_options("stage"))
-        return Problem(
+        return Finding.error(
             "no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {stages}"
         )
     if "You must specify" in first_line:
-        return Problem(
+        return Finding.error(
             "incomplete", first_line, None, "set it in the stage file or on the command line"
         )
     for pattern, (message, cure) in _COMPOSING.items():
         if match := re.search(pattern, first_line):
-            return Problem(
+            return Finding.error(
                 "bad_config",
                 message.format(**match.groupdict()),
                 None,
                 cure.format(**match.groupdict()),
             )
-    return Problem("bad_config", first_line)
+    return Finding.error("bad_config", first_line)
 
 
 def _explain_value(
     error: OmegaConfBaseException, values: Mapping[str, str], origins: Origins
-) -> Problem:
+) -> Finding:
     key = str(error.full_key or error.key or "")
     text = str(error.msg or error).splitlines()[0]
     source = origins.of(key)
@@ -168,18 +171,18 @@ def _explain_value(
             "set it on the command line, or in the stage file, which may build on another stage "
             "(`defaults: [sft]`)"
         )
-        return Problem("missing_value", message, origins.stage_file, how)
+        return Finding.error("missing_value", message, origins.stage_file, how)
     key = key or "".join(re.findall(r"^field '([\w.]+)'", text))
     for pattern, meaning in _MEANINGS.items():
         if key and (match := re.search(pattern, text)):
             message = f"{key} {meaning.format(*match.groups())}"
-            cure: str | None = explain_value(key, values.get(key, ""))
+            cure: Fix | str | None = explain_value(key, values.get(key, ""))
             if "keys of its own" in meaning:
                 cure = (
                     explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
                 )
-            return Problem("bad_value", message, where, cure)
-    return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
+            return Finding.error("bad_value", message, where, cure)
+    return Finding.error("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
@@ -293,7 +296,7 @@ def _check_file(path: Path, group: str, text: str) -> None:
             message = f"{', '.join(foreign[:3])} are keys of another tool"
             overrides, left_out = translate({f"{key}": value for key, value in document.items()})
             without = f", which leaves out {', '.join(left_out)}" if left_out else ""
-            advice = Cure(
+            advice = Fix.of(
                 f"what they are here: {{0}}{without}", f"$ launch plan {shlex.join(overrides)}"
             )
             raise refusal("no_global_header", message, f"{path}:1", advice)

@@ -18,8 +18,9 @@ from launch.config.other_tools import (
     explain_verb,
     trainer_flag,
 )
-from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
 from launch.resources import GROUPS, config_roots, group_options
+from launch.worker.finding import Finding, Fix
 
 _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
 _STARTERS = ("accelerate", "torchrun", "deepspeed")  # of a trainer's ranks
@@ -188,7 +189,7 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
     )
     command = shlex.join(["launch", line.verb, *line.argv])
     raise refusal(
-        "started_as_rank", message, "LOCAL_RANK", Cure("start it alone: {0}", f"$ {command}")
+        "started_as_rank", message, "LOCAL_RANK", Fix.of("start it alone: {0}", f"$ {command}")
     )
 
 
@@ -199,40 +200,40 @@ def _is_word(arguments: Sequence[str]) -> bool:
     )
 
 
-def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
+def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Finding:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word,
     or a slip.
     """
     if word in _STARTERS and rest:
-        command = Cure(
+        command = Fix.of(
             "launch starts the ranks itself; {0} checks such a line",
             f"$ launch lint -- {shlex.join([word, *rest])}",
         )
-        return Problem("unknown_verb", f"'{word}' is not a command of launch", cure=command)
+        return Finding.error("unknown_verb", f"'{word}' is not a command of launch", cure=command)
     if word in _TOOLS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
     if not explain_verb(word, exact=True) and (meant := explain_value("stage", word)):
-        command = Cure(
+        command = Fix.of(
             "a stage is set as a key: {0}", f"$ {shlex.join(['launch', str(meant.ways[0]), *rest])}"
         )
-        return Problem("unknown_verb", f"'{word}' is not a command", cure=command)
+        return Finding.error("unknown_verb", f"'{word}' is not a command", cure=command)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
     for group in ("stage", "trainer"):
         if typed and typed[1] in group_options(group):
-            command = Cure(
+            command = Fix.of(
                 f"a {group} is set as a key: {{0}}", f"$ launch {group}={typed[1]}{typed[2]}"
             )
-            return Problem(
+            return Finding.error(
                 "unknown_verb", f"'{typed[1]}' is a {group}, not a command", cure=command
             )
     if word.endswith((".sh", ".sbatch", ".slurm")):
-        command = Cure("check it: {0}", f"$ launch lint {word}")
-        return Problem("unknown_verb", f"'{word}' is a script, not a command", cure=command)
+        command = Fix.of("check it: {0}", f"$ launch lint {word}")
+        return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=command)
     # `trian` is `train`, which is `run`
     near = [name for name in names if name != SWEEP_VERB or "l" in word]
     cure = explain_verb(word, exact=True) or did_you_mean(word, near) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
-    return Problem("unknown_verb", f"unknown command '{word}'", cure=cure or listed)
+    return Finding.error("unknown_verb", f"unknown command '{word}'", cure=cure or listed)
 
 
 def override_key(override: str) -> str:
@@ -267,8 +268,8 @@ def check_overrides(line: CommandLine) -> None:
             both = given[key] + value
             in_braces = both.count("[") == both.count("]") == 2 and ":" in both
             message = f"'{key}' is set twice: the shell expands braces outside quotes"
-            cure = f"quote the whole argument: '{key}=[{{name: X}}]'"
-            expanded = Problem("shell_split", message, f"override {key}", cure)
+            cure = Fix(f"quote the whole argument: '{key}=[{{name: X}}]'")
+            expanded = Finding.error("shell_split", message, f"override {key}", cure)
             problems.append(expanded if in_braces else _set_twice(key))
         given[key] = value
         if re.match(r"hydra\b", key):
@@ -276,17 +277,17 @@ def check_overrides(line: CommandLine) -> None:
         elif not key or ("=" not in override and not override.startswith("~")):
             message = f"'{override}' is not a key=value override"
             quoted = (
-                f"if it belongs to the value before it, quote both: '{previous} {override}'"
+                Fix(f"if it belongs to the value before it, quote both: '{previous} {override}'")
                 if previous
                 else None
             )
             named = (
-                f"a stage is set as stage={override}"
+                Fix(f"a stage is set as stage={override}")
                 if override in group_options("stage")
                 else None
             )
             named = named or explain_name(override, None) or quoted
-            problems.append(Problem("not_an_override", message, "command line", named))
+            problems.append(Finding.error("not_an_override", message, "command line", named))
         elif key in GROUPS and _NOT_A_NAME.fullmatch(value):
             several = (
                 "add sweep=true and write stage=A,B to run each"
@@ -295,52 +296,54 @@ def check_overrides(line: CommandLine) -> None:
             )
             message = f"{key}={value} must be the name of a file of configs/tulu"
             problems.append(
-                Problem("bad_value", message, None, explain_value(key, value) or several)
+                Finding.error("bad_value", message, None, explain_value(key, value) or several)
             )
         elif (
             key == "tuned" and not line.sweeps and value.strip("'\"") not in group_options("tuned")
         ):
             folder = config_roots()[0] / "tuned"
             message = f"there is no overlay '{value}' in {folder}"
-            cure = (
-                did_you_mean(value, group_options("tuned"), prefix="tuned=") or "`tune` writes one"
-            )
-            problems.append(Problem("unknown_tuned", message, f"override {override}", cure))
+            meant = did_you_mean(value, group_options("tuned"), prefix="tuned=")
+            cure = Fix(meant or "`tune` writes one")
+            problems.append(Finding.error("unknown_tuned", message, f"override {override}", cure))
         elif not line.sweeps and _BARE_COMMA.match(value):
-            meant = None if key.startswith("flags.") else explain_name(key, value)
-            cure = meant or _one_value(key, value)
+            named = None if key.startswith("flags.") else explain_name(key, value)
+            cure = named or _one_value(key, value)
             problems.append(
-                Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure)
+                Finding.error(
+                    "several_values", f"'{line.verb}' takes one value", f"override {key}", cure
+                )
             )
         previous = override
     if problems:
         raise UserError(problems)
 
 
-def _one_value(key: str, value: str) -> str:
+def _one_value(key: str, value: str) -> Fix:
     """Return the cure for a comma list where one value is expected."""
     if value.endswith(","):
-        return Cure("remove the comma: {0}", f"{key}={value.rstrip(',')}")
+        return Fix.of("remove the comma: {0}", f"{key}={value.rstrip(',')}")
     if key == "gpus" and value.startswith("0,"):  # cards, not widths
-        return Cure(
+        return Fix.of(
             "set {0}, after {1}",
             f"gpus={len(value.split(','))}",
             f"$ export CUDA_VISIBLE_DEVICES={value}",
         )
     if re.fullmatch(r"0,\d+", value):
-        return Cure("write {0}", f"{key}={value.replace(',', '.')}")
+        return Fix.of("write {0}", f"{key}={value.replace(',', '.')}")
     listed = (
         f"write a list as '{key}=[{value}]', or " if key.startswith(("flags.", "cluster.")) else ""
     )
-    return {
+    of_key = {
         "stage": "set one stage, or add sweep=true to run each in turn",
         "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
         "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates "
         "between them",
-    }.get(key, f"{listed}add sweep=true to run each value in turn")
+    }
+    return Fix(of_key.get(key, f"{listed}add sweep=true to run each value in turn"))
 
 
-def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
+def _find_unknown_options(line: CommandLine) -> tuple[list[Finding], list[str]]:
     """Find options that neither the verb nor Hydra has; of an unknown one, Hydra would print its
     own usage.
 
@@ -366,7 +369,7 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
                 or trainer_flag(name, given)
             )
             problems.append(
-                Problem(
+                Finding.error(
                     "unknown_option", f"'{line.verb}' has no option {name}", "command line", cure
                 )
             )
@@ -375,9 +378,9 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
     return problems, values
 
 
-def hydra_problem(key: str, where: str) -> Problem:
+def hydra_problem(key: str, where: str) -> Finding:
     """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
-    return Problem(
+    return Finding.error(
         "reserved_key",
         f"{key} cannot be set: launch sets it",
         where,
@@ -414,7 +417,7 @@ def quote_text(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _find_split(overrides: Sequence[str]) -> list[Problem]:
+def _find_split(overrides: Sequence[str]) -> list[Finding]:
     """Find an argument that the shell split at its spaces: a bracket that opens in one and closes
     in another.
     """
@@ -424,16 +427,16 @@ def _find_split(overrides: Sequence[str]) -> list[Problem]:
         )
         if "=" in override and _count_open(override) > 0 >= _count_open(whole):
             message = f"the shell split {whole} at its spaces"
-            return [Problem("shell_split", message, "command line", f"quote it: '{whole}'")]
+            return [Finding.error("shell_split", message, "command line", f"quote it: '{whole}'")]
     return []
 
 
-def _find_spaces(overrides: Sequence[str]) -> list[Problem]:
+def _find_spaces(overrides: Sequence[str]) -> list[Finding]:
     """Find spaces around a `=`, which make three arguments of one: `stage = demo`."""
     for apart in _SPACES.findall(_END.join(overrides)):
         parts, joined = apart.replace(_END, " "), apart.replace(_END, "")
         return [
-            Problem(
+            Finding.error(
                 "spaces", f"'{parts}' has spaces around its =", "command line", f"write {joined}"
             )
         ]
@@ -448,5 +451,7 @@ def _count_open(text: str) -> int:
     )
 
 
-def _set_twice(key: str) -> Problem:
-    return Problem("duplicate_override", f"'{key}' is set twice", f"override {key}", "remove one")
+def _set_twice(key: str) -> Finding:
+    return Finding.error(
+        "duplicate_override", f"'{key}' is set twice", f"override {key}", "remove one"
+    )

@@ -17,8 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Cure, Way, nearest, set_any
+from launch.errors import nearest, set_any
 from launch.resources import GROUPS
+from launch.worker.finding import Fix, Way
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
@@ -55,7 +56,7 @@ class Row:
             None,
         )
 
-    def answer(self, name: str, value: str | None) -> Cure:
+    def answer(self, name: str, value: str | None) -> Fix:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
         chosen = self.of_value(value)
         sets = self.set and not (self.instead and value and not re.fullmatch(r"[\d.,e+-]+", value))
@@ -67,7 +68,7 @@ class Row:
             return replacing(name, *chosen.split(" or "))
         if not self.instead:
             return replacing(name, *dict.fromkeys(self.values.values()))
-        return Cure(self.instead, *([f"~{name}"] if self.instead.startswith("remove it") else []))
+        return Fix.of(self.instead, *([f"~{name}"] if self.instead.startswith("remove it") else []))
 
 
 @cache
@@ -82,15 +83,15 @@ def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
     return rows, {word: verb for verb, words in content["verbs"].items() for word in words}
 
 
-def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:
+def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:
     """Return the cure that sets one of `overrides` in the place of a key or an option that launch
     has not.
     """
     cure = set_any(*overrides)
-    return Cure(sentence or cure.sentence, *(Way(way.sets, name) for way in cure.ways))
+    return Fix.of(sentence or cure.sentence, *(Way(way.sets, name) for way in cure.ways))
 
 
-def explain_value(key: str, value: str) -> Cure | None:
+def explain_value(key: str, value: str) -> Fix | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
     parallel=zero3`.
     """
@@ -100,7 +101,7 @@ def explain_value(key: str, value: str) -> Cure | None:
     )
 
 
-def explain_like(name: str, value: str | None) -> Cure | None:
+def explain_like(name: str, value: str | None) -> Fix | None:
     """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none
     is.
     """
@@ -118,7 +119,7 @@ def explain_like(name: str, value: str | None) -> Cure | None:
     )
 
 
-def trainer_flag(name: str, value: str | None) -> Cure:
+def trainer_flag(name: str, value: str | None) -> Fix:
     """Return the cure that passes what launch does not know to the trainer, which may have a flag
     of that name.
     """
@@ -130,7 +131,7 @@ def _plain(name: str) -> str:
     return re.sub(r"\W+", "_", name.strip("-+~")).strip("_").lower()
 
 
-def explain_name(name: str, value: str | None) -> Cure | None:
+def explain_name(name: str, value: str | None) -> Fix | None:
     """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set
     recipe.lora.rank=8`.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from launch.errors import Problem
+from launch.worker.finding import Finding
 
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
 # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
@@ -98,9 +98,9 @@ FLAG_RANGES: Mapping[str, Range] = {
 }
 
 
-def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Problem:
+def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Finding:
     """Return the problem of one number."""
-    return Problem(
+    return Finding.error(
         "out_of_range", f"{name} must be {allowed.describe(value)}, got {_shorten(value)}", where
     )
 

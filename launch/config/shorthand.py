@@ -16,8 +16,9 @@ from pathlib import Path
 
 from launch.config.line import MULTIRUN, CommandLine, quote_text
 from launch.config.origins import YAML
-from launch.errors import Cure, refusal
+from launch.errors import refusal
 from launch.resources import GROUPS, group_options
+from launch.worker.finding import Fix
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _LISTS = ("allow", "stage.tasks")
@@ -85,7 +86,7 @@ def _find_stage_file(value: str) -> Path:
     path = Path(value.strip("'\"").replace("\\'", "'")).expanduser().absolute()
     if not path.is_file():
         is_shipped = path.stem in group_options("stage")
-        cure = Cure("set {0}", f"stage={path.stem}") if is_shipped else "`launch new` drafts one"
+        cure = Fix.of("set {0}", f"stage={path.stem}") if is_shipped else "`launch new` drafts one"
         raise refusal("unknown_stage", f"there is no stage file {value}", "override stage", cure)
     if path.suffix not in YAML:
         cure = "give the .yaml file of a stage, or a stage's name"

@@ -32,8 +32,9 @@ from launch.config.schema import (
     hints,
     node_class,
 )
-from launch.errors import Cure, Problem, Way, did_you_mean, nearest, path_problem
+from launch.errors import did_you_mean, nearest, path_problem
 from launch.redact import process_redactor
+from launch.worker.finding import Finding, Fix, Way
 
 _PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
 _LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer ones
@@ -41,7 +42,7 @@ _MOST_KEYS = 6  # that a message lists
 _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 
 
-def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> list[Problem]:
+def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> list[Finding]:
     """Return every problem of a composed configuration; `plain` is the same as plain data."""
     return list(_node_problems(config, origins)) or [
         *_name_problems(config, origins),
@@ -54,7 +55,7 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
     ]
 
 
-def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     """Check that the stage's name and the run's are single folders: `status`, `logs` and `stop`
     look for runs directly below the stage's folder. Rollouts, benches and searches put theirs one
     level deeper, in a folder of their own.
@@ -66,19 +67,21 @@ def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
     for key, (name, where) in names.items():
         flat = re.sub(r"[^\w.+-]+", "-", name)
         cure = (
-            Cure("for example {0}", f"name={flat}")
+            Fix.of("for example {0}", f"name={flat}")
             if key == "name"
             else f"rename its file, for example {flat}.yaml"
         )
         if len(os.fsencode(name)) > _LONGEST_NAME:
             message = f"{key} is {len(os.fsencode(name))} bytes long, and may have {_LONGEST_NAME}"
-            yield Problem("bad_name", message, where)
+            yield Finding.error("bad_name", message, where)
         elif not _RUN_NAME.fullmatch(name):
             message = f"{key}={name} must be a single folder name: letters, digits and . _ + -"
-            yield Problem("bad_name", message, where, cure if _RUN_NAME.fullmatch(flat) else None)
+            yield Finding.error(
+                "bad_name", message, where, cure if _RUN_NAME.fullmatch(flat) else None
+            )
 
 
-def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell
     doesn't have.
     """
@@ -87,10 +90,10 @@ def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
         if is_empty and (where := _where(key, origins)):
             unset = f"; {key}=null unsets it" if type(None) in typing.get_args(hint) else ""
             cure = f"set a value (is a variable of the shell unset?){unset}"
-            yield Problem("empty_value", f"{key} is empty", where, cure)
+            yield Finding.error("empty_value", f"{key} is empty", where, cure)
 
 
-def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     """Find paths that no file can have: of an unknown user's home, or too long; or that may not be
     looked at.
     """
@@ -102,12 +105,12 @@ def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
             yield path_problem(error, value, origins.of(key).where)
 
 
-def unknown_key(key: str, where: str | None, cure: str | None) -> Problem:
+def unknown_key(key: str, where: str | None, cure: Fix | str | None) -> Finding:
     """Return the problem of a key that launch does not have."""
-    return Problem("unknown_key", f"there is no key '{key}'", where, cure)
+    return Finding.error("unknown_key", f"there is no key '{key}'", where, cure)
 
 
-def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
+def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Finding]:
     """Find the keys of a line that launch has not, all of them at once."""
     for override in overrides:
         given, _, value = override.partition("=")
@@ -125,7 +128,7 @@ def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
 
 def suggest_key(
     parent: str, name: str, siblings: list[str], value: str | None = None, given: str = ""
-) -> str:
+) -> Fix:
     """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in
     another node.
 
@@ -145,18 +148,16 @@ def suggest_key(
         )
     if candidates:
         way = [Way((f"{candidates[0]}={value}",), prefix + name)] if value else []
-        return Cure("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
+        return Fix.of("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
     if not parent:
         return trainer_flag(whole, value)
     shown = ", ".join(prefix + sibling for sibling in siblings)
-    return (
-        f"keys: {shown}"
-        if len(siblings) <= _MOST_KEYS
-        else f"`launch help keys` lists those of {parent}"
-    )
+    if len(siblings) <= _MOST_KEYS:
+        return Fix(f"keys: {shown}")
+    return Fix(f"`launch help keys` lists those of {parent}")
 
 
-def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Finding]:
     """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type, and
     values that are missing as `~recipe` removed them.
     """
@@ -173,13 +174,15 @@ def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
             is_right = not dataclasses.is_dataclass(value)
         if not is_right:
             message = f"{key} is set to another part of the configuration, which is not of its type"
-            yield Problem("bad_value", message, _where(key, origins), "set its own value")
+            yield Finding.error("bad_value", message, _where(key, origins), "set its own value")
         elif value == MISSING:
             cure = "set it on the command line, or in the stage file"
-            yield Problem("missing_value", f"'{key}' has no value", _where(key, origins), cure)
+            yield Finding.error(
+                "missing_value", f"'{key}' has no value", _where(key, origins), cure
+            )
 
 
-def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
+def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Finding]:
     """Find secrets in overrides and values: `ps` shows a command line, the trainers save their
     flags in the model, and values become names of folders, jobs and projects. An override is
     checked as it is written and as it is resolved.
@@ -205,7 +208,7 @@ def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Pro
                 "and "
                 "projects would show"
             )
-            yield Problem("secret_on_line", message, where, "use another value")
+            yield Finding.error("secret_on_line", message, where, "use another value")
 
 
 def _leaves(node: object, key: str) -> Iterator[tuple[str, str]]:
@@ -220,17 +223,17 @@ def _leaves(node: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, node
 
 
-def _secret_problem(key: str, where: str) -> Problem:
+def _secret_problem(key: str, where: str) -> Finding:
     name = key.rpartition(".")[2].lower()
     variable = "WANDB_API_KEY" if "wandb" in name else "HF_TOKEN" if "token" in name else None
     message = (
         f"{key} holds what looks like a secret, which `ps` and the files of the run would show"
     )
     cure = f"remove it, and export {variable} instead" if variable else "set another value"
-    return Problem("secret_on_line", message, where, cure)
+    return Finding.error("secret_on_line", message, where, cure)
 
 
-def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
+def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Finding]:
     """Check the map from recipe keys to flags, which a trainer's file or an override of
     `trainer.recipe` sets.
     """
@@ -239,7 +242,7 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
         if key not in RECIPE_KEYS:
             what = "launch itself uses" if key in OWN_RECIPE_KEYS else "the recipe lacks"
             message = f"trainer.recipe.{key} maps a key that {what}"
-            yield Problem("unknown_key", message, where, did_you_mean(key, RECIPE_KEYS))
+            yield Finding.error("unknown_key", message, where, did_you_mean(key, RECIPE_KEYS))
         elif not isinstance(mapping, str) and not (
             isinstance(mapping, Mapping)
             and all(isinstance(flags, Mapping) for flags in mapping.values())
@@ -248,7 +251,7 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
                 f"trainer.recipe.{key} must be a flag, or a map from values to flags, got "
                 f"{mapping!r}"
             )
-            yield Problem(
+            yield Finding.error(
                 "bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both"
             )
 
@@ -278,7 +281,7 @@ def find_numbers(node: Any, above: str = "") -> Iterator[tuple[str, float | None
     return ((key, value, allowed) for key, value, allowed, _ in _walk(node, above) if allowed)
 
 
-def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+def range_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     """Find every number outside its range, with the override or the line that sets it."""
     return [
         out_of_range(key, value, allowed, _where(key, origins))
@@ -289,7 +292,7 @@ def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
 
 def flag_problem(
     flag: str, recipe: RecipeConfig, key: str | None, value: Any, where: str
-) -> Problem | None:
+) -> Finding | None:
     """Return the problem of a flag of the trainer, which may stand for a key of the recipe; None if
     it may work.
     """
@@ -390,19 +393,21 @@ def allowable_ids() -> frozenset[str]:
     return frozenset((*registered, *guards, *evidence, *_OTHERS))
 
 
-def unknown_ids(allow: list[str], origins: Origins) -> Iterator[Problem]:
+def unknown_ids(allow: list[str], origins: Origins) -> Iterator[Finding]:
     """Find the ids in `allow` that turn nothing into a warning."""
     where = origins.of("allow").where
     for id in allow:
         if new := _RENAMED.get(id):
             cure = (
-                Cure("set {0}", f"allow=[{new}]")
+                Fix.of("set {0}", f"allow=[{new}]")
                 if new in allowable_ids()
                 else "remove it: it cannot be allowed"
             )
-            yield Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure)
+            yield Finding.error("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure)
         elif id not in allowable_ids():
             cure = (
                 did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
             )
-            yield Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure)
+            yield Finding.error(
+                "unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure
+            )

@@ -20,7 +20,8 @@ from launch.data.formats import (
 )
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
-from launch.errors import Cure, Problem, UserError, refusal
+from launch.errors import UserError, refusal
+from launch.worker.finding import Finding, Fix
 
 MAX_PROBLEMS = 3  # reported at once
 _UNKNOWN_ROWS = 1000  # of a file, without one that is recognised: no other is read
@@ -33,7 +34,7 @@ class Conversion:
     data: LocalData
     formats: dict[str, int] = field(default_factory=dict)  # description -> rows
     faults: dict[str, int] = field(default_factory=dict)  # what is wrong with rows -> rows
-    problems: list[Problem] = field(default_factory=list)  # of the first rows that can't be used
+    problems: list[Finding] = field(default_factory=list)  # of the first rows that can't be used
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the place and the converted columns of each row; from the first one that can't be
@@ -67,20 +68,20 @@ class Conversion:
         total = bad + sum(self.formats.values())
         return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
 
-    def _refusals(self, used: int) -> list[Problem]:
+    def _refusals(self, used: int) -> list[Finding]:
         bad, first = sum(self.faults.values()), self.problems[0]
         if not used:  # nothing is left without them
             return [first] if first.id == "data_columns" else self.problems
         if bad <= MAX_PROBLEMS:
             return [replace(problem, cure=_or_skip(problem.cure)) for problem in self.problems]
-        return [Problem("bad_rows", str(self.skipped), self.data.where, _or_skip(first.cure))]
+        return [Finding.error("bad_rows", str(self.skipped), self.data.where, _or_skip(first.cure))]
 
     def _rows_of(self, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         form, is_empty, unknown = self.data.format, True, 0
         for row in read_rows(file):
             is_empty = False
             try:
-                if isinstance(row.value, Problem):
+                if isinstance(row.value, Finding):
                     raise RowError(row.value.message, row.value.cure, row.value.id)
                 named = self._rename(row)
                 if form == DataFormat.auto:
@@ -98,7 +99,7 @@ class Conversion:
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
 
-    def _note(self, problem: Problem) -> None:
+    def _note(self, problem: Finding) -> None:
         reason = re.sub(r"\bturn \d+ of\b", "a turn of", problem.message)
         self.faults[reason] = self.faults.get(reason, 0) + 1
         if len(self.problems) < MAX_PROBLEMS:
@@ -119,7 +120,7 @@ class Conversion:
         kept = {name: value for name, value in row.value.items() if name not in self.data.columns}
         return {theirs.get(name, name): value for name, value in kept.items()}
 
-    def _mixed(self, row: Row, form: DataFormat, error: RowError) -> Problem | None:
+    def _mixed(self, row: Row, form: DataFormat, error: RowError) -> Finding | None:
         """Return the problem of a file with two kinds of rows; None if this row is faulty in
         itself.
         """
@@ -136,12 +137,14 @@ class Conversion:
         if other == form:
             return None
         message = f"this is a row of {other}, and the rows before it are {form}"
-        return Problem("data_mixed", message, row.place, "split the file: one kind of row in each")
+        return Finding.error(
+            "data_mixed", message, row.place, "split the file: one kind of row in each"
+        )
 
 
-def _or_skip(cure: str | None) -> Cure:
+def _or_skip(cure: Fix | None) -> Fix:
     start = f"{cure}; or" if cure else "repair them, or"
-    return Cure(f"{start} set {{0}} to leave such rows out", "data.bad_rows=skip")
+    return Fix.of(f"{start} set {{0}} to leave such rows out", "data.bad_rows=skip")
 
 
 def find_heaviest(sizes: Iterable[tuple[str, int]], kind: str = "") -> tuple[str, ...]:

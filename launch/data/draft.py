@@ -14,8 +14,9 @@ from launch.data.formats import normalise_names
 from launch.data.rows import read_rows
 from launch.data.sources import DataFiles, LocalData, find_files
 from launch.data.structure import DataStructure, read_structure
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.resources import CONFIGS
+from launch.worker.finding import Finding, Fix
 
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # that are read for the draft
@@ -66,15 +67,17 @@ def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
     )
 
 
-def _with_option(problem: Problem) -> Problem:
+def _with_option(problem: Finding) -> Finding:
     """Return the problem with `--columns prompt=q,completion=a` where its cure sets
     data.columns.
     """
     keys = re.compile(r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?")
-    cure = problem.cure and keys.sub(
-        lambda found: f"--columns {','.join(filter(None, found.groups()))}", problem.cure
+    if problem.cure is None:
+        return problem
+    cure = keys.sub(
+        lambda found: f"--columns {','.join(filter(None, found.groups()))}", str(problem.cure)
     )
-    return replace(problem, cure=cure)
+    return replace(problem, cure=Fix(cure))
 
 
 def draft_stage(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.errors import Problem
+from launch.worker.finding import Finding, Fix
 
 Message = dict[str, Any]
 
@@ -52,12 +52,12 @@ _EXPECTED = {
 class RowError(ValueError):
     """A row that a trainer can't use; the caller knows its place."""
 
-    def __init__(self, message: str, cure: str | None = None, id: str = "data_row") -> None:
+    def __init__(self, message: str, cure: Fix | str | None = None, id: str = "data_row") -> None:
         self.id, self.cure = id, cure
         super().__init__(message)
 
-    def problem(self, place: str) -> Problem:
-        return Problem(self.id, str(self), place, self.cure)
+    def problem(self, place: str) -> Finding:
+        return Finding.error(self.id, str(self), place, self.cure)
 
 
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:

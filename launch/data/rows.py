@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.data.sources import file_format, unpack_cure
-from launch.errors import Cure, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.files import open_file
+from launch.worker.finding import Fix
 
 # a longer row is no text that somebody wrote, but a file without line ends
 MAX_ROW_BYTES = 32 << 20
@@ -42,7 +43,7 @@ class Row:
     """One row of a file, as it was parsed."""
 
     place: str  # `/data/chats.jsonl:12`; of a parquet file `:row 12`
-    value: object  # a Problem for a line that does not parse by itself
+    value: object  # a Finding for a line that does not parse by itself
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -287,7 +288,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        cure = Cure(
+        cure = Fix.of(
             "install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow"
         )
         raise refusal(

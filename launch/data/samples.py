@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launch.errors import Problem
+from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 
@@ -134,7 +134,7 @@ class TokenizedSamples:
     eos: int | None
     pad: int | None
     batch: Batch | None
-    refusal: Problem | None = None  # what the trainer raises about a sample
+    refusal: Finding | None = None  # what the trainer raises about a sample
     template: str = "the tokenizer's own"  # chat template
 
 
@@ -162,10 +162,12 @@ def parse_samples(
     if refusal is None:
         return parsed
     message = f"the trainer stops here: {refusal['message']}"
-    return replace(parsed, refusal=Problem("no_loss_tokens", message, places[0][refusal["row"]]))
+    return replace(
+        parsed, refusal=Finding.error("no_loss_tokens", message, places[0][refusal["row"]])
+    )
 
 
-def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Problem]:
+def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Finding]:
     """Find what is wrong with the template, the masks and the special tokens: each kind once, with
     its first place.
 
@@ -186,18 +188,18 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Pro
             "raise recipe.max_seq_length if they are cut off before they differ, or remove the "
             "pairs"
         )
-        problems.append(Problem("equal_pairs", message, equal[0], cure))
+        problems.append(Finding.error("equal_pairs", message, equal[0], cure))
     for id, rule, message, cure in _RULES:
         kept = [sample for sample in data.samples if sample.kept]
         places = [sample.place for sample in kept if any(rule(side, data) for side in sample.sides)]
         if len(places) > above * len(kept):
             count = f" ({len(set(places))} of {len(kept)} samples)" if len(kept) > 1 else ""
             named = f", chat template: {data.template}" if "template" in cure else ""
-            problems.append(Problem(id, f"{message}{count}{named}", places[0], cure))
+            problems.append(Finding.error(id, f"{message}{count}{named}", places[0], cure))
     return problems
 
 
-def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Problem]:
+def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Finding]:
     for lengths in data.lengths:
         empty = lengths.without_loss()
         if len(empty) > above * len(lengths.kept):
@@ -210,7 +212,7 @@ def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Problem]:
                 if cut
                 else "check the chat template and the roles"
             )
-            yield Problem("no_loss_tokens", message, lengths.places[empty[0]], cure)
+            yield Finding.error("no_loss_tokens", message, lengths.places[empty[0]], cure)
 
 
 def _has_loss_on_user(side: Side, data: TokenizedSamples) -> bool:

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.evaluation.models import (
     ModelSource,
     find_chain,
@@ -29,6 +29,7 @@ from launch.host.interpreter import inventory, open_worker
 from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
 from launch.worker.evaluating import Job, Request, TaskSpec
+from launch.worker.finding import Finding
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
 
@@ -288,12 +289,12 @@ def _run_jobs(
             raise UserError(_explain_failure(reason, jobs[0].result.parent))
 
 
-def _explain_failure(reason: str, folder: Path) -> Problem:
+def _explain_failure(reason: str, folder: Path) -> Finding:
     if "No space left" in reason:
-        return Problem(
+        return Finding.error(
             "no_space", f"the disk of {folder} is full", None, "free some space, and evaluate again"
         )
-    return Problem(
+    return Finding.error(
         "evaluation_failed",
         f"the harness failed: {reason}",
         None,
@@ -301,22 +302,24 @@ def _explain_failure(reason: str, folder: Path) -> Problem:
     )
 
 
-def _explain_refusal(report: Mapping[str, Any]) -> Problem:
+def _explain_refusal(report: Mapping[str, Any]) -> Finding:
     task = report.get("task")
     if report["refused"] == "unknown_task":
         near = " or ".join(f"'{name}'" for name in report["near"])
         cure = f"did you mean {near}?" if near else "`lm_eval ls tasks` lists the harness's tasks"
-        return Problem("unknown_task", f"the harness has no task '{task}'", "override tasks", cure)
+        return Finding.error(
+            "unknown_task", f"the harness has no task '{task}'", "override tasks", cure
+        )
     if report["refused"] == "task_needs_network":
         message = f"the data of task '{task}' is not on this machine, and the hub cannot be reached"
-        return Problem(
+        return Finding.error(
             "task_needs_network",
             message,
             "override tasks",
             "load it once with network access: HF_HOME caches it",
         )
     if report["refused"] == "no_tasks":
-        return Problem(
+        return Finding.error(
             "no_task_files",
             f"{report['folder']} defines no task",
             "override tasks",
@@ -328,8 +331,8 @@ def _explain_refusal(report: Mapping[str, Any]) -> Problem:
             f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves "
             f"{room:,} for it"
         )
-        return Problem(
+        return Finding.error(
             "context_too_short", message, "override tasks", "choose tasks with shorter prompts"
         )
     message = f"task '{task}' cannot be loaded: {report.get('reason')}"
-    return Problem("task_not_loadable", message, "override tasks")
+    return Finding.error("task_not_loadable", message, "override tasks")

@@ -15,9 +15,10 @@ from typing import Any
 
 from launch.data.formats import Message, RowError, read_prompt
 from launch.data.rows import Row, read_rows
-from launch.errors import Problem, refusal
+from launch.errors import refusal
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 from launch.host.interpreter import WorkerProcess, open_worker
+from launch.worker.finding import Finding
 
 Conversation = Sequence[Mapping[str, Any]]
 Messages = list[Message]
@@ -127,7 +128,7 @@ def _read_row(row: Row) -> Messages:
     try:
         if isinstance(row.value, dict):
             return read_prompt(row.value)
-        reason = row.value.message if isinstance(row.value, Problem) else "not a JSON object"
+        reason = row.value.message if isinstance(row.value, Finding) else "not a JSON object"
     except RowError as error:
         reason = str(error)
     raise refusal("bad_prompts", f"the row holds no prompt: {reason}", row.place, cure)

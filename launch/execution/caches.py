@@ -22,13 +22,14 @@ from pathlib import Path
 from launch import resources
 from launch.check.machine.disk import nearest_existing
 from launch.config.schema import Device, Family, Mode
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.execution.record import lock
 from launch.execution.record.run import Run
 from launch.files import load_json
 from launch.planning.model_folder import BrokenFileError, check_torch_file
 from launch.planning.parallel import Width
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
+from launch.worker.finding import Finding
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
@@ -190,9 +191,9 @@ def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
         say(f"removed the half-written cache {path} ({fault}); it will be built again")
 
 
-def _busy(tokenized: Path, holder: lock.Holder) -> Problem:
+def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     message = f"another run ({holder}) may be building the tokenised data in {tokenized}"
-    return Problem(
+    return Finding.error(
         "cache_busy",
         message,
         "cache",

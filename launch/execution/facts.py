@@ -171,4 +171,4 @@ class Guard:
     def _fail(
         self, message: str, good_until: float | None = None, /, **numbers: float | int | str
     ) -> GuardFinding:
-        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)
+        return GuardFinding(self.id, message, numbers=numbers, good_until=good_until)

@@ -351,7 +351,7 @@ class DiskSpace(Guard):
         left = self._estimate_seconds(due - step) if due is not None else None
         if due is None or left is None or left > self._config.ahead:
             when = f" (at step {due})" if due is not None else ""
-            return GuardFinding(self.id, "warn", message + when, numbers=numbers)
+            return GuardFinding(self.id, message + when, severity="warn", numbers=numbers)
         message = f"{message} at step {due}, {max(0, due - step)} steps from now"
         return self._fail(message, **numbers)
 

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from launch.data.staging import load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
-from launch.errors import Cure, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import BUILDS, MERGE
 from launch.planning.plan import Plan
+from launch.worker.finding import Fix
 
 
 def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
@@ -45,7 +46,9 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
                 f"{rows.shared} of {rows.validation} validation rows are also trained on: "
                 "their loss means little"
             )
-            cure = Cure("remove them from one of the two, or set {0}", "allow=[validation_trained]")
+            cure = Fix.of(
+                "remove them from one of the two, or set {0}", "allow=[validation_trained]"
+            )
             raise refusal(
                 "validation_trained", message, plan.origins.of("data.validation").where, cure
             )

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from launch import resources
-from launch.check.machine.rule import as_finding
 from launch.check.machine.trainer import install_hint
 from launch.config.schema import Family
 from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
-from launch.errors import Cure, Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.execution.prepare import build_missing, stage_template
 from launch.external import failure_reason
 from launch.files import load_json
@@ -33,7 +32,7 @@ from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify, printable
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import encode, to_json
 from launch.worker.samples import Request
 from launch.worker.trl_options import MixturePart
@@ -134,7 +133,7 @@ def _run(
     )
     if done.returncode or not out.is_file():
         reason = failure_reason(done)
-        cure = Cure("{0} checks packages, model and tokens", "$ launch check")
+        cure = Fix.of("{0} checks packages, model and tokens", "$ launch check")
         if reason.startswith("ModuleNotFoundError"):
             cure = install_hint(plan)
         raise refusal(
@@ -253,7 +252,7 @@ def refuse_data(plan: Plan) -> None:
     if problems:
         raise UserError(
             [
-                replace(p, cure=f"{p.cure or 'repair it'}; allow=[{p.id}] trains anyway")
+                replace(p, cure=Fix(f"{p.cure or 'repair it'}; allow=[{p.id}] trains anyway"))
                 for p in problems
             ]
         )
@@ -264,7 +263,7 @@ def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
     not read.
     """
     findings = [
-        Finding(DATA_RULE, "skipped", f"{entry.source.reference}: hub data, not read")
+        Finding(DATA_RULE, f"{entry.source.reference}: hub data, not read", severity="skipped")
         for entry in plan.inputs.mixture
         if entry.source.local is None
     ]
@@ -274,7 +273,7 @@ def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
         if entry.data
     ]
     if names and (reason := plan.config.trainer.why.get("preview")):
-        findings.append(Finding(DATA_RULE, "skipped", reason))
+        findings.append(Finding(DATA_RULE, reason, severity="skipped"))
     elif names:
         notify(f"starting {plan.trainer} to tokenize the local data")
         findings += _inspect_local(plan, names, rows)
@@ -285,14 +284,14 @@ def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Findi
     try:
         data = tokenize_samples(plan, rows=rows, detail=_DETAIL, only_local=True)
     except UserError as error:
-        return [as_finding(problem, "fail") for problem in error.problems]
+        return list(error.problems)
     described = (
         f"{name}: {lengths.describe()}" for name, lengths in zip(names, data.lengths, strict=False)
     )
     return [
-        *(Finding(DATA_RULE, "pass", text) for text in described),
+        *(Finding(DATA_RULE, text, severity="pass") for text in described),
         *(
-            as_finding(problem, "fail" if problem is data.refusal else "warn")
+            problem if problem is data.refusal else replace(problem, severity="warn")
             for problem in find_sample_problems(data)
         ),
     ]
@@ -337,7 +336,7 @@ def legend(data: TokenizedSamples, *, colour: bool) -> str:
 
 
 def render_page(
-    title: str, data: TokenizedSamples, notes: Sequence[str], problems: Sequence[Problem]
+    title: str, data: TokenizedSamples, notes: Sequence[str], problems: Sequence[Finding]
 ) -> str:
     """Render an HTML page without scripts; the id of each token is its tooltip."""
     parts = [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import Family
-from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError, refusal
+from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
@@ -24,8 +24,9 @@ from launch.execution.same_run import (
 )
 from launch.files import read_json_object
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding, Fix
 
-_RESTART = Cure("{0} archives this run and starts over", "restart=true")
+_RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training: what an interruption may cost without a question
 _SAME_LOSS = 1e-3  # TRL may round the losses that it keeps
 
@@ -93,7 +94,7 @@ def decide_start(plan: Plan) -> AttemptStart:
             "or "
             f"{_RESTART.sentence}"
         )
-        cure = Cure(sentence, *_RESTART.ways)
+        cure = Fix.of(sentence, *_RESTART.ways)
         raise refusal("foreign_checkpoint", message, None, cure)
     # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
     return AttemptStart(
@@ -101,7 +102,7 @@ def decide_start(plan: Plan) -> AttemptStart:
     )
 
 
-def resume_problems(plan: Plan) -> list[Problem]:
+def resume_problems(plan: Plan) -> list[Finding]:
     """Find what keeps the unfinished run of a plan from being resumed."""
     try:
         decide_start(plan)
@@ -111,7 +112,7 @@ def resume_problems(plan: Plan) -> list[Problem]:
 
 
 def describe_continuation(
-    plan: Plan, judged: bool = False, name: Callable[[Problem], Problem] = lambda problem: problem
+    plan: Plan, judged: bool = False, name: Callable[[Finding], Finding] = lambda problem: problem
 ) -> str:
     """Say how to go on with a run that was ended: not by the same command where that would start it
     over, or end it again because its evaluation is `judged`. `name` completes the problem of a run
@@ -226,7 +227,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
+def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Finding:
     outcome = read_outcome(plan.folder)
     ending = (
         f"it ended with: {outcome.cause}"
@@ -248,7 +249,7 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
             "was "
             "not recorded"
         )
-        cure = Cure(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
+        cure = Fix.of(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
     elif checkpoints:
         faults = "; ".join(
             f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:]
@@ -257,16 +258,16 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     elif plan.config.recipe.checkpoint_steps is None:
         message += ", and saves no checkpoints"
         sentence = f"{_RESTART.sentence}; with {{1}} the next one can be resumed"
-        cure = Cure(sentence, "restart=true", "recipe.checkpoint_steps=N")
+        cure = Fix.of(sentence, "restart=true", "recipe.checkpoint_steps=N")
     else:
         message += (
             ", with no checkpoint yet "
             f"(recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
         )
-    return Problem("nothing_to_resume", message, None, cure)
+    return Finding.error("nothing_to_resume", message, None, cure)
 
 
-def _other_plan_problem(plan: Plan, run: Run) -> Problem:
+def _other_plan_problem(plan: Plan, run: Run) -> Finding:
     old_width = (
         mapping(run.plan.get("batch")).get("width"),
         mapping(run.plan.get("parallel")).get("device"),
@@ -278,7 +279,7 @@ def _other_plan_problem(plan: Plan, run: Run) -> Problem:
             f"{plan.folder} holds a run of another plan at width {old}; this plan has width {new}"
         )
         cure = "resume it at its own width, use another name=, or leave the name out"
-        return Problem("other_width", message, "name", cure)
+        return Finding.error("other_width", message, "name", cure)
     names = [
         name
         for name in rendered_differences(run, plan)
@@ -289,4 +290,4 @@ def _other_plan_problem(plan: Plan, run: Run) -> Problem:
         f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is "
         f"{plan.identity}{differences}"
     )
-    return Problem("name_taken", message, "name", "use another name=, or leave it out")
+    return Finding.error("name_taken", message, "name", "use another name=, or leave it out")

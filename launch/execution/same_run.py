@@ -18,11 +18,12 @@ from omegaconf import OmegaConf
 
 from launch.config.line import override_key
 from launch.config.schema import RootConfig
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.execution.record.lock import locked_problem
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run, mapping
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
 # width and identity; of an archived run a date follows
@@ -101,7 +102,7 @@ def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan
     """
     if plan.config.name or plan.config.cache_only or folder_status(plan.folder) != "absent":
         return plan
-    unfinished: Problem | None = None
+    unfinished: Finding | None = None
     note = ""
     for run in _runs_of_settings(plan):
         if changed := changed_inputs(run, plan):
@@ -126,7 +127,7 @@ def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan
     return plan
 
 
-def unfinished_problem(run: Run, plan: Plan, verb: str = "run") -> Problem:
+def unfinished_problem(run: Run, plan: Plan, verb: str = "run") -> Finding:
     """Name the command that continues or archives the unfinished run in the plan's folder."""
     if run.holder:
         return locked_problem(run.folder, *run.holder)
@@ -143,9 +144,11 @@ def unfinished_problem(run: Run, plan: Plan, verb: str = "run") -> Problem:
     if differences:
         message += f". This version starts it differently: {', '.join(differences[:3])}"
         restart = shlex.join([*command, "restart=true"])
-        return Problem("other_identity", message, None, f"`{restart}` archives it and starts over")
+        return Finding.error(
+            "other_identity", message, None, f"`{restart}` archives it and starts over"
+        )
     name = () if "name" in map(override_key, overrides) else (f"name={plan.name}",)
-    return Problem(
+    return Finding.error(
         "other_identity", message, None, f"`{shlex.join([*command, *name])}` continues it"
     )
 

@@ -22,11 +22,12 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from launch.errors import Problem, did_you_mean
+from launch.errors import did_you_mean
 from launch.external import logged_call
 from launch.files import read_file
 from launch.resources import WITHOUT_CWD, WORKER
 from launch.terminal import notify
+from launch.worker.finding import Finding
 from launch.worker.json_codec import encode
 
 _TIMEOUT = 30.0  # seconds
@@ -75,7 +76,7 @@ def trainer_python(configured: str | None) -> str:
 
 def check_interpreter(
     configured: str | None, python: str, *, may_start: bool = True
-) -> Problem | None:
+) -> Finding | None:
     """Return the problem of a `python=` that is missing or does not answer, with the nearest names;
     None without one.
 
@@ -93,13 +94,15 @@ def check_interpreter(
             else "does not exist"
         )
         message = f"python={configured} {state}"
-        return Problem("no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON)
+        return Finding.error(
+            "no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON
+        )
     if not may_start:
         return None
     try:
         _ask(python, _SEARCH_PATH)
     except InterpreterError as error:
-        return Problem(
+        return Finding.error(
             "no_interpreter", f"python={configured} does not work: {error}", None, _SET_PYTHON
         )
     return None

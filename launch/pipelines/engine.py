@@ -11,17 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.check.machine.rules import preflight, wait_for_gpus
-from launch.errors import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_STOPPED,
-    Cure,
-    Problem,
-    UserError,
-    Way,
-    refusal,
-    ways_of,
-)
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal, ways_of
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
@@ -35,6 +25,7 @@ from launch.planning.find_runs import run_name
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
+from launch.worker.finding import Finding, Fix, Way
 
 # runs a planned stage to its end and returns its exit code
 StageRunner = Callable[[Plan, Display], int]
@@ -46,7 +37,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
     """
     plans = [plan for plan in pipeline.plans if not is_finished(plan)]
     for asks_parser in (False, True):  # the parser takes seconds
-        found: dict[str | None, list[Problem]] = {}  # by id
+        found: dict[str | None, list[Finding]] = {}  # by id
         for plan in plans:
             require_one_machine(plan.config)
             problems = preflight(plan, asks_parser=asks_parser)[0] + resume_problems(plan)
@@ -58,15 +49,15 @@ def check_pipeline(pipeline: Pipeline) -> None:
             raise UserError([_merge(problems) for problems in found.values()])
 
 
-def _merge(problems: Sequence[Problem]) -> Problem:
+def _merge(problems: Sequence[Finding]) -> Finding:
     """Return one problem for the same one of several stages: its cure has the overrides of all of
     them.
     """
     first, ways = problems[0], [ways_of(problem.cure) for problem in problems]
-    if not isinstance(first.cure, Cure) or not all(len(each) == 1 for each in ways):
+    if not isinstance(first.cure, Fix) or not all(len(each) == 1 for each in ways):
         return first
     together = dict.fromkeys(override for (way,) in ways for override in way.sets)
-    return replace(first, cure=Cure(first.cure.sentence, Way(tuple(together))))
+    return replace(first, cure=Fix.of(first.cure.sentence, Way(tuple(together))))
 
 
 def run_pipeline(

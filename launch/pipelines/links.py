@@ -18,7 +18,7 @@ from pathlib import Path
 from launch.config.compose import compose_once
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
-from launch.errors import Cure, Problem, UserError, Way, refusal
+from launch.errors import UserError, refusal
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
@@ -31,6 +31,7 @@ from launch.planning.inputs import continues_adapter
 from launch.planning.machine import this_machine
 from launch.planning.plan import PendingModel, Plan, build_plan
 from launch.planning.saved_model import find_short_context
+from launch.worker.finding import Finding, Fix, Way
 
 # kinds whose model no stage can start from, and what it is: a score has the place of its output
 # layer
@@ -77,14 +78,14 @@ class PipelineRequest:
                 [self.name_stage(problem, stage) for problem in error.problems]
             ) from error
 
-    def name_stage(self, problem: Problem, stage: str) -> Problem:
+    def name_stage(self, problem: Finding, stage: str) -> Finding:
         """Return a problem of one stage, whose cure names that stage; not what replaces a key of
         all stages.
         """
-        if not isinstance(problem.cure, Cure):
+        if not isinstance(problem.cure, Fix):
             return problem
         ways = [self._name_in(way, stage) for way in problem.cure.ways]
-        return replace(problem, cure=Cure(problem.cure.sentence, *ways))
+        return replace(problem, cure=Fix.of(problem.cure.sentence, *ways))
 
     def _name_in(self, way: Way, stage: str) -> Way:
         # which has no adapter to train further
@@ -123,21 +124,25 @@ def read_request(line: CommandLine) -> PipelineRequest:
     problems = []
     if stop_if_worse and line.verb == "submit":
         message = "on Slurm no run waits for an evaluation"
-        problems.append(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
+        problems.append(
+            Finding.error("submit_conflict", message, "override stop_if_worse", "remove it")
+        )
     if "pipeline" in values and not stages:
         cure = "write the names of its stages: pipeline=sft,dpo"
-        problems.append(Problem("bad_value", "pipeline= names no stage", "override pipeline", cure))
+        problems.append(
+            Finding.error("bad_value", "pipeline= names no stage", "override pipeline", cure)
+        )
     for stage in sorted({stage for stage in stages if stages.count(stage) > 1}):
         cure = "give the second one a stage file with a name of its own"
         message = f"'{stage}' is in the pipeline {stages.count(stage)} times"
-        problems.append(Problem("duplicate_stage", message, "override pipeline", cure))
+        problems.append(Finding.error("duplicate_stage", message, "override pipeline", cure))
     problems += [problem for override in rest.argv for problem in _conflicts(override, stages)]
     if problems:
         raise UserError(problems)
     return PipelineRequest(stages, rest, stop_if_worse)
 
 
-def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
+def _conflicts(override: str, stages: Sequence[str]) -> list[Finding]:
     match = STAGE_KEY.match(override)
     stage, key, where = (
         match[1] if match else "",
@@ -147,7 +152,7 @@ def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
     if stage and stage not in stages:
         message = f"{stage} is not a stage of this pipeline"
         cure = f"it has {', '.join(stages)}" if stages else "remove it, or set pipeline=STAGE,STAGE"
-        return [Problem("not_in_pipeline", message, where, cure)]
+        return [Finding.error("not_in_pipeline", message, where, cure)]
     if not stages:
         return []
     message, cure = "", "remove it: the pipeline sets it"
@@ -166,7 +171,7 @@ def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
             f"a pipeline takes no {'sweep' if override in MULTIRUN else override}",
             "remove it: each key has one value, and stages run in turn",
         )
-    return [Problem("pipeline_conflict", message, where, cure)] if message else []
+    return [Finding.error("pipeline_conflict", message, where, cure)] if message else []
 
 
 def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline | None:
@@ -258,7 +263,7 @@ def _check_link(plan: Plan, before: Plan) -> None:
         raise UserError(problems)
 
 
-def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
+def _link_problems(plan: Plan, before: Plan) -> list[Finding]:
     problems = []
     if continues_adapter(plan.config) and before.lora is None:
         message = (
@@ -267,17 +272,21 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
         )
         where = plan.origins.of("recipe.lora.start").where
         problems.append(
-            Problem("nothing_to_continue", message, where, Cure("remove {0}", "~recipe.lora.start"))
+            Finding.error(
+                "nothing_to_continue", message, where, Fix.of("remove {0}", "~recipe.lora.start")
+            )
         )
     own, other = (each.config.flags.get("tokenizer_name_or_path") for each in (plan, before))
     if own and own not in (other or before.inputs.model.reference, str(before.model_dir)):
         message = f"{plan.stage} tokenizes with {own}, and {before.stage} trained the model with "
         message += str(other or before.inputs.model.reference)
-        cure = Cure(
+        cure = Fix.of(
             "remove it: the model brings its tokenizer; or set {0}", "allow=[other_tokenizer]"
         )
         problems.append(
-            Problem("other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure)
+            Finding.error(
+                "other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure
+            )
         )
     models = [each.origins.choices.get("model") for each in (plan, before)]
     sizes = [each.config.model.shape.vocabulary for each in (plan, before)]
@@ -287,8 +296,10 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
             f"{sizes[0]:,}, and starts from "
         )
         message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
-        cure = Cure("set model= for both, or {0}", "allow=[other_vocabulary]")
-        problems.append(Problem("other_vocabulary", message, plan.origins.of("model").where, cure))
+        cure = Fix.of("set model= for both, or {0}", "allow=[other_vocabulary]")
+        problems.append(
+            Finding.error("other_vocabulary", message, plan.origins.of("model").where, cure)
+        )
     made = f"the model that {before.stage} trains"
     return [
         *problems,
@@ -338,7 +349,9 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
                 else " than the one that is there now"
             )
             cure = f"{plan.stage}:restart=true archives it and trains it again"
-            problems.append(Problem("stale_stage", message, f"pipeline {pipeline.name}", cure))
+            problems.append(
+                Finding.error("stale_stage", message, f"pipeline {pipeline.name}", cure)
+            )
         source, changes = run_name(plan.folder), changes or is_stale or not finished
     if problems:
         raise UserError(problems)

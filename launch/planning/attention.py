@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
 from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
-from launch.errors import Cure, Problem
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, sequence_limit
 from launch.planning.machine import Machine
 from launch.planning.parallel import Batch, Parallel
+from launch.worker.finding import Finding, Fix
 
 FLAG = "attn_implementation"
 FLASH, SDPA = "flash_attention_2", "sdpa"
@@ -87,7 +87,7 @@ def packing_warnings(
     *,
     machine: Machine,
     shape: ModelShape | None,
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Return packing_without_flash: without flash attention a packed row of T tokens is computed as
     T x T.
 
@@ -121,8 +121,8 @@ def packing_warnings(
         f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
     )
     sentence = "install flash-attn (the extra `flash`), or set {0} or a smaller per-device batch"
-    cure = Cure(sentence, "recipe.packing=none")
-    return (Problem("packing_without_flash", message, "recipe.packing", cure),)
+    cure = Fix.of(sentence, "recipe.packing=none")
+    return (Finding.error("packing_without_flash", message, "recipe.packing", cure),)
 
 
 def _upstream_choice(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from launch.config.schema import Family, Packing, RecipeConfig
-from launch.errors import Cure, Problem
 from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
+from launch.worker.finding import Finding, Fix
 
 UNKNOWN = "unknown: cache_only=true measures them"
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
@@ -333,7 +333,7 @@ def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
 
 def padding_problem(
     lengths: Lengths | None, packing: Packing, limit: int, batch: Batch
-) -> Problem | None:
+) -> Finding | None:
     """Return the problem tokens_wasted where dpo.py would compute more padding than tokens; None
     where it would not, or where the lengths are unknown.
     """
@@ -356,11 +356,11 @@ def padding_problem(
         ways.append(
             f"recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}"
         )
-    cure = Cure(sentence, *ways)
-    return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
+    cure = Fix.of(sentence, *ways)
+    return Finding.error("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
-def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> Problem | None:
+def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> Finding | None:
     """Judge the reference pass: its rows depend on the per-device batch, unlike those of a packed
     step.
     """
@@ -372,11 +372,11 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> P
         "x the per-device batch"
     )
     sentence = "set {0}: it fills them, and changes nothing else in packed rows"
-    cure = Cure(sentence, f"recipe.per_device_batch_size={pairs}")
-    return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
+    cure = Fix.of(sentence, f"recipe.per_device_batch_size={pairs}")
+    return Finding.error("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
-def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
+def _padded_problem(lengths: Lengths, batch: Batch) -> Finding | None:
     samples = samples_per_rank(batch)
     padding = lengths.padding_share(samples)
     if padding <= MAX_PADDING:
@@ -391,4 +391,4 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
     if fewer is not None:
         sentence += f", or {{1}} ({fewer} per rank) for less than half"
         ways.append(f"recipe.global_batch_size={fewer * batch.width}")
-    return Problem("tokens_wasted", message, "recipe.packing", Cure(sentence, *ways))
+    return Finding.error("tokens_wasted", message, "recipe.packing", Fix.of(sentence, *ways))

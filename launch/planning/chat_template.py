@@ -20,7 +20,7 @@ from typing import Any
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import Cure, Problem, did_you_mean, refusal
+from launch.errors import did_you_mean, refusal
 from launch.files import load_json, read_json_object
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
@@ -34,6 +34,7 @@ from launch.upstream.trl_templates import (
     load_templates,
     staged_name,
 )
+from launch.worker.finding import Finding, Fix
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
@@ -104,7 +105,7 @@ def find_template(
     raise refusal("unknown_name", message, origins.of(_KEY).where, cure)
 
 
-def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Problem, ...]:
+def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Finding, ...]:
     """Name the others of a family whose first template bears the family's name, as gemma does; and
     report an installed text that is not the locked version's.
     """
@@ -116,7 +117,7 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
     if later := [other for other in others if family_names(other)[0] == other]:
         message = f"recipe.chat_template={template.name} is the format of the family's first models"
         warnings.append(
-            Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}")
+            Finding.error("first_of_family", message, _KEY, f"later ones have {', '.join(later)}")
         )
     locked = load_templates()
     if template.name in locked.digests and not template.trl.is_locked:
@@ -125,7 +126,7 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
             f"TRL {locked.trl}'s"
         )
         cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
-        warnings.append(Problem("other_template_text", message, _KEY, cure))
+        warnings.append(Finding.error("other_template_text", message, _KEY, cure))
     return tuple(warnings)
 
 
@@ -136,7 +137,7 @@ def template_file(template: ChatTemplate | None) -> Path | None:
     return (template.file or _own_templates().get(template.name)) if template else None
 
 
-def missing_text_problem(template: TrlTemplate, python: str, where: str | None) -> Problem | None:
+def missing_text_problem(template: TrlTemplate, python: str, where: str | None) -> Finding | None:
     """Return the problem of a template whose text is nowhere on this machine, with the command that
     brings it; None for one whose text is here.
     """
@@ -152,7 +153,7 @@ def missing_text_problem(template: TrlTemplate, python: str, where: str | None) 
         f"`pip install trl=={version} --no-deps` in launch's environment brings it: only this "
         "file is read"
     )
-    return Problem("no_template_text", message, where, cure)
+    return Finding.error("no_template_text", message, where, cure)
 
 
 def find_earlier_texts(
@@ -229,7 +230,7 @@ def check_template(
             "is "
             "not set"
         )
-        cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
+        cure = Fix.of("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
         raise refusal("no_chat_template", message, model.provenance.where, cure)
     is_marked = (
         trl.marks_answers
@@ -248,7 +249,7 @@ def check_template(
             "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: "
             "a loss on all turns"
         )
-        cure = Cure(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
+        cure = Fix.of(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
         raise refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
     if (
         template is None
@@ -287,7 +288,7 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
         return
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
     sentence = "remove it: the model's own template is used; or set {1}"
-    cure = Cure(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
+    cure = Fix.of(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
     raise refusal("other_chat_template", message, origins.of(_KEY).where, cure)
 
 

@@ -26,7 +26,7 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.config.trials import TunedConfig
-from launch.errors import Cure, Problem, UserError, Way, did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
 from launch.planning.loss import EQUAL_WEIGHTS
@@ -36,6 +36,7 @@ from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, flag_field, render_flag, unverified_message
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
+from launch.worker.finding import Finding, Fix, Way
 
 # of the parameters; biases and further norms, which are not counted, are far less
 _SHAPE_TOLERANCE = 0.05
@@ -76,13 +77,13 @@ def render_argv(schema: Schema, flags: Mapping[str, Flag]) -> list[str]:
     return argv
 
 
-def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
+def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Finding, ...]:
     """Name the given flags of which only the trainer's own parser knows whether it has them."""
-    cure = Cure(
+    cure = Fix.of(
         "{0} where its packages are asks its parser, as the job does first", "$ launch check"
     )
     return tuple(
-        Problem("unverified", unverified_message(schema, name), flag.provenance.where, cure)
+        Finding.error("unverified", unverified_message(schema, name), flag.provenance.where, cure)
         for name, flag in flags.items()
         if flag.value is not None and schema.is_unverified(name)
     )
@@ -98,9 +99,9 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     return named
 
 
-def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins) -> Problem:
+def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins) -> Finding:
     message = f"{trainer.name} no longer has --{flag}, which {key} names"
-    return Problem(
+    return Finding.error(
         "stale_allowlist",
         message,
         origins.of(key).where or key,
@@ -110,7 +111,7 @@ def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins
 
 def _value_problems(
     schema: Schema, trainer: TrainerConfig, flags: Mapping[str, Flag]
-) -> list[Problem]:
+) -> list[Finding]:
     problems = []
     for error in check_values(schema, values_of(flags), complete=True):
         from launch.upstream.pin.ledger import explain_unknown_flag  # history, for an answer alone
@@ -125,12 +126,12 @@ def _value_problems(
         message = f"{error.message}: {past.message}" if past else error.message
         cure = (f"use flags.{past.use}" if past.use else "leave it out") if past else error.cure
         if past and (override := past.instead.get(str(flags[name].value))):
-            cure = Cure("set {0} in its place", Way((override,), f"flags.{name}"))
-        problems.append(Problem(error.id, message, where, cure))
+            cure = Fix.of("set {0} in its place", Way((override,), f"flags.{name}"))
+        problems.append(Finding.error(error.id, message, where, cure))
     return problems
 
 
-def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Problem]:
+def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Finding]:
     """Return the errors that the trainer's own `__post_init__` would raise on every machine."""
     problems = []
     for contradiction in find_contradictions(schema, values_of(flags)):
@@ -139,7 +140,9 @@ def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Problem]:
             overrides = [place for place in places if place and place.startswith("override")]
             where = next(iter(overrides), None) or next((place for place in places if place), None)
             problems.append(
-                Problem("contradiction", f"{contradiction.message} ({contradiction.where})", where)
+                Finding.error(
+                    "contradiction", f"{contradiction.message} ({contradiction.where})", where
+                )
             )
     return problems
 
@@ -165,7 +168,7 @@ def check_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: R
 
 def _unknown_names(
     trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     looked_up = {flag: known for flag, known in registries.items() if flag != PRESETS}
     names = {**looked_up, _SCHEDULER: _schedulers(trainer)}
     for flag_name, known in names.items():
@@ -177,7 +180,7 @@ def _unknown_names(
             if isinstance(value, str) and value not in known:
                 cure = did_you_mean(value, known) or f"choose from {', '.join(known)}"
                 message = f"{trainer.name} has no --{flag_name} '{value}'"
-                yield Problem(
+                yield Finding.error(
                     "unknown_name", message, flag.provenance.where if flag else None, cure
                 )
 
@@ -212,7 +215,7 @@ def check_model_preset(
     near = did_you_mean(str(model.value), sorted(presets))
     message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.builds}"
     sentence = f"{near + ' ' if near else ''}set {{0}}, or {{1}} for a model of that shape"
-    cure = Cure(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
+    cure = Fix.of(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
     raise refusal("no_olmo_preset", message, model.provenance.where, cure)
 
 
@@ -229,7 +232,7 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
             "trainer "
             "would fail at load"
         )
-        cure = Cure("set {0}, or {1}", "recipe.liger=false", "gpus=N")
+        cure = Fix.of("set {0}, or {1}", "recipe.liger=false", "gpus=N")
         raise refusal("liger_needs_gpu", message, "recipe.liger", cure)
     attention, trainer = config.recipe.attention, config.trainer
     is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
@@ -237,7 +240,7 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
         message = (
             f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
         )
-        cure = Cure("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
+        cure = Fix.of("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
         raise refusal("flash_needs_gpu", message, "recipe.attention", cure)
     _check_fused_dpo(config)
     check_evaluation(config)
@@ -276,12 +279,12 @@ def check_evaluation(config: RootConfig) -> None:
         return
     if config.stage.kind == Kind.rm:
         message = "a reward model generates no text, so evaluate=true cannot score it"
-        raise refusal("not_generative", message, "evaluate", Cure("remove it", "~evaluate"))
+        raise refusal("not_generative", message, "evaluate", Fix.of("remove it", "~evaluate"))
     if not config.trainer.leaves.endswith("config.json"):
         message = (
             f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
         )
-        cure = Cure("remove it, or set another {1}", "~evaluate", "trainer=")
+        cure = Fix.of("remove it, or set another {1}", "~evaluate", "trainer=")
         raise refusal("no_transformers_model", message, "evaluate", cure)
 
 
@@ -306,7 +309,7 @@ def check_dealing(config: RootConfig) -> None:
         raise refusal("balanced_sequence_parallel", message, key, "remove one of the two")
     if weights_tokens and config.flags.get("load_balancing_loss") is True:
         message = "the load-balancing loss is added to the loss and is not a mean over tokens"
-        cure = Cure(
+        cure = Fix.of(
             "set {0}, or remove {1}",
             "recipe.loss_averaging=micro_batch_means",
             "~flags.load_balancing_loss",
@@ -314,7 +317,7 @@ def check_dealing(config: RootConfig) -> None:
         raise refusal("weighted_auxiliary_loss", message, "recipe.loss_averaging", cure)
 
 
-def contradiction_warnings(config: RootConfig) -> tuple[Problem, ...]:
+def contradiction_warnings(config: RootConfig) -> tuple[Finding, ...]:
     """Return the warning bins_change_the_batch where it applies."""
     if config.recipe.packing != Packing.bins:
         return ()
@@ -322,11 +325,11 @@ def contradiction_warnings(config: RootConfig) -> tuple[Problem, ...]:
         "packing into bins fills a token budget, so the number of samples per step is not "
         "the global batch size"
     )
-    cure = Cure("{0} keeps the global batch size", "recipe.packing=flatten")
-    return (Problem("bins_change_the_batch", message, "recipe.packing", cure),)
+    cure = Fix.of("{0} keeps the global batch size", "recipe.packing=flatten")
+    return (Finding.error("bins_change_the_batch", message, "recipe.packing", cure),)
 
 
-def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Problem, ...]:
+def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Finding, ...]:
     """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
 
     `here`: the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, this
@@ -357,11 +360,11 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Prob
         f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower "
         "here, or not fit"
     )
-    cure = Cure("{0} with the same overrides measures again", "$ launch tune")
-    return (Problem("tuned_elsewhere", message, "tuned", cure),)
+    cure = Fix.of("{0} with the same overrides measures again", "$ launch tune")
+    return (Finding.error("tuned_elsewhere", message, "tuned", cure),)
 
 
-def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Problem, ...]:
+def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
     """Return shape_mismatch where the sizes in a model's YAML make another number of parameters
     than it gives: memory and time are predicted from both.
     """
@@ -377,7 +380,9 @@ def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Problem, ...]:
         f"are {given / 1e9:.3g}e9"
     )
     cure = "compare head_dim, intermediate and tied_embeddings with the model's config.json"
-    return (Problem("shape_mismatch", message, origins.of("model.shape.parameters").where, cure),)
+    return (
+        Finding.error("shape_mismatch", message, origins.of("model.shape.parameters").where, cure),
+    )
 
 
 # the key of a problem that names none; the mode is set in the overlay's defaults
@@ -389,7 +394,7 @@ _KEYS = {
 _MODE = ("parallel", "parallel.mode")
 
 
-def locate_in_overlay(problem: Problem, origins: Origins) -> Problem:
+def locate_in_overlay(problem: Finding, origins: Origins) -> Finding:
     """Return the problem; its place is the overlay's line where the overlay sets the value that it
     is about.
     """
@@ -422,9 +427,9 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
             "attn_implementation=torch"
         )
         sentence = "remove {0}: without the flash-attn package the trainer uses torch's own kernel"
-        cure = Cure(sentence, "~recipe.attention")
+        cure = Fix.of(sentence, "~recipe.attention")
         problems.append(
-            Problem(
+            Finding.error(
                 "packing_needs_flash", message, flags["attn_implementation"].provenance.where, cure
             )
         )
@@ -434,8 +439,10 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
             "concatenated_forward=false"
         )
         where = flags["concatenated_forward"].provenance.where
-        cure = Cure("remove {0}, or set {1}", "~flags.concatenated_forward", "recipe.packing=none")
-        problems.append(Problem("packing_needs_concatenation", message, where, cure))
+        cure = Fix.of(
+            "remove {0}, or set {1}", "~flags.concatenated_forward", "recipe.packing=none"
+        )
+        problems.append(Finding.error("packing_needs_concatenation", message, where, cure))
     length = value("max_seq_length")
     if trainer == OLMO_CORE_SFT and isinstance(length, int) and length & (length - 1):
         # olmo_core/data/utils.py:795, the tree that it finds room in rows with
@@ -444,11 +451,11 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
             f"max_seq_length={length}"
         )
         lower = 1 << (length.bit_length() - 1)
-        cure = Cure(
+        cure = Fix.of(
             f"set {{0}} or {2 * lower}", *(f"recipe.max_seq_length={n}" for n in (lower, 2 * lower))
         )
         problems.append(
-            Problem("packing_length", message, flags["max_seq_length"].provenance.where, cure)
+            Finding.error("packing_length", message, flags["max_seq_length"].provenance.where, cure)
         )
     budget = value("activation_memory_budget")
     by_budget = value("activation_checkpointing_mode") in (None, "budget")
@@ -458,8 +465,8 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
             "budget of torch.compile"
         )
         by_modules = "flags.activation_checkpointing_mode=selected_modules"
-        cure = Cure("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
+        cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
         where = flags["activation_memory_budget"].provenance.where
-        problems.append(Problem("checkpointing_needs_compile", message, where, cure))
+        problems.append(Finding.error("checkpointing_needs_compile", message, where, cure))
     if problems:
         raise UserError(problems)

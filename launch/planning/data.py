@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
 from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
-from launch.errors import Cure, Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.planning.batches import REFERENCE_ROWS
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs, MixtureEntry
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.finding import FEW_STEPS
+from launch.worker.finding import FEW_STEPS, Finding, Fix
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure
@@ -83,7 +83,7 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
                 "to validate" if structure.validation == 0 else "to train",
             )
             message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
-            cure = Cure("set another share, or name a file with {0}", "data.validation=FILE")
+            cure = Fix.of("set another share, or name a file with {0}", "data.validation=FILE")
             raise refusal("data_split", message, entry.source.provenance.where, cure)
 
 
@@ -115,7 +115,7 @@ def _check_epoch(
             f"the {needed * steps} prompts of {of}" if is_rlvr else f"the global batch of {needed}"
         )
         key = "prompts_per_step" if is_rlvr else "global_batch_size"
-        cure = Cure(
+        cure = Fix.of(
             f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, "
             f"or {{0}}",
             "allow=[data_small_epoch]",
@@ -165,7 +165,7 @@ def count_steps(
 
 def few_steps_warnings(
     config: RootConfig, origins: Origins, flags: Mapping[str, Flag], counted: int | None
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Return the warning few_steps where a run is known to have as few steps as a smoke test.
 
     `counted`: the steps of all epochs, where they are known.
@@ -184,7 +184,7 @@ def few_steps_warnings(
     )
     message += "a warm-up begins at a learning rate of 0; the run proves everything else"
     cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
-    return (Problem("few_steps", message, where, cure),)
+    return (Finding.error("few_steps", message, where, cure),)
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
@@ -253,11 +253,11 @@ def check_evaluation(
         "no_validation",
         message,
         flag.provenance.where,
-        Cure("set {0} or to a file", f"{_KEY}=0.02"),
+        Fix.of("set {0} or to a file", f"{_KEY}=0.02"),
     )
 
 
-def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:
+def validation_warnings(config: RootConfig) -> tuple[Finding, ...]:
     """Return the warning best_not_saved where it applies: an evaluation at a step without a
     checkpoint.
     """
@@ -274,7 +274,7 @@ def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:
         "not be saved"
     )
     cure = f"set recipe.eval_steps to a multiple of recipe.checkpoint_steps ({saved})"
-    return (Problem("best_not_saved", message, "recipe.eval_steps", cure),)
+    return (Finding.error("best_not_saved", message, "recipe.eval_steps", cure),)
 
 
 def describe_schedule(config: RootConfig) -> str | None:
@@ -298,7 +298,7 @@ def describe_schedule(config: RootConfig) -> str | None:
     return f"{held_out}, evaluated {evaluated}{stop}"
 
 
-def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+def _data_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     value, where = config.data.validation, origins.of(_KEY).where
     if value is None:
         return []
@@ -309,34 +309,36 @@ def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
         "must be above 0 and below 1" if is_number else "must be a fraction of the rows or a path"
     )
     return [
-        Problem(
+        Finding.error(
             "bad_validation", f"{_KEY} {wanted}, got {value!r}", where, f"for example {_KEY}=0.02"
         )
     ]
 
 
-def _schedule_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+def _schedule_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     recipe, problems = config.recipe, []
     for key in ("eval_steps", "early_stop"):
         value = getattr(recipe, key)
         # for other trainers the recipe key itself is refused
         if value is not None and config.data.validation is None and config.trainer.validation_flags:
             message = f"recipe.{key}={value} needs validation data"
-            cure = Cure("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
+            cure = Fix.of("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
             problems.append(
-                Problem("no_validation", message, origins.of(f"recipe.{key}").where, cure)
+                Finding.error("no_validation", message, origins.of(f"recipe.{key}").where, cure)
             )
     if recipe.eval_steps and recipe.max_steps and recipe.eval_steps > recipe.max_steps:
         message = (
             f"recipe.eval_steps={recipe.eval_steps} is more than "
             f"recipe.max_steps={recipe.max_steps}"
         )
-        cure = Cure("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
-        problems.append(Problem("eval_never", message, origins.of("recipe.eval_steps").where, cure))
+        cure = Fix.of("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
+        problems.append(
+            Finding.error("eval_never", message, origins.of("recipe.eval_steps").where, cure)
+        )
     return problems
 
 
-def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     """Check that every evaluation has a checkpoint: the best one becomes the model (transformers
     loads it at the end, and asks for the same of --save_steps and --eval_steps,
     training_args.py:1749-1775).
@@ -347,8 +349,8 @@ def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     needs = f"recipe.early_stop={recipe.early_stop} keeps the best checkpoint, so it needs"
     if recipe.eval_steps is None:
         steps = recipe.checkpoint_steps or 100
-        cure = Cure("set {0}", f"recipe.eval_steps={steps} recipe.checkpoint_steps={steps}")
-        return [Problem("early_stop_checkpoints", f"{needs} recipe.eval_steps", where, cure)]
+        cure = Fix.of("set {0}", f"recipe.eval_steps={steps} recipe.checkpoint_steps={steps}")
+        return [Finding.error("early_stop_checkpoints", f"{needs} recipe.eval_steps", where, cure)]
     if recipe.checkpoint_steps != recipe.eval_steps:
         saved = "null" if recipe.checkpoint_steps is None else recipe.checkpoint_steps
         message = (
@@ -356,6 +358,6 @@ def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
             "eval_steps "
             f"{recipe.eval_steps}"
         )
-        cure = Cure("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")
-        return [Problem("early_stop_checkpoints", message, where, cure)]
+        cure = Fix.of("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")
+        return [Finding.error("early_stop_checkpoints", message, where, cure)]
     return []

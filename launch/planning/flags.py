@@ -17,7 +17,7 @@ from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
 from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Family, Kind, Precision, RootConfig
 from launch.config.validate import flag_problem
-from launch.errors import Cure, Problem, UserError, Way
+from launch.errors import UserError
 from launch.planning.chat_template import ChatTemplate, needs_begin_token
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
@@ -25,6 +25,7 @@ from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key, mapping_of
 from launch.planning.rlvr import ray_flags
 from launch.table import Column
+from launch.worker.finding import Finding, Fix, Way
 
 _TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
 
@@ -79,7 +80,7 @@ class Flags:
     """The flags of a run."""
 
     flags: Mapping[str, Flag]  # in the order of the command line
-    warnings: tuple[Problem, ...]
+    warnings: tuple[Finding, ...]
     subset: str | None  # share of the data set, an option of the entry over TRL
     mixture: str | None = None  # several data sets, likewise
     template: ChatTemplate | None = None  # of recipe.chat_template
@@ -100,7 +101,7 @@ def build_flags(
     Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,
     refused_flag, refused_value, out_of_range.
     """
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     computed, subset, mixture = _computed(composed, batch, parallel, inputs, paths)
     from_recipe = _from_recipe(composed, lora, template, problems)
     validation = (
@@ -165,7 +166,7 @@ def _computed(
 
 
 def _from_recipe(
-    composed: Composed, lora: Lora | None, template: ChatTemplate | None, problems: list[Problem]
+    composed: Composed, lora: Lora | None, template: ChatTemplate | None, problems: list[Finding]
 ) -> dict[str, Flag]:
     trainer, recipe = composed.config.trainer, composed.plain["recipe"]
     flags: dict[str, Flag] = {}
@@ -179,7 +180,9 @@ def _from_recipe(
                 cure = (
                     f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
                 )
-                problems.append(Problem("unmapped_recipe", message, f"trainer.recipe.{key}", cure))
+                problems.append(
+                    Finding.error("unmapped_recipe", message, f"trainer.recipe.{key}", cure)
+                )
             continue
         try:
             value = recipe_value(recipe, key, lora)
@@ -225,7 +228,7 @@ def _validation_flags(composed: Composed, batch: Batch) -> dict[str, Flag]:
     }
 
 
-def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem]:
+def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Finding]:
     """Add --add_bos where open-instruct insists on it. Returns the problem of a user's own value
     that it refuses.
     """
@@ -245,10 +248,10 @@ def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem
         f"with the template {template.value} the tokenizer {tokenizer.value} needs "
         f"add_bos={str(needed).lower()}"
     )
-    return [Problem("olmo_begin_token", message, given.provenance.where, "remove the flag")]
+    return [Finding.error("olmo_begin_token", message, given.provenance.where, "remove the flag")]
 
 
-def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
+def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Finding]:
     """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a
     key.
     """
@@ -269,10 +272,12 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         if too_low or differs or (refused.containing is not None and refused.containing in text):
             undoes = f" undoes {refused.undoes}={format_value(requested)}" if refused.undoes else ""
             cure = (
-                Cure("remove it, or set {1}", f"~flags.{name}", f"allow=[{id}]") if undoes else None
+                Fix.of("remove it, or set {1}", f"~flags.{name}", f"allow=[{id}]")
+                if undoes
+                else None
             )
             message = f"--{name} {text if undoes else flag.value}{undoes}: {refused.why}"
-            problems.append(Problem(id, message, flag.provenance.where, cure))
+            problems.append(Finding.error(id, message, flag.provenance.where, cure))
     return problems
 
 
@@ -283,7 +288,7 @@ def _value_at(composed: Composed, key: str) -> Any:
     return value
 
 
-def _inert_flags(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
+def _inert_flags(composed: Composed, flags: Mapping[str, Flag]) -> list[Finding]:
     """Show the user's flags that change nothing with the other flags as they are."""
     problems = []
     for name in composed.config.flags:
@@ -292,16 +297,18 @@ def _inert_flags(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]
             texts = [format_value(text) for text in (texts if isinstance(texts, list) else [texts])]
             if name in flags and not any(re.fullmatch(values, text) for text in texts):
                 message = f"--{name} has no effect with --{other} {' '.join(texts)}"
-                cure = Cure(
+                cure = Fix.of(
                     f"remove it, or set {{1}} to one of {values.replace('|', ', ')}",
                     f"~flags.{name}",
                     f"flags.{other}=",
                 )
-                problems.append(Problem("inert_flag", message, flags[name].provenance.where, cure))
+                problems.append(
+                    Finding.error("inert_flag", message, flags[name].provenance.where, cure)
+                )
     return problems
 
 
-def _out_of_range(composed: Composed, refused: Collection[str | None]) -> list[Problem]:
+def _out_of_range(composed: Composed, refused: Collection[str | None]) -> list[Finding]:
     """Find `flags.NAME=` outside the range of the flag, or of the recipe key that it stands for.
 
     `refused`: the places of the problems that are known already.
@@ -332,12 +339,12 @@ def _flags_with_value(mapping: Any) -> frozenset[str]:
     )
 
 
-def _remote_code(flags: Mapping[str, Flag], model: str) -> list[Problem]:
+def _remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]:
     """Show what a file lets a model do, by a flag or in the JSON of one (TRL's
     model_init_kwargs).
     """
     return [
-        Problem(
+        Finding.error(
             "remote_code",
             f"--{name} lets the Python files that come with {model} and its tokenizer run with "
             "your rights",
@@ -350,7 +357,7 @@ def _remote_code(flags: Mapping[str, Flag], model: str) -> list[Problem]:
     ]
 
 
-def _high_learning_rate(flag: Flag | None) -> list[Problem]:
+def _high_learning_rate(flag: Flag | None) -> list[Finding]:
     if flag is None or not isinstance(flag.value, int | float) or flag.value <= HIGH_LEARNING_RATE:
         return []
     message = (
@@ -358,15 +365,15 @@ def _high_learning_rate(flag: Flag | None) -> list[Problem]:
         "every model diverges"
     )
     return [
-        Problem(
+        Finding.error(
             "high_learning_rate", message, flag.provenance.where, "fine-tuning takes 1e-7 to 1e-3"
         )
     ]
 
 
 def _add_user_flags(
-    composed: Composed, flags: dict[str, Flag], problems: list[Problem]
-) -> list[Problem]:
+    composed: Composed, flags: dict[str, Flag], problems: list[Finding]
+) -> list[Finding]:
     """Add the user's `flags.NAME=`; computed and refused flags are problems. Returns warnings."""
     trainer, allow = composed.config.trainer, composed.config.allow
     computed = {flag: key for key, flag in trainer.launch.items()}
@@ -379,13 +386,15 @@ def _add_user_flags(
         where = provenance.where or f"flags.{name}"
         if name in computed:
             cure = f"set {INSTEAD[computed[name]]}"
-            problems.append(Problem("owned_flag", f"launch computes --{name}", where, cure))
+            problems.append(Finding.error("owned_flag", f"launch computes --{name}", where, cure))
         elif name in trainer.refused and "refused_flag" not in allow:
-            problems.append(Problem("refused_flag", f"--{name}: {trainer.refused[name]}", where))
+            problems.append(
+                Finding.error("refused_flag", f"--{name}: {trainer.refused[name]}", where)
+            )
         else:
             if name in trainer.unread:
                 warnings.append(
-                    Problem(
+                    Finding.error(
                         "unread_flag", f"{trainer.name} accepts --{name} and never reads it", where
                     )
                 )
@@ -397,15 +406,17 @@ def _add_user_flags(
                     "is set as well"
                 )
                 found = warnings if "flag_over_recipe" in allow else problems
-                found.append(Problem("flag_over_recipe", message, where, "remove one of the two"))
+                found.append(
+                    Finding.error("flag_over_recipe", message, where, "remove one of the two")
+                )
             # a flag that is the key's own, and those of an adapter
             elif key is not None and (
                 isinstance(trainer.recipe[key], str) or key.startswith("lora.")
             ):
                 message = f"--{name} is recipe.{key}; flags.{name} wins"
                 instead = "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}"
-                cure = Cure("set {0}", Way((instead,), removes=f"flags.{name}"))
-                warnings.append(Problem("flag_over_recipe", message, where, cure))
+                own = Fix.of("set {0}", Way((instead,), removes=f"flags.{name}"))
+                warnings.append(Finding.warning("flag_over_recipe", message, where, own))
             flags[name] = Flag(value, provenance)
     return warnings
 

@@ -30,12 +30,13 @@ from launch.data.sources import (
     is_pattern,
 )
 from launch.demo import DEMO_KEY
-from launch.errors import Cure, Problem, UserError, path_problem, refusal, set_any
+from launch.errors import UserError, path_problem, refusal, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.find_runs import find_run, find_runs
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
 from launch.upstream.trainers import trainer_files
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import HoldsOut, MixturePart, is_own
 
@@ -136,20 +137,22 @@ def _base_shape(adapter: Adapter, config: RootConfig) -> ModelShape | None:
     )
 
 
-def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
+def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Finding]:
     kind = config.stage.kind
     problems = []
     if config.trainer.kind != kind:
         message = (
             f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
         )
-        problems.append(Problem("kind_mismatch", message, "trainer", set_any(*_trainers_of(kind))))
+        problems.append(
+            Finding.error("kind_mismatch", message, "trainer", set_any(*_trainers_of(kind)))
+        )
     if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
         message = (
             f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage "
             f"is {kind}"
         )
-        problems.append(Problem("kind_mismatch", message, "data"))
+        problems.append(Finding.error("kind_mismatch", message, "data"))
     return problems
 
 
@@ -209,7 +212,7 @@ def continues_adapter(config: RootConfig) -> bool:
 
 def _nothing_to_continue(why: str, where: str | None) -> UserError:
     message = f"recipe.lora.start=continue resumes training an adapter, and {why}"
-    cure = Cure(
+    cure = Fix.of(
         "set model.path to a LoRA run or an adapter's folder, or remove {0}", "~recipe.lora.start"
     )
     return refusal("nothing_to_continue", message, where, cure)
@@ -270,7 +273,7 @@ def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provena
             f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= "
             f"names {model.base}"
         )
-        cure = Cure("remove {0}=, or set it to the same model", "~model")
+        cure = Fix.of("remove {0}=, or set it to the same model", "~model")
         raise refusal("adapter_base", message, provenance.where, cure)
 
 
@@ -291,7 +294,7 @@ def _mixture(
             ),
         )
     if not data.mix:
-        cure = Cure("set {0}, or {1}", "data=NAME", "data.mix=FILE")
+        cure = Fix.of("set {0}, or {1}", "data=NAME", "data.mix=FILE")
         raise refusal("no_data", "the stage has no data", "data.mix", cure)
     provenance = origins.of("data.mix")
     entries: list[MixtureEntry] = []
@@ -384,7 +387,7 @@ def _unstaged_share(
         message = f"{trainer.name} does not evaluate while it trains: {reason}"
         also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
         sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
-        cure = Cure(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
+        cure = Fix.of(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
         raise refusal("validation_unsupported", message, where, cure)
     for entry in mixture:
         files, held_out = (entry.data.files, entry.data.validation) if entry.data else (None, None)
@@ -408,7 +411,7 @@ def _unstaged_share(
         message = (
             f"data.validation={value} needs local training data, and {source.reference} is not"
         )
-        cure = Cure(
+        cure = Fix.of(
             "set {0} to hold out a share, or download the data set and name its files in data.mix",
             "data.validation=0.02",
         )

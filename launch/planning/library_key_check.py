@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import UserError, did_you_mean
 from launch.files import parse_json, read_file
 from launch.upstream.libraries.library_keys import KeySpec, LibraryKeys, library_keys
+from launch.worker.finding import Finding
 
 _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mistake
 _TYPE_NAMES = {
@@ -31,7 +32,7 @@ def check_config(
     keys: LibraryKeys,
     where: str | None = None,
     positions: Positions = _NOWHERE,
-) -> list[Problem]:
+) -> list[Finding]:
     """Return the problems of a DeepSpeed config or accelerate map; `where` names it in the
     problems.
     """
@@ -44,7 +45,7 @@ def check_config(
 
 def _find_problems(
     config: Mapping[Any, Any], spec: KeySpec, keys: LibraryKeys, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Problem]]:
+) -> Iterator[tuple[tuple[str, ...], Finding]]:
     """Yield every key and value of the map at `path` that the spec doesn't accept, in the map's
     order.
     """
@@ -59,12 +60,12 @@ def _find_problems(
                 message = f"{keys.release} has no key '{name}'{inside}"
                 yield (
                     inner,
-                    Problem(unknown, message, cure=_suggest_key(str(name), spec, keys.spec)),
+                    Finding.error(unknown, message, cure=_suggest_key(str(name), spec, keys.spec)),
                 )
         elif found.removed is not None:
             message = f"'{key}' was removed from {keys.release} ({found.removed})"
             cure = f"delete it, or use {', '.join(found.instead)}" if found.instead else "delete it"
-            yield inner, Problem(unknown, message, cure=cure)
+            yield inner, Finding.error(unknown, message, cure=cure)
         elif isinstance(value, Mapping) and found.keys:
             yield from _find_problems(value, found, keys, inner)
         elif not found.accepts_type(value):
@@ -75,12 +76,12 @@ def _find_problems(
                 else ""
             )
             message = f"'{key}' is {value!r}, but {keys.release} expects {expected}"
-            yield inner, Problem(bad, message, cure=f"write {expected}{quote}")
+            yield inner, Finding.error(bad, message, cure=f"write {expected}{quote}")
         elif found.choices and value not in (None, "auto", *found.choices):
             choices = ", ".join(str(choice) for choice in found.choices)
             yield (
                 inner,
-                Problem(bad, f"'{key}' cannot be {value!r}", cure=f"write one of: {choices}"),
+                Finding.error(bad, f"'{key}' cannot be {value!r}", cure=f"write one of: {choices}"),
             )
 
 
@@ -98,7 +99,7 @@ def _suggest_key(name: str, spec: KeySpec, root: KeySpec) -> str:
     return "delete it: it has no effect"
 
 
-def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
+def check_config_file(path: Path, keys: LibraryKeys) -> list[Finding]:
     """Return the problems of a configuration file.
 
     DeepSpeed's must be plain JSON for accelerate and transformers; accelerate's is YAML, or JSON by
@@ -134,13 +135,15 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
             reason = "is for SageMaker, which launch does not support"
     if reason:
         where = f"{path}:{line}" if line else str(path)
-        return [Problem(f"bad_{library}_file", f"the {library} configuration {reason}", where)]
+        return [
+            Finding.error(f"bad_{library}_file", f"the {library} configuration {reason}", where)
+        ]
     try:
         positions = yaml_positions(text)
     except NotYamlError:  # JSON with an escape that YAML has not
         positions = _NOWHERE
     repeated = [
-        Problem(
+        Finding.error(
             f"duplicate_{library}_key",
             f"'{'.'.join(key)}' is set twice; only the last value is used",
             f"{path}:{positions.of(key)}",

@@ -11,12 +11,13 @@ from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
 from launch.files import load_json
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
 from launch.planning.model_folder import BrokenFileError, read_safetensors_header
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import map_recipe_key
+from launch.worker.finding import Finding, Fix
 
 ALL_LINEAR = "all-linear"
 _PREFIX = "lora."
@@ -123,18 +124,18 @@ def resolve_lora(
 
 def _continuing_problems(
     lora: Lora, adapter: Adapter, settings: Mapping[str, Any], origins: Origins
-) -> list[Problem]:
+) -> list[Finding]:
     """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its
     own `settings`.
     """
     if adapter.rank != lora.rank:
         message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {lora.rank}"
         return [
-            Problem(
+            Finding.error(
                 "lora_rank",
                 message,
                 "recipe.lora.rank",
-                Cure("set {0}", f"recipe.lora.rank={adapter.rank}"),
+                Fix.of("set {0}", f"recipe.lora.rank={adapter.rank}"),
             )
         ]
     differing = [
@@ -149,8 +150,8 @@ def _continuing_problems(
     requested = " and ".join(_as_text(getattr(lora, key)) for key in differing)
     message = f"the adapter in {adapter.folder} keeps its own {own}, got {requested}"
     removed = " and ".join(_RECIPE + key for key in differing)
-    cure = Cure(f"remove {removed}, or set {{0}}", "recipe.lora.start=merged")
-    return [Problem("adapter_settings", message, f"{_RECIPE}{differing[0]}", cure)]
+    cure = Fix.of(f"remove {removed}, or set {{0}}", "recipe.lora.start=merged")
+    return [Finding.error("adapter_settings", message, f"{_RECIPE}{differing[0]}", cure)]
 
 
 def _settings_of(adapter: Adapter) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
             message = (
                 f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
             )
-            cure = Cure("set {0}, or remove it", "recipe.lora.rank=16", f"~recipe.lora.{key}")
+            cure = Fix.of("set {0}, or remove it", "recipe.lora.rank=16", f"~recipe.lora.{key}")
             raise refusal("lora_without_rank", message, source.where, cure)
 
 
@@ -196,7 +197,7 @@ def _read_targets(value: Any) -> str | tuple[str, ...]:
         or not all(isinstance(name, str) for name in value)
     ):
         message = f"recipe.lora.targets={value} is neither all-linear nor a list of names"
-        cure = Cure(
+        cure = Fix.of(
             "set {0}, or {1}",
             "recipe.lora.targets=all-linear",
             "recipe.lora.targets=[q_proj,v_proj]",
@@ -205,7 +206,7 @@ def _read_targets(value: Any) -> str | tuple[str, ...]:
     return tuple(value)
 
 
-def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
+def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
     """Check the names against the decoders whose layers are known; the adapter of an output layer
     would not train.
     """
@@ -217,7 +218,9 @@ def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
             f"the trainers don't train an adapter of {output[0]}: the loss reads its weight "
             "directly"
         )
-        return [Problem("lora_targets", message, "recipe.lora.targets", f"remove {output[0]}")]
+        return [
+            Finding.error("lora_targets", message, "recipe.lora.targets", f"remove {output[0]}")
+        ]
     if shape is None:
         return []
     known = shape.matrices
@@ -226,10 +229,10 @@ def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
         return []
     message = f"a {shape.model_type} model has no layer '{unknown[0]}'"
     cure = did_you_mean(unknown[0], known) or f"it has {', '.join(known)}"
-    return [Problem("lora_targets", message, "recipe.lora.targets", cure)]
+    return [Finding.error("lora_targets", message, "recipe.lora.targets", cure)]
 
 
-def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
+def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
     if shape is None or lora.rank < 1:
         return []
     matrices = shape.matrices
@@ -243,10 +246,10 @@ def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
         "would be larger than it"
     )
     cure = f"set it to {sizes[name]} or less; 8 to 256 is usual"
-    return [Problem("lora_rank", message, "recipe.lora.rank", cure)]
+    return [Finding.error("lora_rank", message, "recipe.lora.rank", cure)]
 
 
-def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -> list[Problem]:
+def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -> list[Finding]:
     """4-bit weights: bitsandbytes packs them into bytes, which ZeRO-3 can't partition;
     open-instruct loads them onto the rank's own GPU and supports no DeepSpeed (finetune.py:210,
     :560; dpo_utils.py:269).
@@ -261,25 +264,27 @@ def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -
             if ours
             else "ZeRO-3 can't partition 4-bit weights"
         )
-        cure = Cure(
+        cure = Fix.of(
             "set {0}", "parallel=ddp" if parallel.width.world_size > 1 else "parallel=single"
         )
         problems.append(
-            Problem("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure)
+            Finding.error("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure)
         )
     if ours and parallel.width.device == Device.cpu:
         message = f"{trainer.name} loads 4-bit weights onto a GPU only"
-        cure = Cure("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
-        problems.append(Problem("quantized_parallel", message, where, cure))
+        cure = Fix.of("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
+        problems.append(Finding.error("quantized_parallel", message, where, cure))
     if ours and config.recipe.liger:
         message = f"{trainer.name} ignores Liger with 4-bit weights"
         problems.append(
-            Problem("quantized_liger", message, where, Cure("set {0}", "recipe.liger=false"))
+            Finding.error(
+                "quantized_liger", message, where, Fix.of("set {0}", "recipe.liger=false")
+            )
         )
     return problems
 
 
-def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Problem]:
+def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Finding]:
     """dpo_tune_cache.py turns checkpointing on only without an adapter, or with 4-bit weights
     (:360-378).
     """
@@ -287,14 +292,14 @@ def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Problem]:
     if not (ignored and config.recipe.gradient_checkpointing):
         return []
     message = "dpo_tune_cache ignores gradient checkpointing with LoRA (dpo_tune_cache.py:376)"
-    cure = Cure("set {0}, or {1}", "recipe.gradient_checkpointing=false", "trainer=trl_dpo")
-    return [Problem("lora_checkpointing", message, "recipe.gradient_checkpointing", cure)]
+    cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", "trainer=trl_dpo")
+    return [Finding.error("lora_checkpointing", message, "recipe.gradient_checkpointing", cure)]
 
 
-def _located(problem: Problem, origins: Origins) -> Problem:
+def _located(problem: Finding, origins: Origins) -> Finding:
     """Return the problem with the place where its key is set."""
     where = origins.of(problem.where).where if problem.where else None
-    return Problem(problem.id, problem.message, where or problem.where, problem.cure)
+    return Finding.error(problem.id, problem.message, where or problem.where, problem.cure)
 
 
 ADAPTER_CONFIG = "adapter_config.json"

@@ -10,8 +10,8 @@ from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, RootConfig
-from launch.errors import Cure, Problem
 from launch.planning.parallel import Batch
+from launch.worker.finding import Finding, Fix
 
 # of recipe.loss_averaging: each token of a global batch has the same weight, whatever its micro
 # batch
@@ -44,7 +44,7 @@ class LossWeighting:
     text: str
     # why the same samples have another loss when they are split otherwise; empty: they have not
     reason: str = ""
-    cure: Cure | None = None  # of that
+    cure: Fix | None = None  # of that
 
 
 def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
@@ -63,7 +63,7 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         )
         if batch.accumulation == 1:
             return LossWeighting(text)
-        cure = Cure("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
+        cure = Fix.of("{0} takes the mean over all pairs", "trainer=dpo_tune_cache")
         reason = "a pair counts more in a long micro batch"
         return LossWeighting(text, reason, cure)
     return LossWeighting("the mean over the pairs of the global batch: every pair counts the same")
@@ -76,25 +76,25 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
     )
     # olmo_core/train/train_module/transformer/train_module.py:402
     if trainer.launcher == Launcher.torchrun:
-        cure = Cure(
+        cure = Fix.of(
             "{0} weights every token equally",
             "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum",
         )
         return _weigh_ranks(batch, cure)
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
-        return _weigh_ranks(batch, Cure("remove {0}", "~flags.average_tokens_across_devices"))
+        return _weigh_ranks(batch, Fix.of("remove {0}", "~flags.average_tokens_across_devices"))
     if trainer.family == Family.trl or batch.width * batch.accumulation == 1:
         averaging = LossAveraging.sum if averaging == LossAveraging.sum else LossAveraging.tokens
     if averaging in EQUAL_WEIGHTS:
         return LossWeighting(_BY_AVERAGING[averaging])
-    cure = Cure(
+    cure = Fix.of(
         "{0} weights every token equally, as Tulu 3 did, and {1} with the mean's gradient norm",
         *(f"recipe.loss_averaging={value}" for value in EQUAL_WEIGHTS),
     )
     return LossWeighting(_MEANS, _VARIES_BY_MICRO_BATCH, cure)
 
 
-def _weigh_ranks(batch: Batch, cure: Cure) -> LossWeighting:
+def _weigh_ranks(batch: Batch, cure: Fix) -> LossWeighting:
     """Return the weights of a trainer whose ranks average over their own tokens. `cure`: what
     changes that.
     """
@@ -114,11 +114,11 @@ def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
     text = _BY_LOSS_TYPE.get(loss_type, f"as --loss_type {loss_type} has it")
     if loss_type != "bnpo":
         return LossWeighting(text)
-    cure = Cure("{0} takes the mean over all tokens", "recipe.loss=dapo")
+    cure = Fix.of("{0} takes the mean over all tokens", "recipe.loss=dapo")
     return LossWeighting(text, _VARIES_BY_MICRO_BATCH, cure)
 
 
-def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Problem, ...]:
+def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Finding, ...]:
     """Return the warning micro_batch_means where the loss depends on how the global batch is
     split.
     """
@@ -128,7 +128,7 @@ def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Prob
         f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
     )
     return (
-        Problem(
+        Finding.error(
             "micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure
         ),
     )

@@ -22,7 +22,8 @@ from launch.config.schema import (
     RootConfig,
     TrainerConfig,
 )
-from launch.errors import Cure, Problem, refusal
+from launch.errors import refusal
+from launch.worker.finding import Finding, Fix
 
 
 def require_one_machine(config: RootConfig) -> None:
@@ -32,7 +33,7 @@ def require_one_machine(config: RootConfig) -> None:
     """
     if config.nodes > 1:
         message = f"this command runs on one machine, got nodes={config.nodes}"
-        cure = Cure("{0} with the same overrides submits a Slurm job", "$ launch submit")
+        cure = Fix.of("{0} with the same overrides submits a Slurm job", "$ launch submit")
         raise refusal("several_nodes", message, "nodes", cure)
 
 
@@ -64,7 +65,7 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     gpus, device, processes = config.gpus, config.device, config.processes
     if gpus:
         if device == Device.cpu and origins.of("device").origin == Origin.override:
-            cure = Cure(
+            cure = Fix.of(
                 "remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null"
             )
             raise refusal("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure)
@@ -77,7 +78,7 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
-        cure = Cure(
+        cure = Fix.of(
             "set {0}, or {1}",
             f"gpus={processes} processes=null",
             f"device=cpu processes={processes}",
@@ -89,7 +90,7 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
 
 def width_warnings(
     width: Width, origins: Origins, environ: Mapping[str, str]
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Name variables that set a width elsewhere and none here (visible_gpus,
     foreign_world_size).
     """
@@ -98,15 +99,15 @@ def width_warnings(
     is_given = origins.of("gpus").where is not None and len(visible) > width.local
     if visible and width.device == Device.cuda and len(visible) != width.local and not is_given:
         message = f"it lists {_count(visible)}, and the plan has {width.local} on each machine"
-        cure = Cure("set {0}", f"gpus={len(visible)}")
-        warnings.append(Problem("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
+        cure = Fix.of("set {0}", f"gpus={len(visible)}")
+        warnings.append(Finding.error("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
     world = environ.get("WORLD_SIZE", "")
     if world.isdecimal() and int(world) not in (0, 1, width.world_size):
         message = (
             f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
         )
-        cure = Cure("unset it, or set {0}", f"gpus={world}")
-        warnings.append(Problem("foreign_world_size", message, "WORLD_SIZE", cure))
+        cure = Fix.of("unset it, or set {0}", f"gpus={world}")
+        warnings.append(Finding.error("foreign_world_size", message, "WORLD_SIZE", cure))
     return tuple(warnings)
 
 
@@ -190,7 +191,7 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     """
     if width.device not in trainer.devices:
         message = f"{trainer.name} does not run on a {width.device.upper()}"
-        raise refusal("unsupported_device", message, "device", Cure("set {0}", "gpus=1"))
+        raise refusal("unsupported_device", message, "device", Fix.of("set {0}", "gpus=1"))
     mode = _resolve_mode(config.parallel.mode, trainer, width)
     buckets = config.parallel.buckets
     if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
@@ -199,7 +200,7 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
         cure = (
             f"it has {sizes}"
             if sizes
-            else Cure("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
+            else Fix.of("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
         )
         raise refusal("parallel_buckets", message, "parallel.buckets", cure)
     return Parallel(
@@ -228,20 +229,20 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
         if requested in (Mode.auto, Mode.fsdp):
             return Mode.fsdp
         message = f"{trainer.name} shards by itself and does not support parallel={requested}"
-        raise refusal("parallel_trainer", message, "parallel", Cure("remove {0}=", "~parallel"))
+        raise refusal("parallel_trainer", message, "parallel", Fix.of("remove {0}=", "~parallel"))
     if requested == Mode.fsdp:
         message = f"{trainer.name} does not support parallel=fsdp"
-        cure = Cure("set {0}, {1} or {2}", "parallel=ddp", "parallel=zero2", "parallel=zero3")
+        cure = Fix.of("set {0}, {1} or {2}", "parallel=ddp", "parallel=zero2", "parallel=zero3")
         raise refusal("parallel_trainer", message, "parallel", cure)
     several = width.world_size > 1
     if requested == Mode.auto:
         return default_mode(width)
     if requested == Mode.single and several:
-        cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=ddp", *_ZEROS)
+        cure = Fix.of("set {0}, zero1, zero2 or zero3", "parallel=ddp", *_ZEROS)
         message = f"parallel=single runs one rank, got {width.world_size}"
         raise refusal("parallel_width", message, None, cure)
     if requested == Mode.ddp and not several:
-        cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=single", *_ZEROS)
+        cure = Fix.of("set {0}, zero1, zero2 or zero3", "parallel=single", *_ZEROS)
         raise refusal("parallel_width", "parallel=ddp needs two ranks or more, got one", None, cure)
     return requested
 
@@ -257,7 +258,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         supported = ", ".join(trainer.precisions)
         owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL"
         message = f"{trainer.name} cannot train in {requested}: {owner} supports {supported}"
-        cure = Cure("set {0}", f"recipe.precision={trainer.precisions[0]}")
+        cure = Fix.of("set {0}", f"recipe.precision={trainer.precisions[0]}")
         raise refusal("unsupported_precision", message, "recipe.precision", cure)
     return requested
 

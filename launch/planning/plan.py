@@ -13,7 +13,7 @@ from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Family, Launcher, RootConfig
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.attention import (
     AttentionChoice,
     attention_flags,
@@ -100,6 +100,7 @@ from launch.planning.tracking import (
 )
 from launch.resources import user_cache
 from launch.upstream.trl_templates import TemplateFinder, TrlTemplate
+from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Plan:
     env: Mapping[str, str]
     lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
     files_checked: tuple[str, ...]
-    warnings: tuple[Problem, ...]
+    warnings: tuple[Finding, ...]
     is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
 
     @property
@@ -515,7 +516,8 @@ def _build(
         files_checked=check_library_files(library_files, machine.packages),
         warnings=built.warnings,
     )
-    return replace(plan, warnings=plan.warnings + _find_warnings(plan))
+    found = plan.warnings + _find_warnings(plan)
+    return replace(plan, warnings=tuple(replace(each, severity="warn") for each in found))
 
 
 def _folders(config: RootConfig, machine: Machine) -> tuple[Path, Path]:
@@ -573,7 +575,7 @@ def _is_named(flag: Flag, texts: Mapping[str, str]) -> bool:
     return is_own and isinstance(flag.value, str) and flag.value in texts
 
 
-def _find_warnings(plan: Plan) -> tuple[Problem, ...]:
+def _find_warnings(plan: Plan) -> tuple[Finding, ...]:
     """Return what is worth a look before the plan is run, and stops nothing."""
     config, origins, machine = plan.config, plan.origins, plan.machine
     parallel, batch = plan.parallel, plan.batch

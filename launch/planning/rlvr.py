@@ -14,8 +14,9 @@ from launch import resources
 from launch.config.guards import VerifierLimits
 from launch.config.origins import Origins
 from launch.config.schema import Kind, Launcher, RootConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem, refusal
+from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Parallel, Width
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
@@ -49,7 +50,7 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
         message += f"{samples} samples are {prompts * samples}"
         where = origins.of("recipe.global_batch_size").where
         fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
-        cure = Cure("remove it, or set {1}", "~recipe.global_batch_size", fitting)
+        cure = Fix.of("remove it, or set {1}", "~recipe.global_batch_size", fitting)
         raise refusal("partial_groups", message, where, cure)
     if response >= recipe.max_seq_length:
         message = (
@@ -154,7 +155,7 @@ def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
     return RayNeeds(sum(learning), 0 if single else counts[0] * counts[1])
 
 
-def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return the warning few_cpus, where a Slurm allocation has too few CPUs. Raises UserError:
     rl_gpus.
     """
@@ -166,7 +167,7 @@ def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tup
             f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} "
             "GPUs of the plan"
         )
-        cure = Cure(
+        cure = Fix.of(
             "remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N"
         )
         raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
@@ -177,8 +178,8 @@ def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tup
         f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} "
         "(grpo_fast_resource_plan.py)"
     )
-    cure = Cure("set {0}", f"cluster.cpus_per_rank={-(-needs.cpus // size)}")
-    return (Problem("few_cpus", message, "cluster.cpus_per_rank", cure),)
+    cure = Fix.of("set {0}", f"cluster.cpus_per_rank={-(-needs.cpus // size)}")
+    return (Finding.error("few_cpus", message, "cluster.cpus_per_rank", cure),)
 
 
 def refuse_untried(config: RootConfig) -> None:
@@ -188,7 +189,7 @@ def refuse_untried(config: RootConfig) -> None:
             f"launch plans and checks {config.trainer.name} but does not start it: "
             f"{config.trainer.untried}"
         )
-        cure = Cure(
+        cure = Fix.of(
             "{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo"
         )
         raise refusal("untried_trainer", message, "trainer", cure)
@@ -207,7 +208,7 @@ def uses_vllm(config: RootConfig) -> bool:
     )
 
 
-def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return the warning vllm_untried for TRL with vLLM. Raises UserError: vllm_correction,
     vllm_ports.
     """
@@ -220,7 +221,7 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
             "the "
             "one that corrects it"
         )
-        cure = Cure(
+        cure = Fix.of(
             "remove it, or set {1} (trl #6789)",
             f"~flags.{cut}",
             "flags.vllm_importance_sampling_correction=false",
@@ -232,7 +233,7 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
         raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
     message = "generation with vLLM is planned and checked, and no run of it has been made here"
     return (
-        Problem(
+        Finding.error(
             "vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"
         ),
     )
@@ -240,7 +241,7 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
 
 def check_continuous(
     config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
-) -> tuple[Problem, ...]:
+) -> tuple[Finding, ...]:
     """Return the warning bf16_sampling where it is allowed. Raises UserError: bf16_sampling.
 
     DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype
@@ -260,13 +261,13 @@ def check_continuous(
         "rounded away "
         "(trl/trainer/grpo_trainer.py:1797)"
     )
-    cure = Cure(
+    cure = Fix.of(
         "set {0} or {1}, or accept it: {2}",
         "recipe.generation=transformers",
         "recipe.precision=fp32",
         "allow=[bf16_sampling]",
     )
-    problem = Problem("bf16_sampling", message, "recipe.generation", cure)
+    problem = Finding.error("bf16_sampling", message, "recipe.generation", cure)
     if problem.id not in config.allow:
         raise UserError(problem)
     return (problem,)

@@ -14,10 +14,11 @@ from pathlib import Path
 from launch.config.origins import Origins
 from launch.config.schema import Launcher, RootConfig
 from launch.data.sources import Digest, file_format, suggest_neighbours
-from launch.errors import Cure, Problem, UserError
+from launch.errors import UserError
 from launch.files import read_json_object
 from launch.planning.inputs import MERGE, InputSource
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
+from launch.worker.finding import Finding, Fix
 
 # what is loaded of a model: weights, configuration, tokenizer, chat template, code
 _PATTERNS = (
@@ -65,7 +66,7 @@ def run_of(model: Path) -> Path | None:
     return next((folder for folder in above if (folder / "DONE").is_file()), None)
 
 
-def find_changes(run: Path, digest: Digest) -> list[Problem]:
+def find_changes(run: Path, digest: Digest) -> list[Finding]:
     """Return how the model of a finished run, or its adapter's base, differs from what its DONE
     holds.
 
@@ -78,11 +79,11 @@ def find_changes(run: Path, digest: Digest) -> list[Problem]:
     output, base = run / "model", Path(str(recorded.get("base")))
     if changed := _compare(recorded.get("files"), output, digest):
         message = f"the model in {output} is not the one that this run saved: {changed}"
-        problems.append(Problem("model_changed", message, None, _CURE))
+        problems.append(Finding.error("model_changed", message, None, _CURE))
     if changed := _compare(recorded.get("base_files"), base, digest):
         message = f"{base} is not the model that the adapter in {output} was trained on: {changed}"
         problems.append(
-            Problem(
+            Finding.error(
                 "base_changed", message, None, "restore the base: on another one it means nothing"
             )
         )
@@ -139,7 +140,7 @@ def check_model_folder(
         ):
             message = f"model.path={folder} does not exist"
             problems.append(
-                Problem(
+                Finding.error(
                     "incomplete_model", message, model.provenance.where, suggest_neighbours(folder)
                 )
             )
@@ -151,12 +152,14 @@ def check_model_folder(
         if faults:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             message = f"{folder} is not a complete model: {faults[0]}{more}"
-            of_folder = Cure(
+            of_folder = Fix.of(
                 "complete the folder, or set {0} to plan without it", "allow=[incomplete_model]"
             )
             of_file = _of_file(folder)
             cure = of_folder if folder.is_dir() else of_file
-            problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
+            problems.append(
+                Finding.error("incomplete_model", message, model.provenance.where, cure)
+            )
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None
     changes = find_changes(run, digest) if run else []
@@ -171,7 +174,7 @@ def check_model_folder(
 
 def find_short_context(
     config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
-) -> list[Problem]:
+) -> list[Finding]:
     """Return the problem short_context of samples longer than the positions of a model whose files
     are here.
     """
@@ -184,8 +187,10 @@ def find_short_context(
     message = (
         f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
     )
-    cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
-    return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
+    cure = Fix.of("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
+    return [
+        Finding.error("short_context", message, origins.of("recipe.max_seq_length").where, cure)
+    ]
 
 
 def read_context(folder: Path | str) -> int | None:

@@ -24,9 +24,10 @@ from typing import Any
 
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, Launcher, RootConfig, Tracking, TrainerConfig
-from launch.errors import Cure, Problem, UserError
+from launch.errors import UserError
 from launch.planning.flags import Flag
 from launch.resources import requirement
+from launch.worker.finding import Finding, Fix
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
@@ -82,7 +83,7 @@ def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
     return variables
 
 
-def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
+def tracking_warnings(config: RootConfig) -> tuple[Finding, ...]:
     """Return the warning push_takes_checkpoints where it applies."""
     trainer = config.trainer
     if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
@@ -91,7 +92,7 @@ def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
         )
         message = f"{trainer.name} pushes {what}"
         return (
-            Problem(
+            Finding.error(
                 "push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"
             ),
         )
@@ -102,13 +103,13 @@ def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
     return config.tracking_entity or environ.get("WANDB_ENTITY", "")
 
 
-def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Problem]:
+def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Finding]:
     trainer, tracking = config.trainer, config.tracking
     if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
         install = f"$ {sys.executable} -m pip install {requirement('tensorboard')}"
-        cure = Cure("{1}, or set {0}", "tracking=none", install)
+        cure = Fix.of("{1}, or set {0}", "tracking=none", install)
         return [
-            Problem(
+            Finding.error(
                 "no_tensorboard",
                 "tensorboard is not installed for launch's own Python",
                 "tracking",
@@ -119,16 +120,16 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
         return []
     if "wandb" not in trainer.tracking:
         message = f"{trainer.name} does not support wandb"
-        cure = Cure("set {0} or none", "tracking=tensorboard", "tracking=none")
-        return [Problem("tracking_unsupported", message, "tracking", cure)]
+        cure = Fix.of("set {0} or none", "tracking=tensorboard", "tracking=none")
+        return [Finding.error("tracking_unsupported", message, "tracking", cure)]
     if tracking == Tracking.wandb_offline and trainer.launcher == Launcher.torchrun:
         # WandBCallback.check_if_canceled (olmo_core/train/callbacks/wandb.py:171)
         message = (
             f"{trainer.name} does not support wandb_offline: OLMo-core queries wandb's "
             "server during the run"
         )
-        cure = Cure("set {0} or wandb", "tracking=tensorboard", "tracking=wandb")
-        return [Problem("tracking_unsupported", message, "tracking", cure)]
+        cure = Fix.of("set {0} or wandb", "tracking=tensorboard", "tracking=wandb")
+        return [Finding.error("tracking_unsupported", message, "tracking", cure)]
     if (
         tracking == Tracking.wandb
         and trainer.family == Family.open_instruct
@@ -139,25 +140,25 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
             "team "
             "(utils.py:1338)"
         )
-        cure = Cure(
+        cure = Fix.of(
             "set {0}, your wandb user or team, or export WANDB_ENTITY", "tracking_entity=NAME"
         )
-        return [Problem("no_tracking_entity", message, "tracking", cure)]
+        return [Finding.error("no_tracking_entity", message, "tracking", cure)]
     return []
 
 
-def _push_problems(config: RootConfig) -> list[Problem]:
+def _push_problems(config: RootConfig) -> list[Finding]:
     name = config.hub.push
     if name is None:
         return []
     if not config.trainer.push:
         message = f"{config.trainer.name} cannot push to the hub"
-        cure = Cure("push the model folder after the run with `hf upload`")
-        return [Problem("push_unsupported", message, "hub.push", cure)]
+        cure = Fix.of("push the model folder after the run with `hf upload`")
+        return [Finding.error("push_unsupported", message, "hub.push", cure)]
     if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
-        cure = Cure("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
+        cure = Fix.of("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
         return [
-            Problem(
+            Finding.error(
                 "bad_hub_name",
                 f"hub.push={name} is not a repository name on the hub",
                 "hub.push",
@@ -193,7 +194,7 @@ def _push_flags(config: RootConfig) -> dict[str, Any]:
 
 def _conflicting_flags(
     flags: Mapping[str, Flag], trainer: TrainerConfig, added: Mapping[str, Any]
-) -> list[Problem]:
+) -> list[Finding]:
     """Find the user's own flags that contradict `tracking` and `hub.push`, such as
     `flags.report_to=wandb` alone.
 
@@ -213,6 +214,6 @@ def _conflicting_flags(
         if flag.value not in (added.get(name, trainer.flags.get(name)), False, "none", ["none"]):
             where = flag.provenance.where or f"flags.{name}"
             problems.append(
-                Problem("owned_flag", f"launch computes --{name}", where, f"set {instead}")
+                Finding.error("owned_flag", f"launch computes --{name}", where, f"set {instead}")
             )
     return problems

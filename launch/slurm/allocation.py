@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Cure, refusal
+from launch.errors import refusal
 from launch.external import wait_until
+from launch.worker.finding import Fix
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds
@@ -58,12 +59,12 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         )
     except (KeyError, ValueError) as error:
         message = f"this process is not a task of a Slurm job step ({error})"
-        cure = Cure("{0} writes the batch script that runs it", "$ launch submit")
+        cure = Fix.of("{0} writes the batch script that runs it", "$ launch submit")
         raise refusal("no_allocation", message, None, cure) from error
     if allocation.node_rank >= len(hosts):
         message = f"LAUNCH_HOSTS lists {len(hosts)} hosts, but this is node {allocation.node_rank}"
         hosts_of_job = '$ export LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
-        cure = Cure("{0} in the batch script", hosts_of_job)
+        cure = Fix.of("{0} in the batch script", hosts_of_job)
         raise refusal("no_allocation", message, None, cure)
     return allocation
 

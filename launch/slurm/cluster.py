@@ -15,10 +15,10 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.config.compose import user_folder
 from launch.config.origins import Origins
-from launch.errors import Cure, Problem
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
+from launch.worker.finding import Finding, Fix
 
 # enroot (pyxis): [USER@][REGISTRY#]IMAGE[:TAG], or the path of a squashfs file
 _REGISTRY_FIRST = re.compile(
@@ -28,7 +28,7 @@ _REGISTRY_FIRST = re.compile(
 _URI = re.compile(r"[a-z][a-z-]*://")
 
 
-def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+def container_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     """Find contradictions, an image's name that belongs to another tool, and mounts that are none.
 
     The `where` of each is the key's name.
@@ -36,18 +36,18 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     if cluster.container == Container.none:
         if cluster.image or cluster.mounts:
             message = "cluster.image and cluster.mounts need a container"
-            yield Problem(
+            yield Finding.error(
                 "bad_cluster_value",
                 message,
                 "image",
-                Cure(
+                Fix.of(
                     "set {0} or apptainer",
                     *(f"cluster.container={name}" for name in ("pyxis", "apptainer")),
                 ),
             )
         return
     if not cluster.image:
-        yield Problem(
+        yield Finding.error(
             "bad_cluster_value",
             f"cluster.container={cluster.container} needs cluster.image",
             "container",
@@ -58,7 +58,7 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
         source, *rest = mount.split(":")
         if not source.startswith("/") or len(rest) > 2 or (rest and not rest[0].startswith("/")):
             message = f"{mount!r} in cluster.mounts is not a mount"
-            yield Problem(
+            yield Finding.error(
                 "bad_cluster_value",
                 message,
                 "mounts",
@@ -66,20 +66,20 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
             )
 
 
-def _image_problems(container: Container, image: str) -> Iterator[Problem]:
+def _image_problems(container: Container, image: str) -> Iterator[Finding]:
     if image.startswith(("/", "./", "../")) or image.endswith((".sqsh", ".sif", ".img")):
         return  # a file
     named = _REGISTRY_FIRST.fullmatch(image)
     if container == Container.pyxis and (_URI.match(image) or (named and "#" not in image)):
         fitting = f"{named['registry']}#{named['image']}" if named else _URI.sub("", image)
         message = f"cluster.image={image} is not a name that enroot takes"
-        yield Problem(
+        yield Finding.error(
             "bad_cluster_value", message, "image", f"set {fitting}, or the path of a .sqsh file"
         )
     if container == Container.apptainer and not _URI.match(image) and (named or ":" in image):
         fitting = f"{named['registry']}/{named['image']}" if named else image
         message = f"cluster.image={image} is not a name that apptainer takes"
-        yield Problem(
+        yield Finding.error(
             "bad_cluster_value",
             message,
             "image",
@@ -109,7 +109,7 @@ def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Pa
 
 def unmounted_folders(
     cluster: ClusterConfig, folders: dict[str, Path], environ: Mapping[str, str]
-) -> list[Problem]:
+) -> list[Finding]:
     """Find the folders, by the key that sets them, that are missing or empty in the tasks'
     container.
 
@@ -134,7 +134,7 @@ def unmounted_folders(
             missing[key] = path
     otherwise = "; set allow=[not_mounted] if the cluster mounts it by itself"
     return [
-        Problem(
+        Finding.error(
             "not_mounted",
             f"{path} is not in the container, or not at that path",
             key,
@@ -186,7 +186,7 @@ _LAUNCH_OPTIONS = (
 )
 
 
-def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
+def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Finding]:
     """Find the wrong values, one problem each, at the place where each is set."""
     problems = [
         *_value_problems(cluster),
@@ -199,12 +199,12 @@ def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
     ]
 
 
-def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+def _value_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     """Problems whose `where` is the key's name, as in the functions below."""
     for key in _SINGLE_WORDS:
         value = getattr(cluster, key)
         if value is not None and (not value or re.search(r"\s", value)):
-            yield Problem(
+            yield Finding.error(
                 "bad_cluster_value", f"cluster.{key}={value!r} must be a single word", key
             )
     # by sbatch
@@ -215,7 +215,9 @@ def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
         limit = parse_duration(value or "")
         if value is not None and limit is None:
             cure = f'set HH:MM:SS, D-HH or D-HH:MM:SS, quoted in YAML: {key}: "24:00:00"'
-            yield Problem("bad_time_limit", f"cluster.{key}={value} is not a time limit", key, cure)
+            yield Finding.error(
+                "bad_time_limit", f"cluster.{key}={value} is not a time limit", key, cure
+            )
         elif limit is None or not cluster.warn_before or is_replaced:
             continue
         elif limit - cluster.warn_before < _MIN_WORK:
@@ -230,39 +232,39 @@ def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
                 if most >= _WARN_AT_LEAST
                 else "cluster.warn_before=0"
             )
-            yield Problem("warn_before_time", message, key, f"set {less}, or a longer {key}")
+            yield Finding.error("warn_before_time", message, key, f"set {less}, or a longer {key}")
     if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
         message = f"cluster.memory={cluster.memory} is not a size"
-        yield Problem(
+        yield Finding.error(
             "bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory"
         )
 
 
-def _list_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+def _list_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     for option in cluster.options:
         name = option.split("=")[0]
         if not option.startswith("-") or "\n" in option:
-            yield Problem(
+            yield Finding.error(
                 "bad_cluster_value",
                 f"{option!r} is not an option of sbatch",
                 "options",
                 "set --NAME=VALUE",
             )
         elif name in _LAUNCH_OPTIONS:
-            yield Problem(
+            yield Finding.error(
                 "bad_cluster_value", f"{name} is set by launch itself", "options", "remove it"
             )
     for name, value in cluster.env.items():
         if not _NAME.fullmatch(name) or "\n" in value:
-            yield Problem("bad_cluster_value", f"{name!r} is not a variable", "env")
+            yield Finding.error("bad_cluster_value", f"{name!r} is not a variable", "env")
 
 
-def _secret_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+def _secret_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     redactor = process_redactor()
     for name, value in cluster.env.items():
         if redactor.redact_value(name, value) != value:
             message = f"{name} looks like a secret, which must not be written into a job folder"
-            yield Problem("secret_in_job", message, "env", _EXPORT)
+            yield Finding.error("secret_in_job", message, "env", _EXPORT)
     for key, value in vars(cluster).items():
         texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
         if any(redactor.redact_text(text) != text for text in texts):
@@ -271,17 +273,17 @@ def _secret_problems(cluster: ClusterConfig) -> Iterator[Problem]:
                 "written "
                 "into a job folder"
             )
-            yield Problem("secret_in_job", message, key, _EXPORT)
+            yield Finding.error("secret_in_job", message, key, _EXPORT)
 
 
-def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[Problem]:
+def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[Finding]:
     """Find the folders, by the key that sets them, outside all of cluster.shared."""
     if not cluster.shared:
         return []
     roots = [Path(root).expanduser().resolve() for root in cluster.shared]
     cure = f"the nodes share {', '.join(cluster.shared)} (cluster.shared)"
     return [
-        Problem("not_shared", f"{folder} is not shared by the nodes", key, cure)
+        Finding.error("not_shared", f"{folder} is not shared by the nodes", key, cure)
         for key, folder in folders.items()
         if not any(folder.resolve().is_relative_to(root) for root in roots)
     ]

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Device
-from launch.errors import Cure, Problem, did_you_mean
+from launch.errors import did_you_mean
 from launch.execution.record.lock import this_process
 from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.script import BatchScript
 from launch.slurm.slurm_cli import format_duration, parse_duration, try_command
+from launch.worker.finding import Finding, Fix
 
 _SETTING = re.compile(r"(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([^:(),]+))?:(\d+)")
@@ -136,7 +137,7 @@ def _number(text: str) -> int:
 Accounts = Callable[[], list[tuple[str, list[str]]]]  # the user's accounts, with the QOS of each
 
 
-def limit_problems(jobs: Sequence[PlannedJob]) -> list[Problem]:
+def limit_problems(jobs: Sequence[PlannedJob]) -> list[Finding]:
     """Find what the jobs request and this cluster lacks; nothing if Slurm does not respond."""
     partitions = list_partitions()
     if partitions is None:
@@ -156,7 +157,7 @@ def limit_problems(jobs: Sequence[PlannedJob]) -> list[Problem]:
 
 def partition_problems(
     script: BatchScript, partitions: Sequence[Partition], accounts: Accounts = list
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Check that the partition of a job exists, is up, admits the user, allows the time limit and
     has the nodes.
     """
@@ -169,7 +170,7 @@ def partition_problems(
         chosen = [partition for partition in partitions if partition.is_default]
         if not chosen:
             cure = f"set cluster.partition to one of {_names(partitions)}"
-            yield Problem(
+            yield Finding.error(
                 "unknown_partition",
                 "this cluster has no default partition",
                 "cluster.partition",
@@ -192,11 +193,11 @@ def partition_problems(
 
 def _one_partition_problems(
     script: BatchScript, partition: Partition, accounts: Accounts
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     cluster, name = script.cluster, partition.name
     if partition.state != "up":
         message = f"partition {name} is {partition.state}: its jobs do not start"
-        yield Problem(
+        yield Finding.error(
             "partition_down",
             message,
             "cluster.partition",
@@ -208,7 +209,7 @@ def _one_partition_problems(
             f"{cluster.time} is more than partition {name} allows, "
             f"{format_duration(partition.limit)}"
         )
-        yield Problem(
+        yield Finding.error(
             "time_beyond_partition",
             message,
             "cluster.time",
@@ -220,7 +221,7 @@ def _one_partition_problems(
 
 def _admission_problems(
     script: BatchScript, partition: Partition, accounts: Accounts
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not,
     and it waits.
     """
@@ -240,7 +241,7 @@ def _admission_problems(
                 ", ".join(partition.accounts) or f"all but {', '.join(partition.denied_accounts)}"
             )
             message = f"partition {name} admits the accounts {admitted}, {yours}"
-            yield Problem(
+            yield Finding.error(
                 "account_not_admitted",
                 message,
                 "cluster.account",
@@ -248,10 +249,12 @@ def _admission_problems(
             )
     if cluster.qos and partition.qos and cluster.qos not in partition.qos:
         message = f"partition {name} admits the QOS {', '.join(partition.qos)}, not {cluster.qos}"
-        yield Problem("qos_not_admitted", message, "cluster.qos", "set another QOS or partition")
+        yield Finding.error(
+            "qos_not_admitted", message, "cluster.qos", "set another QOS or partition"
+        )
 
 
-def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Problem]:
+def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Finding]:
     """Check the GPUs and CPUs of a node, and how many nodes have them."""
     cluster, width, name = script.cluster, script.width, partition.name
     gpus = width.local if width.device == Device.cuda else 0
@@ -265,7 +268,7 @@ def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Proble
             if gpu_types
             else "remove cluster.gpu_type: its GPUs have no type"
         )
-        yield Problem(
+        yield Finding.error(
             "unknown_gpu_type", message, "cluster.gpu_type", _suggest(gpu_type, gpu_types, has)
         )
         return
@@ -275,11 +278,11 @@ def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Proble
     if not with_gpus:
         most = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
         message = f"no node of partition {name} has {gpus} GPUs, at most {most}"
-        yield Problem(
+        yield Finding.error(
             "too_many_gpus",
             message,
             "gpus",
-            Cure("set {0}", f"gpus={most}") if most else "set another partition",
+            Fix.of("set {0}", f"gpus={most}") if most else "set another partition",
         )
         return
     fitting = [group for group in with_gpus if group.cpus >= cpus]
@@ -289,19 +292,19 @@ def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Proble
             f"{width.local} rank{'s' * (width.local > 1)}",
         )
         message = f"no node of partition {name} has {cpus} CPUs for {ranks}, at most {most}"
-        cure = Cure("set {0}", f"cluster.cpus_per_rank={max(1, most // width.local)}")
-        yield Problem("too_many_cpus", message, "cluster.cpus_per_rank", cure)
+        cure = Fix.of("set {0}", f"cluster.cpus_per_rank={max(1, most // width.local)}")
+        yield Finding.error("too_many_cpus", message, "cluster.cpus_per_rank", cure)
         return
     if partition.max_nodes is not None and partition.max_nodes < width.nodes:
         message = (
             f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs "
             f"{width.nodes}"
         )
-        yield Problem(
+        yield Finding.error(
             "too_many_nodes",
             message,
             "nodes",
-            Cure("set {0} or less", f"nodes={partition.max_nodes}"),
+            Fix.of("set {0} or less", f"nodes={partition.max_nodes}"),
         )
         return
     count = sum(group.count for group in fitting)
@@ -310,15 +313,15 @@ def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Proble
         message = (
             f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
         )
-        yield Problem(
+        yield Finding.error(
             "too_many_nodes",
             message,
             "nodes",
-            Cure("set {0} or less, or another partition", f"nodes={count}"),
+            Fix.of("set {0} or less, or another partition", f"nodes={count}"),
         )
 
 
-def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Problem]:
+def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Finding]:
     """Check the account and the QOS, where the cluster keeps accounts and lists this user's."""
     cluster = script.cluster
     if cluster.account is None and cluster.qos is None:
@@ -330,7 +333,7 @@ def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Probl
     if cluster.account is not None and cluster.account not in names:
         message = f"you have no account '{cluster.account}' on this cluster"
         cure = _suggest(cluster.account, names, f"you have {', '.join(names)}")
-        yield Problem("unknown_account", message, "cluster.account", cure)
+        yield Finding.error("unknown_account", message, "cluster.account", cure)
         return
     qos_names = sorted(
         {
@@ -342,16 +345,18 @@ def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Probl
     )
     if cluster.qos is not None and qos_names and cluster.qos not in qos_names:
         cure = _suggest(cluster.qos, qos_names, f"it has {', '.join(qos_names)}")
-        yield Problem(
+        yield Finding.error(
             "unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure
         )
 
 
-def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Problem:
+def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Finding:
     cure = _suggest(
         name, [partition.name for partition in partitions], f"it has {_names(partitions)}"
     )
-    return Problem("unknown_partition", f"this cluster has no partition '{name}'", where, cure)
+    return Finding.error(
+        "unknown_partition", f"this cluster has no partition '{name}'", where, cure
+    )
 
 
 def _suggest(name: str, names: Sequence[str], alternatives: str) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 from launch.config.line import override_key
 from launch.config.schema import Device
-from launch.errors import Problem
 from launch.execution.caches import plan_cache_pass
 from launch.execution.record.folder import RunFolder
 from launch.planning.parallel import Width
@@ -29,6 +28,7 @@ from launch.slurm.cluster import (
 )
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
+from launch.worker.finding import Finding
 
 _NODE_KEYS = ("cluster.heartbeat", "cluster.requeues", "cluster.retries", "cluster.warn_before")
 _EXPORTED_FOLDERS = (USER_DIR_VARIABLE, "OPEN_INSTRUCT_DIR")  # the plan depends on them
@@ -157,7 +157,7 @@ def node_overrides(overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def job_problems(job: PlannedJob) -> list[Problem]:
+def job_problems(job: PlannedJob) -> list[Finding]:
     """Find what keeps a job from being submitted to its cluster. Raises UserError:
     untried_trainer.
     """
@@ -174,13 +174,13 @@ def job_problems(job: PlannedJob) -> list[Problem]:
     return problems
 
 
-def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
+def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Finding]:
     """Find what would break out of its line of the batch script: neither #SBATCH lines nor comments
     have an escape.
     """
     if any(not text.isprintable() for text in texts):
         return [
-            Problem(
+            Finding.error(
                 "unquotable",
                 "a line break or control character cannot be in a batch script",
                 "command line",
@@ -189,7 +189,7 @@ def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
     if '"' in str(plan.runs):
         where = plan.origins.of("runs").where
         return [
-            Problem(
+            Finding.error(
                 "unquotable",
                 f"runs={plan.runs}: an #SBATCH line cannot hold a quote",
                 where,

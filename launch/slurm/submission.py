@@ -16,7 +16,7 @@ from typing import Any
 from launch.check.machine.disk import checkpoint_interval
 from launch.check.machine.rules import RULES, inspect, stopping_problems, warnings
 from launch.check.machine.trainer import interpreter_has_packages
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
 from launch.execution.record.run import command_for
 from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
@@ -26,6 +26,7 @@ from launch.slurm.queue import JobRecord
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import SlurmResult, query_slurm, report_retry, run_once
 from launch.terminal import notify
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
@@ -71,7 +72,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
         return submit_all(steps)
 
 
-def _preflight(job: PlannedJob) -> list[Problem]:
+def _preflight(job: PlannedJob) -> list[Finding]:
     """Return what would stop the job on its nodes, and print warnings; an interpreter of their own,
     cluster.python, is asked there.
     """
@@ -84,7 +85,7 @@ def _preflight(job: PlannedJob) -> list[Problem]:
         notify(f"warning: {warning}")
     hint = "if the nodes have an interpreter of their own, set cluster.python=PATH"
     return [
-        replace(problem, cure=f"{problem.cure}; {hint}")
+        replace(problem, cure=Fix(f"{problem.cure}; {hint}"))
         if problem.id == interpreter_has_packages.id
         else problem
         for problem in stopping_problems(findings)
@@ -159,8 +160,8 @@ def _deferred_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _being_submitted(holder: Holder, age: float) -> Problem:
-    return Problem(
+def _being_submitted(holder: Holder, age: float) -> Finding:
+    return Finding.error(
         "already_submitted",
         f"another `submit` of this run is in progress: {holder}",
         None,
@@ -251,9 +252,11 @@ def _record(step: SubmissionStep, job_id: str) -> None:
             job.folder.log(task).symlink_to(step.folder.log(task).absolute())
 
 
-def _refused(result: SlurmResult, script: Path) -> Problem:
+def _refused(result: SlurmResult, script: Path) -> Finding:
     cure = "change it with cluster.KEY=VALUE; `launch plan stage=demo --cfg job` prints the keys"
-    return Problem("sbatch_refused", f"Slurm refuses the job: {result.message}", str(script), cure)
+    return Finding.error(
+        "sbatch_refused", f"Slurm refuses the job: {result.message}", str(script), cure
+    )
 
 
 def _cancel(ids: Sequence[str]) -> None:

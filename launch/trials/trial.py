@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from launch.check.machine.rules import preflight, wait_for_gpus
 from launch.config.line import CommandLine, override_key
-from launch.errors import EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_INTERRUPTED, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.run import Run, mapping, objects
@@ -25,6 +25,7 @@ from launch.trials.measurement import (
 )
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
 from launch.trials.view import COLUMNS, read_trial, run_row, write_trial_report
+from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) 
     """
     id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
     problems = [
-        Problem(
+        Finding.error(
             id_, f"{verb} does not support {key}=", f"override {key}", cures.get(key, "remove it")
         )
         for key in _UNSUPPORTED
@@ -45,7 +46,7 @@ def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) 
     ]
     if line.sweeps:
         message = f"{verb} takes one value of each key: {reason}"
-        problems.append(Problem(id_, message, None, "run it once for each value"))
+        problems.append(Finding.error(id_, message, None, "run it once for each value"))
     if problems:
         raise UserError(problems)
 
@@ -222,7 +223,7 @@ def say_lines(display: Display, lines: Iterable[object]) -> None:
 
 
 def say_plan(
-    display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Problem] = ()
+    display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Finding] = ()
 ) -> None:
     """Show what is planned: its stage, the lines, the notes and the plans' warnings, each once."""
     plan = record.plan

@@ -1,7 +1,10 @@
-"""`Finding`: what a check found. `Evidence`: what a trainer shows of a requested setting."""
+"""`Finding`: what a check found, with its `Fix`. `Evidence`: what a trainer shows of a requested
+setting.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-Level = Literal["pass", "skipped", "warn", "fail"]
+Severity = Literal["pass", "skipped", "warn", "fail"]
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 # optimizer steps of a run, as of a smoke test, that may end before an update of the weights can
@@ -19,25 +22,103 @@ FEW_STEPS = 2
 TOO_SHORT = "the run has too few steps to prove it"
 
 
+# what a way leaves to the reader: `name=NAME` or `cache=`
+_PLACEHOLDER = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
+_NEXT_OVERRIDE = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
+_PLACE = re.compile(r"\{(\d)\}")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run
+    first.
+    """
+
+    sets: tuple[str, ...] = ()
+    removes: str | None = None
+    runs: str | None = None  # in a shell: `launch check`, `export NAME=VALUE`
+
+    @classmethod
+    def parse(cls, text: str) -> Way:
+        """Read a way: overrides, `gpus=1 device=cuda`; the key of one to remove, `~recipe.liger`;
+        or a command, `$ launch check`.
+        """
+        if text.startswith("$ "):
+            return cls(runs=text[2:])
+        if text.startswith("~"):
+            return cls(removes=text[1:])
+        return cls(tuple(_NEXT_OVERRIDE.split(text)))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it can be followed as it is: no value is left to the reader."""
+        leaves_value = any(_PLACEHOLDER.search(override) for override in self.sets)
+        return bool(self.sets or self.removes) and not leaves_value
+
+    def __str__(self) -> str:
+        if self.runs:
+            return f"`{self.runs}`"
+        return " ".join(self.sets) or str(self.removes)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to do about a finding: a sentence, which names its ways out at `{0}`, `{1}`."""
+
+    sentence: str
+    ways: tuple[Way, ...] = ()
+
+    @classmethod
+    def of(cls, sentence: str, *ways: Way | str) -> Fix:
+        """Return a fix; a way that is given as a text is read by `Way.parse`."""
+        return cls(sentence, tuple(way if isinstance(way, Way) else Way.parse(way) for way in ways))
+
+    def __str__(self) -> str:
+        if not self.ways:
+            return self.sentence
+        return _PLACE.sub(lambda place: str(self.ways[int(place[1])]), self.sentence)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check."""
+    """What a check found: a mistake of the user, or the result of a rule, a guard or a gate."""
 
     id: str  # stable; `allow=[id]` takes that of a failure
-    level: Level
     message: str
-    cure: str | None = None  # what to do
-    where: str | None = None  # where it is set: a key, a flag, or a line of a file
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # the measurements behind it
+    where: str | None = None  # where it is set: an override, a key, a flag, a line of a file
+    cure: Fix | None = None
+    severity: Severity = "fail"
+    # the measurements behind it
+    numbers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     allowed: bool = False  # `allow=[id]` overrides the failure
+
+    @classmethod
+    def error(
+        cls, id: str, message: str, where: str | None = None, cure: Fix | str | None = None
+    ) -> Self:
+        return cls(id, message, where, Fix(cure) if isinstance(cure, str) else cure)
+
+    @classmethod
+    def warning(
+        cls, id: str, message: str, where: str | None = None, cure: Fix | str | None = None
+    ) -> Self:
+        return replace(cls.error(id, message, where, cure), severity="warn")
 
     @property
     def stops(self) -> bool:
-        return self.level == "fail" and not self.allowed
+        return self.severity == "fail" and not self.allowed
 
     def apply_allow(self, allow: Collection[str]) -> Self:
         """Return a copy that is allowed if it is a failure and its id is in `allow`."""
-        return replace(self, allowed=self.level == "fail" and self.id in allow)
+        return replace(self, allowed=self.severity == "fail" and self.id in allow)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "message": self.message,
+            "where": self.where,
+            "cure": None if self.cure is None else str(self.cure),
+        }
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -89,7 +170,7 @@ class Evidence:
             is_other = str(self.value) != self.requested
             state = f"the trainer has {self.value}" if is_other else "it is not in effect"
         message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
-        return Finding(f"{self.verdict}_{self.what}", "fail", message).apply_allow(allow)
+        return Finding(f"{self.verdict}_{self.what}", message).apply_allow(allow)
 
 
 def judge_found(found: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:

@@ -13,13 +13,13 @@ from launch.commands.check import format_table
 from launch.worker.finding import Finding
 
 FINDINGS = [
-    Finding("disk_full", "pass", "68 GiB free for 30 GiB"),
-    Finding("port_taken", "fail", "port 5 is in use", "set another one"),
-    Finding("too_few_gpus", "fail", "one GPU", allowed=True),
-    Finding("clock_skew", "warn", "9 s", where="runs"),
-    Finding("gpus_busy", "skipped", "device=cpu"),
-    Finding("memlock_limit", "skipped", "device=cpu"),
-    Finding("long_samples", "pass", "none"),
+    Finding("disk_full", "68 GiB free for 30 GiB", severity="pass"),
+    Finding.error("port_taken", "port 5 is in use", None, "set another one"),
+    Finding("too_few_gpus", "one GPU", allowed=True),
+    Finding.warning("clock_skew", "9 s", "runs"),
+    Finding("gpus_busy", "device=cpu", severity="skipped"),
+    Finding("memlock_limit", "device=cpu", severity="skipped"),
+    Finding("long_samples", "none", severity="pass"),
 ]
 
 

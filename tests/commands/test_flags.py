@@ -113,7 +113,7 @@ def test_a_removed_flag_is_listed_and_an_unknown_one_is_a_problem(
             flags(["finetune", pattern])
         (problem,) = refusal.value.problems
         assert problem.id == "unknown_flag"
-        assert cure in (problem.cure or "")
+        assert cure in str(problem.cure)
 
 
 def test_an_unknown_trainer_and_a_wrong_folder(tmp_path: Path) -> None:

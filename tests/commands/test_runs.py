@@ -65,7 +65,7 @@ def refusal(argv: list[str], verb: str = "logs") -> tuple[str, str]:
     with pytest.raises(UserError) as refused:
         {"logs": logs, "status": status, "stop": stop}[verb](argv)
     (problem,) = refused.value.problems
-    return problem.id, problem.cure or ""
+    return problem.id, str(problem.cure or "")
 
 
 def test_status_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from launch.config.line import (
     refuse_rank,
 )
 from launch.errors import UserError
+from launch.worker.finding import Fix
 from tests.messages import outline, values_of
 
 VERBS = ("run", "plan", "lint")
@@ -74,7 +75,7 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, cure: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_line(line.split(), VERBS)
-    assert refused.value.problems[0].cure == cure
+    assert str(refused.value.problems[0].cure) == cure
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine
-from launch.errors import Problem, UserError
+from launch.errors import UserError
+from launch.worker.finding import Finding
 from tests.conftest import composed
 from tests.messages import outline
 
-Refuse = Callable[..., Problem]
+Refuse = Callable[..., Finding]
 HEAD = "# @package _global_\n"
 DEMO = HEAD + "defaults:\n  - demo\n  - _self_\n"  # 4 lines
 
@@ -27,7 +28,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
     folder = tmp_path / "настройки"
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(folder))
 
-    def write(files: dict[str, str | bytes], *overrides: str) -> Problem:
+    def write(files: dict[str, str | bytes], *overrides: str) -> Finding:
         for name, content in files.items():
             path = folder / f"{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refuse:
         [problem] = refused.value.problems
         text = str(problem)
         assert "\n" not in text and "Traceback" not in text
-        return Problem(
+        return Finding.error(
             problem.id,
             problem.message,
             (problem.where or "").replace(f"{folder}/", ""),

@@ -101,7 +101,7 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     ):
         sources += (ROOT / "launch" / file).read_text(encoding="utf-8")
     assert [
-        id for id in extra if f'Problem("{id}"' not in sources and f'"{id}",' not in sources
+        id for id in extra if f'Finding.error("{id}"' not in sources and f'"{id}",' not in sources
     ] == []
 
 

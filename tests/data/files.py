@@ -13,8 +13,9 @@ from typing import Any
 from launch.config.schema import DataFormat, Kind
 from launch.data.conversion import Conversion
 from launch.data.sources import DataFiles, LocalData, digest_files
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.identity import DigestCache
+from launch.worker.finding import Finding
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
 PAIR = {
@@ -80,7 +81,7 @@ def converted(*paths: Path, kind: Kind = Kind.sft, **options: Any) -> list[dict[
     return [columns for _, columns in Conversion(data).rows(data.files.paths)]
 
 
-def problems(*paths: Path, **options: Any) -> tuple[Problem, ...]:
+def problems(*paths: Path, **options: Any) -> tuple[Finding, ...]:
     """Return what is wrong with the files; they must be refused."""
     try:
         converted(*paths, **options)

@@ -17,7 +17,8 @@ import pytest
 from launch.data import rows as rows_module
 from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
-from launch.errors import Problem, UserError
+from launch.errors import UserError
+from launch.worker.finding import Finding
 from tests.data.files import CHAT, local, write_lines
 
 ROWS = [
@@ -30,10 +31,10 @@ def values(path: Path) -> list[object]:
     return [row.value for row in read_rows(path)]
 
 
-def refusal(path: Path) -> Problem:
+def refusal(path: Path) -> Finding:
     with pytest.raises(UserError) as caught:
         for value in values(path):
-            if isinstance(value, Problem):  # one line of several
+            if isinstance(value, Finding):  # one line of several
                 raise UserError(value)
     (problem,) = caught.value.problems
     assert "\n" not in str(problem)
@@ -285,7 +286,7 @@ def test_what_does_not_parse_is_named_with_its_line(tmp_path: Path, case: Refuse
     problem = refusal(path)
     assert (problem.id, problem.where) == (case.id, f"{path}:{case.line}")
     assert case.message in problem.message
-    assert case.cure is None or problem.cure == case.cure
+    assert case.cure is None or str(problem.cure) == case.cure
 
 
 @pytest.mark.parametrize(

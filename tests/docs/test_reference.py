@@ -19,10 +19,10 @@ from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
-from launch.errors import parse_way
 from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
+from launch.worker.finding import Way
 from launch.worker.patches import PATCHES
 from launch.worker.trl_options import OPTIONS
 from tests.paths import ROOT
@@ -222,7 +222,7 @@ class Message:
 
 
 # what makes a message of an id and a text, and the place of the cure if it is not given by name
-MAKERS = {"Problem": 3, "refusal": 3, "error": 4, "warning": 4}
+MAKERS = {"Finding.error": 3, "Finding.warning": 3, "refusal": 3, "error": 4, "warning": 4}
 
 
 def messages() -> dict[str, Message]:
@@ -236,14 +236,11 @@ def messages() -> dict[str, Message]:
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                if (
-                    isinstance(call.func, ast.Name)
-                    and call.func.id in MAKERS
-                    and len(call.args) > 1
-                ):
+                maker = ast.unparse(call.func)
+                if maker in MAKERS and len(call.args) > 1:
                     name, text = call.args[:2]
                     by_name = [word.value for word in call.keywords if word.arg == "cure"]
-                    given = [*call.args[MAKERS[call.func.id] :], *by_name]
+                    given = [*call.args[MAKERS[maker] :], *by_name]
                     message = template(text, function, call.lineno)
                     cure = template(given[0], function, call.lineno) if given else ""
                     if isinstance(name, ast.Constant) and message:
@@ -300,13 +297,15 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
     if isinstance(node, ast.BoolOp) and isinstance(node.values[-1], ast.Constant | ast.JoinedStr):
         return placeholder(node.values[-1])
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-    if isinstance(node, ast.Call) and name == "Cure":
+    if isinstance(node, ast.Call) and name == "Fix":
+        return template(node.args[0], function, line)
+    if isinstance(node, ast.Call) and name == "Fix.of":
         sentence, *ways = (
             template(part, function, line) or placeholder(part) for part in node.args
         )
         return re.sub(
             r"\{(\d)\}",
-            lambda place: str(parse_way((ways[int(place[1]) :] or ["KEY=VALUE"])[0])),
+            lambda place: str(Way.parse((ways[int(place[1]) :] or ["KEY=VALUE"])[0])),
             sentence,
         )
     return "set KEY=VALUE" if name == "set_any" else ""

@@ -23,13 +23,13 @@ def local_plan(folder: Path, *overrides: str) -> Plan:
 
 def test_hub_data_is_not_read() -> None:
     [finding] = inspect_data(planned("stage=sft"), None)
-    assert (finding.id, finding.level) == ("data_tokens", "skipped")
+    assert (finding.id, finding.severity) == ("data_tokens", "skipped")
     assert finding.message == "allenai/tulu-3-sft-mixture: hub data, not read"
 
 
 def test_what_can_not_be_tokenised_fails_unless_it_is_allowed(tmp_path: Path) -> None:
     [finding] = inspect_data(local_plan(tmp_path), None)
-    assert (finding.id, finding.level, finding.stops) == ("no_checkout", "fail", True)
+    assert (finding.id, finding.severity, finding.stops) == ("no_checkout", "fail", True)
     [allowed] = inspect_data(local_plan(tmp_path, "allow=[no_checkout]"), None)
     assert not allowed.stops
 
@@ -39,7 +39,7 @@ def test_prompts_of_rlvr_are_not_tokenised(tmp_path: Path) -> None:
     words = ("stage=rlvr", "recipe.verifier=math", f"data.mix=[{{name: {path}}}]")
     machine = fixed_machine(tmp_path, digest=lambda path: "digest")
     [finding] = inspect_data(build_plan(composed(*words), machine, reads_rows=False), None)
-    assert (finding.id, finding.level) == ("data_tokens", "skipped")
+    assert (finding.id, finding.severity) == ("data_tokens", "skipped")
 
 
 def test_what_this_machine_makes_is_no_data_of_the_user(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.inputs import template_text_is_here
-from launch.check.machine.rule import Host, as_problem
+from launch.check.machine.rule import Host
 from launch.errors import UserError
 from launch.execution.engine import _describe_changes
 from launch.execution.prepare import prepare_inputs, stage_template
@@ -67,7 +67,7 @@ def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(
     staged = {path.stem: path.read_text(encoding="utf-8") for path in file.parent.iterdir()}
     assert (file.name, staged) == ("qwen3.jinja", TEXTS)
     finding = template_text_is_here.inspect(plan, Host({}))
-    assert (finding.level, finding.message) == (
+    assert (finding.severity, finding.message) == (
         "pass",
         f"qwen3 of TRL 1.17.0 in {tmp_path / 'packages'}",
     )
@@ -77,11 +77,11 @@ def test_both_forms_of_trls_template_are_staged_where_the_trainer_reads_them(
 def test_a_text_that_is_nowhere_is_refused_with_the_command_that_brings_it(tmp_path: Path) -> None:
     plan = plan_qwen3(tmp_path)
     finding = template_text_is_here.inspect(plan, Host({}))
-    assert (finding.level, finding.where) == ("fail", "override recipe.chat_template")
+    assert (finding.severity, finding.where) == ("fail", "override recipe.chat_template")
     assert "`pip install trl==1.16.0 --no-deps`" in str(finding.cure)
     with pytest.raises(UserError) as refusal:
         stage_template(plan)
-    assert refusal.value.problems == (replace(as_problem(finding), id="no_template_text"),)
+    assert refusal.value.problems == (replace(finding, id="no_template_text"),)
     assert not (plan.cache / "chat_templates").exists()
 
 

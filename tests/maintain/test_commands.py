@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin.checkout import DIR_VARIABLE, SUBMODULE
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.worker.finding import Finding
 from maintain import impact as module
 from maintain.__main__ import main
 from maintain.compare import FlagChange
@@ -109,7 +110,7 @@ def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -
         for p in result.breaks
         if p.id == "stale_allowlist" and "'mixer_list' at that commit" in p.message
     )
-    assert mixer.cure == "write 'dataset_mixer_list'"
+    assert str(mixer.cure) == "write 'dataset_mixer_list'"
     file, _, line = str(mixer.where).rpartition(":")
     assert file.endswith("configs/tulu/trainer/dpo_tune_cache.yaml")
     assert "mixer_list" in lines[int(line) - 1]
@@ -223,9 +224,12 @@ def test_every_kind_of_change_has_a_line_and_its_values(
         FlagChange("default", "e", old=1, new=None),
         FlagChange("required", "f", old=False, new=True),
     )
-    schema, gone = locked_schema("finetune"), Problem("trainer_script_missing", "it has no dpo.py")
+    schema, gone = (
+        locked_schema("finetune"),
+        Finding.error("trainer_script_missing", "it has no dpo.py"),
+    )
     trainers = (TrainerImpact("finetune", schema, changes), TrainerImpact("dpo", None, (), gone))
-    broken = Problem("stale_allowlist", "finetune has no 'a'", "finetune.yaml:3")
+    broken = Finding.error("stale_allowlist", "finetune has no 'a'", "finetune.yaml:3")
     found = Impact(
         load_lock().pin, (*trainers, TrainerImpact("reward_modeling", schema, ())), (broken,)
     )

@@ -37,7 +37,7 @@ def test_every_suggestion_of_a_refusal_would_do(
     assert problem.id == "batch_not_divisible"
     offered = dict(
         re.findall(
-            r"(width of |per_device_batch_size=|global_batch_size=)([\d|]+)", problem.cure or ""
+            r"(width of |per_device_batch_size=|global_batch_size=)([\d|]+)", str(problem.cure)
         )
     )
     assert "global_batch_size=" in offered

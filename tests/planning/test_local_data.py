@@ -214,7 +214,10 @@ def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_nam
             "data_no_files",
             f"{tmp_path}/chat.jsonl does not exist",
         )
-        assert (problem.where, problem.cure) == ("override data.mix", "did you mean 'chats.jsonl'?")
+        assert (problem.where, str(problem.cure)) == (
+            "override data.mix",
+            "did you mean 'chats.jsonl'?",
+        )
     for name in ("./elsewhere/chat.jsonl", "owner/chat.jsonl", "chats"):
         plan = plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
         assert "not read" in describe_data(plan.inputs, plan.data)[0]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
+from launch.worker.finding import Finding
 from tests.conftest import composed
 
 HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -42,7 +43,7 @@ def planned(*overrides: str) -> Plan:
     return build_plan(stage, this_machine(stage))
 
 
-def refused(*overrides: str) -> Problem:
+def refused(*overrides: str) -> Finding:
     with pytest.raises(UserError) as refusal:
         planned(*overrides)
     [problem] = refusal.value.problems

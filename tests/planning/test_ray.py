@@ -112,7 +112,7 @@ def test_an_allocation_with_too_few_cpus_is_named_before_ray_waits() -> None:
     enough = (*TULU[:2], "gpus=8", "flags.num_learners_per_node=[7]", "cluster.cpus_per_rank=10")
     assert planned(*enough).warnings == ()
     here = ray_finds_cpus.inspect(planned(*TULU[:2], "gpus=512"), Host({}))
-    assert here.level == "fail" and {"10", "192"} <= set(values_of(here.message))
+    assert here.severity == "fail" and {"10", "192"} <= set(values_of(here.message))
 
 
 def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
@@ -124,4 +124,4 @@ def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
     found = interpreter_has_packages.inspect(
         replace(plan, command=(sys.executable, *plan.command[1:])), Host({})
     )
-    assert found.level == "fail" and "vllm" in found.message
+    assert found.severity == "fail" and "vllm" in found.message

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem
 from launch.planning.data import describe_schedule
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 from tests.conftest import machine_in, planned, problems
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
@@ -21,7 +21,7 @@ def plan_of(folder: Path, *words: str) -> Plan:
     return planned(*words, machine=machine_in(folder))
 
 
-def refusal(folder: Path, *words: str) -> Problem:
+def refusal(folder: Path, *words: str) -> Finding:
     [problem] = problems(*words, machine=machine_in(folder))
     return problem
 

@@ -73,7 +73,7 @@ def test_its_share_of_the_card_and_the_training_fit_or_not() -> None:
 def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(planned(SERVER), command=(sys.executable,))
     absent = interpreter_has_packages.inspect(plan, Host({}))
-    assert absent.level == "fail" and absent.message.endswith("vllm")
+    assert absent.severity == "fail" and absent.message.endswith("vllm")
     assert "'vllm>=0.27,<0.31'" in str(absent.cure)
     (tmp_path / "vllm.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -92,7 +92,7 @@ def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.Monke
         found = interpreter_has_packages.inspect(
             replace(plan, machine=replace(plan.machine, packages=packages)), Host({})
         )
-        assert found.level == level, (version, found.message)
+        assert found.severity == level, (version, found.message)
 
 
 def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
@@ -101,9 +101,9 @@ def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
     server = GpuProcess("7", "VLLM::EngineCore", 70_000.0)
     cards = (*[free] * 7, replace(free, used=70_000.0, processes=(server,)))
     found = gpus_are_free.inspect(planned(SERVER), Host({}, Gpus(cards, cards)))
-    assert found.level == "fail" and "VLLM::EngineCore" in found.message
+    assert found.severity == "fail" and "VLLM::EngineCore" in found.message
     assert (
-        gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).level
+        gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).severity
         == "pass"
     )
 
@@ -117,6 +117,6 @@ def test_a_server_that_nothing_answers_is_named_before_trl_waits() -> None:
         )
         absent = vllm_server_answers.inspect(planned(SERVER, *place), Host({}))
         server.listen()
-        assert vllm_server_answers.inspect(planned(SERVER, *place), Host({})).level == "pass"
-    assert absent.level == "fail" and "trl vllm-serve" in str(absent.cure)
-    assert vllm_server_answers.inspect(planned(COLOCATE), Host({})).level == "skipped"
+        assert vllm_server_answers.inspect(planned(SERVER, *place), Host({})).severity == "pass"
+    assert absent.severity == "fail" and "trl vllm-serve" in str(absent.cure)
+    assert vllm_server_answers.inspect(planned(COLOCATE), Host({})).severity == "skipped"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.partitions import (
     limit_problems,
@@ -17,6 +16,7 @@ from launch.slurm.partitions import (
     partition_problems,
 )
 from launch.slurm.planned_jobs import PlannedJob, plan_run_job
+from launch.worker.finding import Finding
 from tests.conftest import composed, planned
 from tests.slurm.cluster import Cluster
 
@@ -31,7 +31,7 @@ def job(*overrides: str) -> PlannedJob:
     return plan_run_job(planned("stage=sft", *overrides))
 
 
-def find_problems(*overrides: str) -> list[Problem]:
+def find_problems(*overrides: str) -> list[Finding]:
     return list(partition_problems(job(*overrides).script, parse_partitions(SINFO)))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from launch.config.line import parse_line
 from launch.config.trials import TuneConfig
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan
@@ -28,6 +28,7 @@ from launch.trials.rollout.request import read_request as read_rollout
 from launch.trials.trial import Runner
 from launch.trials.tune.engine import read_request as read_tune
 from launch.trials.tune.engine import search
+from launch.worker.finding import Finding
 from tests.conftest import composed
 from tests.integration import warm
 from tests.integration.demo_kit import give_demo
@@ -60,7 +61,7 @@ def interrupted(plan: Plan, count: int) -> None:
 
 
 def refused(plan: Plan, count: int) -> None:
-    raise UserError(Problem("gpus_busy", "GPU 0 is held by somebody", None, "wait"))
+    raise UserError(Finding.error("gpus_busy", "GPU 0 is held by somebody", None, "wait"))
 
 
 def plan_bench(home: Path, count: int) -> TrialRecord:

@@ -14,13 +14,14 @@ import pytest
 
 from launch.config.compose import Composed, compose_all, expand_sweep
 from launch.config.line import CommandLine, parse_line
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.trials.record import State
 from launch.trials.sweep import SweepRecord, plan_sweep, run_sweep
+from launch.worker.finding import Finding
 from tests.trials.records import check, read
 from tests.trials.rollout.plans import leave_run, steps
 
@@ -134,7 +135,7 @@ def test_a_run_that_cannot_start_is_reported_and_the_next_one_runs(
 ) -> None:
     def run(composed: Composed) -> int:
         if composed.config.recipe.seed == 1:
-            raise UserError(Problem("gpus_busy", "GPU 0 is held", None, "wait"))
+            raise UserError(Finding.error("gpus_busy", "GPU 0 is held", None, "wait"))
         return leaving()(composed)
 
     record, code = swept(tmp_path, monkeypatch, run, "recipe.seed=1,2")

@@ -97,8 +97,8 @@ def test_all_problems_at_once() -> None:
 
 
 def test_cures_name_the_correct_spelling() -> None:
-    def cure(*argv: str) -> str | None:
-        return check_argv(synthetic_schema(), [*argv, *NEEDED]).problems[0][1].cure
+    def cure(*argv: str) -> str:
+        return str(check_argv(synthetic_schema(), [*argv, *NEEDED]).problems[0][1].cure)
 
     assert cure("--stesp", "1") == "did you mean --steps or --switches?"
     assert cure("--typed-mapping_", "1") == "did you mean --typed_mapping or --mapping?"

@@ -13,7 +13,7 @@ from launch.check.lint.checker import CommandChecker
 from launch.check.lint.schemas import TrainerSchemas
 from launch.commands.flags import flags
 from launch.commands.lint import lint
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.upstream.capture import start
@@ -22,6 +22,7 @@ from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import resolve_schema, version_difference
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.schema import Schema
+from launch.worker.finding import Finding
 from tests.check.lint.helpers import check_text
 from tests.conftest import composed, fixed_machine
 from tests.upstream.checkouts import SITE_PACKAGES
@@ -209,7 +210,7 @@ def test_trl_of_another_version(
     assert captured == [("trl.scripts.sft", None)]
 
     def fail(entry: str, root: Path | None, python: str) -> Schema:
-        raise UserError(Problem("trainer_unreadable", f"{entry}: ImportError: a"))
+        raise UserError(Finding.error("trainer_unreadable", f"{entry}: ImportError: a"))
 
     monkeypatch.setattr(start, "capture_schema", fail)
     (tmp_path / "trl" / "trainer").mkdir(parents=True)

@@ -25,7 +25,7 @@ from launch.check.lint.trainer_commands import (
     warning,
 )
 from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import library_keys
 from launch.upstream.pin.ledger import explain_unknown_flag
@@ -33,6 +33,7 @@ from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
 from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Field, Schema
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
 _SOURCE = "accelerate/commands/launch.py"
@@ -249,7 +250,7 @@ class CommandChecker:
         return LintVerdict(file, line, trainer.script, report.ok, findings, unchecked_code(schema))
 
     def _explain_problem(
-        self, trainer: TrainerScript, schema: Schema, problem: Problem, line: int, value: str
+        self, trainer: TrainerScript, schema: Schema, problem: Finding, line: int, value: str
     ) -> LintFinding:
         """Return the finding of a problem, with what became of a flag. `value`: what is given with
         the flag.
@@ -261,9 +262,9 @@ class CommandChecker:
             )
             if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
                 message = f"{message}: {explanation.message}"
-                cure = f"write --{explanation.use}" if explanation.use else "leave it out"
+                cure = Fix(f"write --{explanation.use}" if explanation.use else "leave it out")
                 if value in explanation.instead:
-                    cure = f"no flag does it, {explanation.instead[value]} of launch does"
+                    cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
         report = warning if problem.id == "unverified" else error
         return report(problem.id, message, line, problem.where, cure=cure)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.check.lint.shell_syntax import Argument
 from launch.config.yaml_nodes import Node
-from launch.worker.finding import Finding, Level
+from launch.worker.finding import Finding, Fix, Severity
 
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
@@ -107,15 +107,16 @@ class LintFinding(Finding):
 
 
 def _find(
-    level: Level,
+    severity: Severity,
     id: str,
     message: str,
     line: int,
     flag: str | None = None,
     *,
-    cure: str | None = None,
+    cure: Fix | str | None = None,
 ) -> LintFinding:
-    return LintFinding(id, level, message, cure, flag, line=line)
+    found = LintFinding.error(id, message, flag, cure)
+    return replace(found, severity=severity, line=line)
 
 
 error, warning = partial(_find, "fail"), partial(_find, "warn")

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Launcher, Tracking
-from launch.errors import Cure
 from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.planning.plan import Plan
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 
 # owners whose models require a licence to be accepted; there may be others
 _GATED = (
@@ -146,7 +145,7 @@ def wandb_key_exists(plan: Plan, host: Host) -> Finding:
         )
     if source:
         return passed(f"a key in {source}")
-    cure = Cure("run `wandb login`, export WANDB_API_KEY, or set {0}", "tracking=wandb_offline")
+    cure = Fix.of("run `wandb login`, export WANDB_API_KEY, or set {0}", "tracking=wandb_offline")
     return failed("tracking=wandb needs a key, and none was found", cure, "tracking")
 
 

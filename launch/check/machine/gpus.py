@@ -13,11 +13,10 @@ import psutil
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Device
-from launch.errors import Cure
 from launch.files import load_json
 from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 
 _IN_USE_SHARE = 0.03  # of a card's memory; the driver itself takes up to some hundred MiB
 _BUSY_PERCENT = 20.0
@@ -45,10 +44,10 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
     )
     needed = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
     reason = f": {gpus.why}" if gpus.why else hidden
-    otherwise = Cure(
+    otherwise = Fix.of(
         "set {0} for one CPU process (the demo stages), or use a machine with GPUs", "gpus=0"
     )
-    cure = Cure("set {0}", f"gpus={seen}") if seen else otherwise
+    cure = Fix.of("set {0}", f"gpus={seen}") if seen else otherwise
     return failed(f"the plan has {needed} and this machine has {available}{reason}", cure)
 
 
@@ -65,10 +64,10 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     in_use = [gpu for gpu in selected if _is_in_use(gpu)]
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
-        cure = Cure("stop what runs there, or set {0}", "allow=[gpus_busy]")
+        cure = Fix.of("stop what runs there, or set {0}", "allow=[gpus_busy]")
         if len(free) >= width.local:
             frees = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
-            cure = Cure(
+            cure = Fix.of(
                 "{0} to use free ones; or stop what runs there, or set {1}",
                 frees,
                 "allow=[gpus_busy]",

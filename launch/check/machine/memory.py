@@ -5,7 +5,7 @@ from __future__ import annotations
 from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device, Family, Mode, Precision
-from launch.errors import Cure, ways_of
+from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
 from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory, has_reference
@@ -13,7 +13,7 @@ from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.table import format_bytes, format_count
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -126,36 +126,36 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     )
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
-    cure = Cure("set {0}", str(forecast.remedy)) if forecast.remedy else _cure(plan)
+    cure = Fix.of("set {0}", str(forecast.remedy)) if forecast.remedy else _cure(plan)
     if forecast.cannot_start and forecast.first is not None:
         least = forecast.first
         return failed(
             f"{facts}; the first step takes at least {least.required:.0f} GiB "
             f"({forecast.first_tokens} tokens, moment: "
             f"{least.moment}), and each GPU has {card.gib:.1f} GiB",
-            Cure(f"{cure}; {{0}} runs it anyway", "allow=[model_too_big]", *ways_of(cure)),
+            Fix.of(f"{cure}; {{0}} runs it anyway", "allow=[model_too_big]", *ways_of(cure)),
         )
     if forecast.fit == MemoryFit.wont:
         unless = "it" if forecast.longest else "unless the data is shorter, it"
         return warned(
             text,
-            Cure(
-                f"{unless} will run out of memory: {getattr(cure, 'sentence', cure)}",
+            Fix.of(
+                f"{unless} will run out of memory: {cure.sentence}",
                 *ways_of(cure),
             ),
         )
     return passed(text if forecast.worst else f"{text}, of {card.gib:.3g} GiB")
 
 
-def _cure(plan: Plan) -> str:
+def _cure(plan: Plan) -> Fix:
     if plan.parallel.width.device == Device.cpu:
-        return "use a smaller model"
+        return Fix("use a smaller model")
     if plan.parallel.zero_stage and plan.parallel.width.world_size == 1:
-        return Cure("use more GPUs, or {0} (bf16 master weights)", "parallel=single")
-    larger = dict.fromkeys((Mode.ddp, Mode.zero1, Mode.zero2), Cure("{0}", "parallel=zero3"))
+        return Fix.of("use more GPUs, or {0} (bf16 master weights)", "parallel=single")
+    larger = dict.fromkeys((Mode.ddp, Mode.zero1, Mode.zero2), Fix.of("{0}", "parallel=zero3"))
     larger |= {
-        Mode.single: Cure("gpus=N with zero3"),
-        Mode.zero3: Cure("more GPUs, or {0}", "parallel=zero3_offload"),
+        Mode.single: Fix.of("gpus=N with zero3"),
+        Mode.zero3: Fix.of("more GPUs, or {0}", "parallel=zero3_offload"),
     }
-    use = larger.get(plan.parallel.mode, Cure("more GPUs"))
-    return Cure(f"use {use.sentence}, or train a smaller model", *use.ways)
+    use = larger.get(plan.parallel.mode, Fix.of("more GPUs"))
+    return Fix.of(f"use {use.sentence}, or train a smaller model", *use.ways)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.machine.rule import Host, as_finding, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, failed, passed, rule, skipped
 from launch.check.machine.trainer import install_hint, interpreter_has_packages, run_environment
 from launch.config.schema import Device, Family
-from launch.errors import Problem
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.upstream.capture.start import ask_parser
@@ -32,7 +31,7 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
     ):
         return skipped(f"{trainer.entry} checks the GPU, and this machine has none")
     python = plan.command[0]
-    if interpreter_has_packages.inspect(plan, host).level == "fail":
+    if interpreter_has_packages.inspect(plan, host).severity == "fail":
         return skipped("the trainer's packages are missing")
     verdict = ask_parser(
         trainer.entry,
@@ -51,7 +50,7 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
             else install_hint(plan)
         )
         message = f"{trainer.entry} can't be brought to its parser: {verdict.message}"
-        return as_finding(Problem("import_fails", message, "python", cure), "fail")
+        return Finding.error("import_fails", message, "python", cure)
     if not verdict.accepted:
         return failed(
             f"{trainer.entry}'s own parser refuses the command: {verdict.message}",

@@ -15,14 +15,13 @@ from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind, Launcher
 from launch.data.conversion import Conversion
 from launch.demo.tasks import make_rows
-from launch.errors import Cure
 from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
 from launch.planning.plan import Plan
 from launch.planning.rlvr import verifier_option
 from launch.upstream.pin.checkout import missing_checkout_problem
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
 
@@ -59,7 +58,7 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     summary = "; ".join(report.facts)
     if report.problem:
-        cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
+        cure = Fix.of("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
         return failed(
             report.problem,
             missing_checkout_problem().cure if "checkout" in report.problem else cure,

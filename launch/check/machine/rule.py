@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from launch.errors import Problem
 from launch.host.nvidia import Gpus
 from launch.planning.plan import Plan
-from launch.worker.finding import Finding, Level
+from launch.worker.finding import Finding, Fix
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,18 @@ def rule(
     return make
 
 
-passed = partial(Finding, "", "pass")
-# it does not apply here or cannot decide; the message gives the reason
-skipped = partial(Finding, "", "skipped")
-warned = partial(Finding, "", "warn")  # with message, cure and where
-failed = partial(Finding, "", "fail")
+def passed(message: str) -> Finding:
+    return Finding("", message, severity="pass")
 
 
-def as_finding(problem: Problem, level: Level) -> Finding:
-    return Finding(problem.id, level, problem.message, problem.cure, problem.where)
+def skipped(message: str) -> Finding:
+    """Return the result of a rule that does not apply here, or cannot decide: for which reason."""
+    return Finding("", message, severity="skipped")
 
 
-def as_problem(finding: Finding) -> Problem:
-    return Problem(finding.id, finding.message, finding.where, finding.cure)
+def warned(message: str, cure: Fix | str | None = None, where: str | None = None) -> Finding:
+    return Finding.warning("", message, where, cure)
+
+
+def failed(message: str, cure: Fix | str | None = None, where: str | None = None) -> Finding:
+    return Finding.error("", message, where, cure)

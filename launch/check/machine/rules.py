@@ -15,9 +15,8 @@ from pathlib import Path
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.parser import parser_accepts
-from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
+from launch.check.machine.rule import Host, PreflightRule, skipped
 from launch.config.schema import Device
-from launch.errors import Problem
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
@@ -43,7 +42,7 @@ _POLL = 0.5  # seconds
 
 def preflight(
     plan: Plan, *, asks_parser: bool = False, ends_after: int | None = None
-) -> tuple[list[Problem], list[Finding]]:
+) -> tuple[list[Finding], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
     The warnings include the failures that `allow` overrides. The slow rules run in `check` only,
@@ -56,14 +55,14 @@ def preflight(
 
 
 def warnings(findings: Iterable[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.allowed or finding.level == "warn"]
+    return [finding for finding in findings if finding.allowed or finding.severity == "warn"]
 
 
 _LATER = skipped("an error was found before")
 
 
-def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
-    return [as_problem(finding) for finding in findings if finding.stops]
+def stopping_problems(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.stops]
 
 
 def inspect(

@@ -14,14 +14,13 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Launcher, Quantization, Tracking
-from launch.errors import Cure
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.rlvr import VLLM, ray_needs, uses_vllm
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
-from launch.worker.finding import Finding
+from launch.worker.finding import Finding, Fix
 from launch.worker.trl_options import TRL
 
 _NEEDED = {
@@ -51,7 +50,7 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
         return passed(str(plan.upstream.checkout))
     other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
     fetch = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
-    cure = fetch if other is None else Cure(f"{fetch}; without one: {{0}}", f"trainer={other}")
+    cure = fetch if other is None else Fix.of(f"{fetch}; without one: {{0}}", f"trainer={other}")
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
 
@@ -63,7 +62,7 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     if plan.upstream.matches_pin:
         return passed(plan.upstream.description)
     sentence = "check out the pin, or set {0}; {1} lists the files that differ"
-    cure = Cure(sentence, "allow=[upstream_mismatch]", "$ launch upstream status --json")
+    cure = Fix.of(sentence, "allow=[upstream_mismatch]", "$ launch upstream status --json")
     return failed(plan.upstream.description, cure)
 
 
@@ -87,14 +86,12 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         needed.append("lm_eval")
     needed = list(dict.fromkeys(needed))
     if shutil.which(python) is None:
-        cure = Cure("set {0} to an interpreter", "python=PATH")
-        return Finding("no_interpreter", "fail", f"{python} is not a program", cure, "python")
+        cure = Fix.of("set {0} to an interpreter", "python=PATH")
+        return Finding.error("no_interpreter", f"{python} is not a program", "python", cure)
     try:
         missing = missing_modules(python, needed)
     except InterpreterError as error:
-        return Finding(
-            "no_interpreter", "fail", f"{python} does not answer: {error}", where="python"
-        )
+        return Finding.error("no_interpreter", f"{python} does not answer: {error}", "python")
     if missing:
         return failed(f"{python} lacks {', '.join(missing)}", install_hint(plan), "python")
     trl = (
@@ -118,7 +115,7 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         )
         return failed(
             message,
-            Cure("install one of these, or set {0}", "recipe.generation=transformers"),
+            Fix.of("install one of these, or set {0}", "recipe.generation=transformers"),
             "python",
         )
     return passed(f"{len(needed)} packages in {python}")
@@ -141,7 +138,8 @@ def vllm_server_answers(plan: Plan, host: Host) -> Finding:
             f"{plan.inputs.model.reference} --port {place[1]}"
         )
         return failed(
-            f"nothing answers at {place[0]}:{place[1]}: {error}", Cure("{0}, on other GPUs", start)
+            f"nothing answers at {place[0]}:{place[1]}: {error}",
+            Fix.of("{0}, on other GPUs", start),
         )
     return passed(f"something answers at {place[0]}:{place[1]}")
 
@@ -162,11 +160,11 @@ def ray_finds_cpus(plan: Plan, host: Host) -> Finding:
     return passed(f"{needs}; {here} here")
 
 
-def install_hint(plan: Plan) -> Cure:
+def install_hint(plan: Plan) -> Fix:
     """Return the command that installs the trainer's packages."""
     # in an environment of their own: vLLM pins torch
     if plan.config.trainer.launcher == Launcher.ray:
-        return Cure(
+        return Fix.of(
             "{0} installs them; set {1}",
             f"$ uv sync --project {plan.upstream.checkout}",
             "python=PATH",
@@ -180,7 +178,7 @@ def install_hint(plan: Plan) -> Cure:
     extras += ",eval" if plan.config.evaluate else ""
     vllm = " 'vllm>=0.27,<0.31'" if uses_vllm(plan.config) else ""
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
-    return Cure(
+    return Fix.of(
         f"install them there: {{0}}{setup}", f"$ pip install {resources.requirement(extras)}{vllm}"
     )
 

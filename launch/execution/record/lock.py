@@ -22,8 +22,9 @@ from pathlib import Path
 
 import psutil
 
-from launch.errors import Problem, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.files import read_file
+from launch.worker.finding import Finding
 from launch.worker.json_codec import decode, encode, to_json
 
 INTERVAL = 10.0  # seconds between heartbeats
@@ -93,7 +94,7 @@ def run_lock(folder: Path, say: Callable[[str], None]) -> contextlib.AbstractCon
 
 @contextlib.contextmanager
 def file_lock(
-    path: Path, refuse: Callable[[Holder, float], Problem], say: Callable[[str], None]
+    path: Path, refuse: Callable[[Holder, float], Finding], say: Callable[[str], None]
 ) -> Iterator[None]:
     """Hold the lock file `path`; `refuse` returns the problem when a living process holds it.
 
@@ -143,10 +144,12 @@ def _refuse_other_file(path: Path) -> None:
     raise refusal("not_a_lock", message, None, "remove it, or use another name=")
 
 
-def locked_problem(folder: Path, holder: Holder, age: float | None) -> Problem:
+def locked_problem(folder: Path, holder: Holder, age: float | None) -> Finding:
     heartbeat = "" if age is None else f" (heartbeat {age:.0f} s ago)"
     message = f"another launcher holds {folder}: {holder}{heartbeat}"
-    return Problem("run_is_locked", message, None, "wait for it, stop it, or use another name=")
+    return Finding.error(
+        "run_is_locked", message, None, "wait for it, stop it, or use another name="
+    )
 
 
 def _is_alive(holder: Holder, age: float) -> bool:

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from launch.errors import Cure, UserError, refusal
+from launch.errors import UserError, refusal
 from launch.external import run_command
+from launch.worker.finding import Fix
 
 _TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
 _QUERY = "--query-gpu=index,ecc.errors.uncorrected.volatile.total"
@@ -52,7 +53,7 @@ def check_gpus(environ: Mapping[str, str]) -> None:
 
 
 def _fault(message: str) -> UserError:
-    cure = Cure(
+    cure = Fix.of(
         "leave this node out (cluster.exclude) and report it, or set {0}", "allow=[gpu_fault]"
     )
     return refusal("gpu_fault", message, None, cure)

@@ -12,7 +12,7 @@ from launch.config.compose import map_all
 from launch.config.line import CommandLine, format_value, override_key
 from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError, refusal
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.execution.record.run import mapping, objects
@@ -32,6 +32,7 @@ from launch.trials.trial import (
     say_lines,
     say_plan,
 )
+from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 SIDES = ("A", "B")
@@ -84,14 +85,14 @@ def read_request(line: CommandLine) -> BenchRequest:
             if key in _COMMON or key.startswith("bench."):
                 message = f"{key}= applies to the whole bench, not to setting {name} alone"
                 problems.append(
-                    Problem(
+                    Finding.error(
                         "bench_common", message, f"override {key}", "move it before the first `--`"
                     )
                 )
             elif argument.startswith("-"):
                 message = f"'{argument}' is not an override of setting {name}"
                 problems.append(
-                    Problem(
+                    Finding.error(
                         "bench_common", message, "command line", "move it before the first `--`"
                     )
                 )
@@ -124,7 +125,7 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
         raise UserError(errors)
     if config.bench.repeats == 1:
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
-        notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
+        notes.append(Finding.error("one_repeat", message, "bench.repeats", "use repeats=3"))
     id_ = config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
     return BenchRecord(
@@ -138,19 +139,19 @@ def _check_numbers(plan: Plan) -> Plan:
     if bench.steps - bench.warmup < LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
         cure = f"use steps={bench.warmup + LEAST_STEPS} or more"
-        problems.append(Problem("bench_steps", message, "bench.steps", cure))
+        problems.append(Finding.error("bench_steps", message, "bench.steps", cure))
     total = plan.config.recipe.max_steps
     if total is not None and total < bench.steps:
         message = f"the stage has only {total} steps, fewer than steps={bench.steps}"
         problems.append(
-            Problem("bench_steps", message, "bench.steps", f"use steps={total} or fewer")
+            Finding.error("bench_steps", message, "bench.steps", f"use steps={total} or fewer")
         )
     if problems:
         raise UserError(problems)
     return plan
 
 
-def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> list[Problem]:
+def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> list[Finding]:
     """What makes the two do different amounts of work, or train on different data."""
     problems = []
     if a.plan.batch.global_ != b.plan.batch.global_:
@@ -159,7 +160,9 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
         cure = (
             "set one recipe.global_batch_size= before the first `--`, or allow=[bench_global_batch]"
         )
-        problems.append(Problem("bench_global_batch", message, "recipe.global_batch_size", cure))
+        problems.append(
+            Finding.error("bench_global_batch", message, "recipe.global_batch_size", cure)
+        )
     for side in (a, b):
         if side.plan.config.recipe.packing == Packing.bins:
             message = (
@@ -168,14 +171,16 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
                 "samples"
             )
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
-            problems.append(Problem("bench_global_batch", message, "recipe.packing", cure))
+            problems.append(Finding.error("bench_global_batch", message, "recipe.packing", cure))
             break
     of_data = [row for row in differences if row.what.startswith("data.") or row.what in _OF_DATA]
     if of_data:
         values = "; ".join(f"{row.what} is {row.a} in A and {row.b} in B" for row in of_data)
         cure = "set it once, before the first `--`, or allow=[bench_data]"
         problems.append(
-            Problem("bench_data", f"A and B do not train on the same data: {values}", None, cure)
+            Finding.error(
+                "bench_data", f"A and B do not train on the same data: {values}", None, cure
+            )
         )
     return problems
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.config.trials import BenchConfig, Order
-from launch.errors import Problem
 from launch.planning.plan import Plan
 from launch.trials.bench.verdict import (
     RATE_PRECISION,
@@ -20,7 +19,7 @@ from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Operations, count_operations, median, step_rates
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
-from launch.worker.finding import REFUTED, UNPROVEN
+from launch.worker.finding import REFUTED, UNPROVEN, Finding
 
 Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
 
@@ -111,7 +110,7 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     sides: tuple[Side, Side]
     differences: Sequence[Difference]
-    planning_notes: Sequence[Problem] = ()
+    planning_notes: Sequence[Finding] = ()
     message: str | None = None  # why it ended early
     verb = "bench"
     started = True  # what rates the cards has just been on them

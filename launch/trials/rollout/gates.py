@@ -73,15 +73,15 @@ def gate(
 
 
 def passed(message: str, **numbers: Any) -> Finding:
-    return Finding("", "pass", message, numbers=numbers)
+    return Finding("", message, severity="pass", numbers=numbers)
 
 
 def warned(message: str, **numbers: Any) -> Finding:
-    return Finding("", "warn", message, numbers=numbers)
+    return Finding("", message, severity="warn", numbers=numbers)
 
 
 def failed(message: str, **numbers: Any) -> Finding:
-    return Finding("", "fail", message, numbers=numbers)
+    return Finding("", message, numbers=numbers)
 
 
 def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> Finding | None:

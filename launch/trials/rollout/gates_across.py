@@ -254,7 +254,7 @@ def gate_json(result: Finding) -> dict[str, Any]:
     gate = next(gate for gate in GATES if gate.id == result.id)
     return {
         "id": result.id,
-        "verdict": result.level,
+        "verdict": result.severity,
         "message": result.message,
         "numbers": result.numbers,
         "allowed": result.allowed,

@@ -118,7 +118,7 @@ class RolloutRecord(TrialRecord[WidthRun]):
         for each in self.runs:
             each.projection = project(each, self.runs, self.config.price_per_gpu_hour)
             each.efficiency = compute_efficiency(each, self.runs[0])
-        shown = [gate_json(result) for result in run.gate_results if result.level != "pass"]
+        shown = [gate_json(result) for result in run.gate_results if result.severity != "pass"]
         return [f"  {format_row(GATES, result)}" for result in shown]
 
     @property

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Problem, refusal
+from launch.errors import refusal
 from launch.resources import IN_CLONE
 from launch.upstream.pin.lock import load_lock
+from launch.worker.finding import Finding
 
 DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
@@ -104,10 +105,10 @@ def fetch_command() -> str:
     )
 
 
-def missing_checkout_problem() -> Problem:
+def missing_checkout_problem() -> Finding:
     """Return the problem for a command that needs a checkout where `find_checkout` returns None."""
     cure = f"fetch the pin: {fetch_command()}, or set {DIR_KEY}=DIR or ${DIR_VARIABLE}"
-    return Problem("no_upstream", "no open-instruct checkout found", cure=cure)
+    return Finding.error("no_upstream", "no open-instruct checkout found", cure=cure)
 
 
 def read_commit(root: Path) -> str | None:

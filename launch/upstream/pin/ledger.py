@@ -70,7 +70,7 @@ class Ledger:
 class Explanation:
     """Why a trainer doesn't have a flag."""
 
-    message: str  # a clause, which continues a Problem's message
+    message: str  # a clause, which continues a Finding's message
     use: str | None = None  # the name to use instead
     removed: bool = False
     # by the flag's value: the override of launch

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.errors import Problem, UserError, nearest
+from launch.errors import UserError, nearest
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import (
     EXPECTED_VALUES,
@@ -24,6 +24,7 @@ from launch.upstream.rules.conversion import (
 from launch.upstream.rules.parser import ArgvToken, GivenOption, SplitArgv, is_flag, split_argv
 from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
+from launch.worker.finding import Finding
 
 _STRICTER = ("abbreviated", "duplicate")
 
@@ -35,7 +36,7 @@ class ArgvReport:
     # by the index of the token, None for missing flags and combinations; `where` is the flag,
     # without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice,
     # missing_value, missing_required, positional, contradiction
-    problems: list[tuple[int | None, Problem]] = field(default_factory=list)
+    problems: list[tuple[int | None, Finding]] = field(default_factory=list)
     rejected: bool | None = False  # argparse refuses it; None: undecided
     # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
     values: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +97,7 @@ class _ArgvChecker(ArgvReport):
             self._store(given, split, tokens)
         self._check_others(split, tokens)
         if split.error:
-            self._add(None, Problem("bad_type", split.error))
+            self._add(None, Finding.error("bad_type", split.error))
         # argparse prints the help and exits with 0: nothing after it matters
         if not split.asks_help:
             self._check_required()
@@ -133,7 +134,7 @@ class _ArgvChecker(ArgvReport):
         self.config_given = True
         if position + 1 == len(tokens):
             message = "--config needs the path of a YAML file"
-            self._add(tokens[position][0], Problem("missing_value", message, "config"))
+            self._add(tokens[position][0], Finding.error("missing_value", message, "config"))
         elif self.config is None:
             self.undecided.append(f"the values in {tokens[position + 1][1].text}")
         return tokens[:position] + tokens[position + 2 :]
@@ -151,7 +152,7 @@ class _ArgvChecker(ArgvReport):
             if token.text == "--" and not token.unknown:
                 # these parsers have no positionals
                 message = "everything after '--' is positional, which this parser refuses"
-                self._add(index, Problem("positional", message))
+                self._add(index, Finding.error("positional", message))
                 return
             if is_flag(token.text) or token.unknown or not is_new:
                 before.add(index)
@@ -167,7 +168,7 @@ class _ArgvChecker(ArgvReport):
                     f"'{token.text}' does not belong to a flag",
                     _positional_cure(split, tokens, index),
                 )
-                self._add(index, Problem("positional", message, None, cure))
+                self._add(index, Finding.error("positional", message, None, cure))
 
     @staticmethod
     def _may_contain_flags(given: GivenOption) -> bool:
@@ -186,11 +187,15 @@ class _ArgvChecker(ArgvReport):
         if index in split.negated_values:
             self._add(
                 index,
-                Problem("bad_type", f"--no_{name} takes no value", name, f"write --{name} false"),
+                Finding.error(
+                    "bad_type", f"--no_{name} takes no value", name, f"write --{name} false"
+                ),
             )
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"
-            self._add(index, Problem("duplicate", message, name, "keep one of them"), rejects=False)
+            self._add(
+                index, Finding.error("duplicate", message, name, "keep one of them"), rejects=False
+            )
         self.given.setdefault(name, index)
         if self.schema.is_unverified(name):
             self._add_unverified(name, index)
@@ -202,7 +207,7 @@ class _ArgvChecker(ArgvReport):
             missing = "at least one value" if option.nargs == "+" else "a value"
             number = _dashed_number(tokens, index + 1)
             cure = f"write --{name}={number}: the value begins with '-'" if number else None
-            self._add(index, Problem("missing_value", f"{name} needs {missing}", name, cure))
+            self._add(index, Finding.error("missing_value", f"{name} needs {missing}", name, cure))
             self.values[name] = UNKNOWN
             if number and index + 1 in split.others:
                 split.others.remove(index + 1)  # it is part of the same mistake
@@ -255,11 +260,13 @@ class _ArgvChecker(ArgvReport):
         if len(matches) > 1:
             message = f"--{given} is ambiguous: it could be {', '.join(matches[:6])}"
             cure = f"write --{names[0]}" if len(names) == 1 else "write the full name"
-            self._add(index, Problem("abbreviated", message, given, cure))
+            self._add(index, Finding.error("abbreviated", message, given, cure))
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
         self._add(
-            index, Problem("abbreviated", message, given, f"write {matches[0]}"), rejects=False
+            index,
+            Finding.error("abbreviated", message, given, f"write {matches[0]}"),
+            rejects=False,
         )
 
     def _add_unknown_flag(self, index: int, text: str, split: SplitArgv) -> None:
@@ -280,14 +287,16 @@ class _ArgvChecker(ArgvReport):
             return
         message = f"{self.schema.entry.rpartition('/')[2]} has no flag {text}"
         self._add(
-            index, Problem("unknown_flag", message, given, cure), rejects=None if unread else True
+            index,
+            Finding.error("unknown_flag", message, given, cure),
+            rejects=None if unread else True,
         )
 
     def _add_unverified(self, name: str, index: int) -> None:
         cure = "the job asks the trainer's own parser"
         self._add(
             index,
-            Problem("unverified", unverified_message(self.schema, name), name, cure),
+            Finding.error("unverified", unverified_message(self.schema, name), name, cure),
             rejects=None,
         )
 
@@ -301,7 +310,9 @@ class _ArgvChecker(ArgvReport):
                 self.undecided.append(f"whether the required {flag.name} is given")
                 continue
             message = f"{flag.name} is required"
-            self._add(None, Problem("missing_required", message, flag.name, f"add --{flag.name}"))
+            self._add(
+                None, Finding.error("missing_required", message, flag.name, f"add --{flag.name}")
+            )
 
     def _check_contradictions(self) -> None:
         values = {**(self.config or {}), **self.values, **dict.fromkeys(self.open_lists, UNKNOWN)}
@@ -324,14 +335,14 @@ class _ArgvChecker(ArgvReport):
                 flag = next((name for name in flags if name in self.given), None)
                 settings = _describe_settings(self.schema, flags, self.values)
                 text = f"{contradiction.message} ({contradiction.where})"
-                problem = Problem(
+                problem = Finding.error(
                     "contradiction",
                     f"{settings}: {text}" if settings else text,
                     flag or next(iter(flags), None),
                 )
                 self.problems.append((None if flag is None else self.given[flag], problem))
 
-    def _add(self, index: int | None, problem: Problem, *, rejects: bool | None = True) -> None:
+    def _add(self, index: int | None, problem: Finding, *, rejects: bool | None = True) -> None:
         """Add a problem; rejects=None: whether argparse refuses the command because of it is not
         known.
         """

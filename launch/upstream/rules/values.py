@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from launch.errors import Problem, UserError, nearest
+from launch.errors import UserError, nearest
 from launch.upstream.rules.conversion import EXPECTED_VALUES, convert, unsettable_error
 from launch.upstream.schema import Field, Schema
+from launch.worker.finding import Finding
 
 
 def check_values(
     schema: Schema, values: Mapping[str, Any], complete: bool = False
-) -> list[Problem]:
+) -> list[Finding]:
     """Return every problem of {field name: value}, `where` being the name; None means that the flag
     is not given.
 
@@ -26,19 +27,19 @@ def check_values(
     Stricter than the command line: a list must be a list (not one string), and a bool is neither a
     string nor a number. `complete`: also report required fields without a value.
     """
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     for name, value in values.items():
         field = flag_field(schema, name, value)
         if field is None:
             suggestions = nearest(name.replace("-", "_"), schema.fields)
             cure = f"did you mean {' or '.join(suggestions)}?" if suggestions else None
             message = f"{schema.entry.rpartition('/')[2]} has no flag '{name}'"
-            problems.append(Problem("unknown_flag", message, name, cure))
+            problems.append(Finding.error("unknown_flag", message, name, cure))
         elif value is not None:
             problems.extend(_find_problems(field, value))
     if complete:
         problems.extend(
-            Problem(
+            Finding.error(
                 "missing_required", f"{field.name} is required", field.name, f"set {field.name}"
             )
             for field in schema.fields.values()
@@ -103,7 +104,7 @@ def render_flag(field: Field, value: Any) -> list[str]:
     return [flag, *texts]
 
 
-def _find_problems(field: Field, value: Any) -> Iterator[Problem]:
+def _find_problems(field: Field, value: Any) -> Iterator[Finding]:
     if not field.settable:
         yield from unsettable_error(field, "unsettable").problems
     elif field.nargs == "+":
@@ -112,23 +113,23 @@ def _find_problems(field: Field, value: Any) -> Iterator[Problem]:
         yield from _find_scalar_problems(field, value)
 
 
-def _find_list_problems(field: Field, value: Any) -> Iterator[Problem]:
+def _find_list_problems(field: Field, value: Any) -> Iterator[Finding]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         parts = value.replace(",", " ").split() if isinstance(value, str) else [str(value)]
         message = f"{field.name} must be a list, got {_describe_value(value)}"
-        yield Problem("bad_type", message, field.name, f"write [{', '.join(parts)}]")
+        yield Finding.error("bad_type", message, field.name, f"write [{', '.join(parts)}]")
         return
     if not value:
         message = f"{field.name} must not be an empty list"
-        yield Problem("missing_value", message, field.name, "leave it out, or add an element")
+        yield Finding.error("missing_value", message, field.name, "leave it out, or add an element")
     for part in value:
         yield from _find_scalar_problems(field, part)
     if len(value) > 1 and any(_to_argv_text(field, part).startswith("-") for part in value):
         message = f"{field.name}: an element that begins with '-' must be the only one"
-        yield Problem("bad_type", message, field.name)
+        yield Finding.error("bad_type", message, field.name)
 
 
-def _find_scalar_problems(field: Field, value: Any) -> Sequence[Problem]:
+def _find_scalar_problems(field: Field, value: Any) -> Sequence[Finding]:
     cure = None
     if isinstance(value, Mapping) and field.kind == "str" and "dict" in field.type:
         return ()
@@ -139,7 +140,7 @@ def _find_scalar_problems(field: Field, value: Any) -> Sequence[Problem]:
         allowed = isinstance(value, str | int | float)
     if not allowed:
         message = f"{field.name} must be {_describe_expected(field)}, got {_describe_value(value)}"
-        return (Problem("bad_type", message, field.name, cure),)
+        return (Finding.error("bad_type", message, field.name, cure),)
     try:
         convert(field, _to_argv_text(field, value))
     except UserError as error:

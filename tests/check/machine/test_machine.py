@@ -68,12 +68,12 @@ def test_the_first_nodes_store_needs_a_descriptor_for_every_rank(
         else ()
     )
     finding = open_file_limit_suffices.inspect(planned(tmp_path, "stage=demo", *width), Host({}))
-    assert f"{finding.level}: {finding.message}" == expected
+    assert f"{finding.severity}: {finding.message}" == expected
 
 
 def test_a_taken_port_is_found(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert port_is_free.inspect(plan, Host({})).level == "pass"
+    assert port_is_free.inspect(plan, Host({})).severity == "pass"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -81,7 +81,7 @@ def test_a_taken_port_is_found(tmp_path: Path) -> None:
         at = plan.command.index("--main_process_port") + 1
         fixed = replace(plan, command=(*plan.command[:at], port, *plan.command[at + 1 :]))
         finding = port_is_free.inspect(fixed, Host({}))
-        assert finding.level == "fail" and port in finding.message
+        assert finding.severity == "fail" and port in finding.message
 
 
 def test_infiniband_needs_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_infiniband_needs_locked_memory(tmp_path: Path, monkeypatch: pytest.Monk
             "launch.check.machine.limits._resource_limits", lambda name, soft=soft: (soft, None)
         )
         finding = locked_memory_is_unlimited.inspect(plan, Host({}))
-        assert f"{finding.level}: {finding.message}" == expected
+        assert f"{finding.severity}: {finding.message}" == expected
 
 
 def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.Monkey
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=64 << 20))
     finding = shared_memory_is_large.inspect(plan, Host({}))
-    assert finding.level == "warn" and finding.message.startswith(
+    assert finding.severity == "warn" and finding.message.startswith(
         "64 MiB free in /dev/shm, and 2 ranks"
     )
     assert (
@@ -117,12 +117,14 @@ def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_model_that_was_removed_after_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert inputs_exist.inspect(plan, Host({})).level == "pass", "the demo's model is built later"
+    assert inputs_exist.inspect(plan, Host({})).severity == "pass", (
+        "the demo's model is built later"
+    )
     model = replace(plan.inputs.model, build=False, local=tmp_path / "gone")
     finding = inputs_exist.inspect(
         replace(plan, inputs=replace(plan.inputs, model=model)), Host({})
     )
-    assert finding.level == "fail" and finding.message == f"{tmp_path / 'gone'} does not exist"
+    assert finding.severity == "fail" and finding.message == f"{tmp_path / 'gone'} does not exist"
 
 
 def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
@@ -139,7 +141,7 @@ def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
             plan, Host({**cache, "HF_ENDPOINT": f"http://127.0.0.1:{port}"})
         )
         assert time.monotonic() - began < 3
-    assert finding.level == "fail" and finding.where == "override model.path"
+    assert finding.severity == "fail" and finding.where == "override model.path"
     assert "owner/base would come from the hub, which cannot be reached" in finding.message
 
     def hang(*_: object, **__: object) -> None:
@@ -161,15 +163,15 @@ def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "none"))
     found = {finding.id: finding for finding in inspect(plan)}
-    assert found["parser_refuses"].level == "skipped"  # the trainer is not imported to say so
+    assert found["parser_refuses"].severity == "skipped"  # the trainer is not imported to say so
 
 
 def test_a_clock_that_is_off_or_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert clock_is_right.inspect(plan, Host({})).level == "pass"
+    assert clock_is_right.inspect(plan, Host({})).severity == "pass"
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3600)
-    assert clock_is_right.inspect(plan, Host({})).level == "warn"
+    assert clock_is_right.inspect(plan, Host({})).severity == "warn"
     monkeypatch.setattr(time, "time", lambda: 86400.0)
     assert "1970-01-02" in clock_is_right.inspect(plan, Host({})).message
 
@@ -179,11 +181,11 @@ def test_a_folder_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
     finding = folders_are_writable.inspect(
         planned(tmp_path, "stage=demo"), Host({"HF_HOME": str(tmp_path)})
     )
-    assert finding.level == "fail" and f"{tmp_path / 'runs'} is not writable" in finding.message
+    assert finding.severity == "fail" and f"{tmp_path / 'runs'} is not writable" in finding.message
     there = folders_are_writable.inspect(
         planned(tmp_path, "stage=demo", "runs=other"), Host({"HF_HOME": str(tmp_path)})
     )
-    assert there.level == "pass"
+    assert there.severity == "pass"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing is left of the trying
 
 
@@ -199,7 +201,7 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
         replace(fixed_machine(tmp_path), python=str(empty)),
     )
     finding = interpreter_has_packages.inspect(plan, Host({}))
-    assert finding.level == "fail" and "lacks torch, transformers" in finding.message
+    assert finding.severity == "fail" and "lacks torch, transformers" in finding.message
     assert complete.message != finding.message
     gone = build_plan(composed("stage=demo"), replace(fixed_machine(tmp_path), python="/no/python"))
     assert interpreter_has_packages.inspect(gone, Host({})).id == "no_interpreter"
@@ -217,7 +219,7 @@ def test_another_version_of_trl_is_named_with_both(
     finding = interpreter_has_packages.inspect(
         build_plan(composed("stage=demo", "trainer=trl_sft"), machine), Host({})
     )
-    assert finding.level == level
+    assert finding.severity == level
     if level == "fail":
         assert f"is written for TRL 1.16, and {sys.executable} has TRL {version}" in finding.message
 
@@ -229,11 +231,11 @@ def test_two_ranks_talk_over_gloo_and_a_bad_network_is_said(tmp_path: Path) -> N
 
     plan = planned(tmp_path, "stage=demo", "processes=2")
     finding = ranks_can_communicate.inspect(plan, Host(dict(os.environ)))
-    assert finding.level == "pass" and finding.message.startswith("2 ranks, gloo: ")
+    assert finding.severity == "pass" and finding.message.startswith("2 ranks, gloo: ")
     bad = ranks_can_communicate.inspect(
         plan, Host({**os.environ, "GLOO_SOCKET_IFNAME": "nothing0"})
     )
-    assert bad.level == "fail" and "all-reduce over 2 ranks failed" in bad.message
+    assert bad.severity == "fail" and "all-reduce over 2 ranks failed" in bad.message
     assert "nothing0" in bad.message
 
 
@@ -251,7 +253,7 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(
     @rule("always", "room")
     def always(plan: Plan, host: Host) -> Finding:
         """This one fails on every machine, with an id that is its own or a problem's."""
-        return Finding("clock_skew", "fail", "so it is", "none")
+        return Finding.error("clock_skew", "so it is", None, "none")
 
     (finding,) = inspect(planned(tmp_path, "stage=demo", "allow=[clock_skew]"), [always])
     assert (finding.id, finding.allowed, finding.stops) == ("clock_skew", True, False)
@@ -264,4 +266,4 @@ def test_a_rule_that_cannot_look_is_skipped(tmp_path: Path) -> None:
         raise OSError("stale file handle")
 
     (finding,) = inspect(planned(tmp_path, "stage=demo"), [broken])
-    assert finding.level == "skipped" and "stale file handle" in finding.message
+    assert finding.severity == "skipped" and "stale file handle" in finding.message

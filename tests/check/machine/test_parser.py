@@ -50,17 +50,17 @@ def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
         )
 
     first, again = finding(), finding()
-    assert first.level == again.level == "pass" and first.message != again.message, (
+    assert first.severity == again.severity == "pass" and first.message != again.message, (
         "it is asked once"
     )
     unknown = finding("--no_such", "1")
-    assert unknown.level == "fail"
+    assert unknown.severity == "fail"
     assert unknown.message.endswith(
         "Some specified arguments are not used by the HfArgumentParser: ['--no_such', '1']"
     )
     assert "this is a defect of launch" in str(unknown.cure)
     raised = finding("--final_lr_ratio", "1.5")
-    assert raised.level == "fail"
+    assert raised.severity == "fail"
     assert raised.message.endswith(
         "final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5"
     )
@@ -84,7 +84,7 @@ def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     )
     plan = planned(tmp_path, "stage=demo", "trainer=trl_sft")
     finding = parser_accepts.inspect(plan, Host({"PYTHONPATH": str(tmp_path)}))
-    assert (finding.id, finding.level) == ("import_fails", "fail")
+    assert (finding.id, finding.severity) == ("import_fails", "fail")
     assert finding.message.endswith(": ImportError: libcudart.so.12: cannot open")
 
 
@@ -99,6 +99,6 @@ def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Pa
     )
     assert "unused_imports" in plan.patches
     finding = parser_accepts.inspect(plan, Host({}))
-    assert finding.level == "pass", finding.message
+    assert finding.severity == "pass", finding.message
     bare = parser_accepts.inspect(replace(plan, patches=(), identity="other"), Host({}))
     assert bare.message.endswith(": ModuleNotFoundError: No module named 'vllm'")

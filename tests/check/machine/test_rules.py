@@ -262,6 +262,6 @@ def test_rule(case: Case, hub: str, tmp_path: Path) -> None:
     environ |= {name: value.format(hub=hub, home=home) for name, value in facts.environ.items()}
     plan = build_plan(composed(*case.overrides.split()), fixed_machine(tmp_path))
     finding = case.rule.inspect(plan, Host(environ, query_gpus(environ), facts.ends_after))
-    assert finding.level == case.verdict, finding
+    assert finding.severity == case.verdict, finding
     assert case.message in finding.message and case.cure in str(finding.cure), finding
     assert "HF_TOKEN" not in environ or environ["HF_TOKEN"] not in str(finding)

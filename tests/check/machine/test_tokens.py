@@ -33,18 +33,18 @@ def plan_of(file: Path, *overrides: str) -> Plan:
 def test_rows_that_stay_empty_are_warned_of(tmp_path: Path) -> None:
     olmo = ("trainer=dpo", "flags.config_name=olmo2_1B_v2", "recipe.packing=bins")
     few = inspect_padding(plan_of(tmp_path / "a.json", *olmo, "recipe.global_batch_size=4"))
-    assert few.level == "warn" and {"2", "12", "4,096"} <= set(values_of(few.message))
+    assert few.severity == "warn" and {"2", "12", "4,096"} <= set(values_of(few.message))
     assert "recipe.per_device_batch_size=16 recipe.global_batch_size=32" in str(few.cure)
     many = (*olmo, "recipe.global_batch_size=26")
     reference = inspect_padding(plan_of(tmp_path / "b.json", *many))
-    assert reference.level == "warn" and "76" in values_of(reference.message)
+    assert reference.severity == "warn" and "76" in values_of(reference.message)
     assert "recipe.per_device_batch_size=13" in str(reference.cure)
     full = inspect_padding(plan_of(tmp_path / "c.json", *many, "recipe.per_device_batch_size=13"))
-    assert full.level == "pass" and {"12.8", "78"} <= set(values_of(full.message))
+    assert full.severity == "pass" and {"12.8", "78"} <= set(values_of(full.message))
 
 
 def test_where_nothing_is_known_or_filled_it_is_skipped(tmp_path: Path) -> None:
     unknown = plan_of(tmp_path / "a.json", "trainer=dpo", "flags.config_name=olmo2_1B_v2")
     (tmp_path / "a.json").unlink()
-    assert inspect_padding(unknown).level == "skipped"
-    assert inspect_padding(plan_of(tmp_path / "b.json")).level == "skipped"  # dpo_tune_cache
+    assert inspect_padding(unknown).severity == "skipped"
+    assert inspect_padding(plan_of(tmp_path / "b.json")).severity == "skipped"  # dpo_tune_cache

@@ -32,19 +32,19 @@ def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
     host = Host({variable: str(tmp_path)})
     plan = planned(tmp_path, *ZERO2)
     nothing = no_build_was_killed.inspect(plan, host)
-    assert nothing.level == "pass"
+    assert nothing.severity == "pass"
 
     lock.parent.mkdir(parents=True)
     opened = os.open(lock, os.O_CREAT | os.O_EXCL)  # as torch's FileBaton makes it
     under_way = no_build_was_killed.inspect(plan, host)
-    assert under_way.level == "pass" and under_way.message != nothing.message
+    assert under_way.severity == "pass" and under_way.message != nothing.message
     os.close(opened)
     finding = no_build_was_killed.inspect(plan, host)
-    assert finding.level == "warn" and str(lock) in finding.message
+    assert finding.severity == "warn" and str(lock) in finding.message
     make_old(lock)
-    assert no_build_was_killed.inspect(plan, host).level == "fail"
+    assert no_build_was_killed.inspect(plan, host).severity == "fail"
     alone = planned(tmp_path, "stage=demo", "trainer=trl_sft")
-    assert no_build_was_killed.inspect(alone, host).level == "skipped"
+    assert no_build_was_killed.inspect(alone, host).severity == "skipped"
 
 
 def test_it_stops_a_run_and_can_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,9 +117,11 @@ def test_how_many_checkpoints_lie_there_at_once(
 def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
     host = Host({"HOME": str(tmp_path)})
     plan = planned(tmp_path, "stage=sft", "gpus=0", "model.shape.parameters=1e15")
-    assert [rule.inspect(plan, host).level for rule in (model_fits, disk_has_room)] == ["fail"] * 2
+    assert [rule.inspect(plan, host).severity for rule in (model_fits, disk_has_room)] == [
+        "fail"
+    ] * 2
     only = plan_cache_pass(plan)
-    assert [rule.inspect(only, host).level for rule in (model_fits, disk_has_room)] == [
+    assert [rule.inspect(only, host).severity for rule in (model_fits, disk_has_room)] == [
         "skipped"
     ] * 2
 

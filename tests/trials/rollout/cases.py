@@ -119,4 +119,4 @@ def verdict(
     id: str, now: Measurement, before: Measurement | None = None, **numbers: Any
 ) -> str | None:
     result = gate_result(id, now, before, **numbers)
-    return None if result is None else result.level
+    return None if result is None else result.severity

@@ -473,7 +473,7 @@ REWARDS = (
 def test_gate(case: Case) -> None:
     before = None if case.before is None else measured(**case.before)
     result = gate_result(case.gate, measured(**case.now), before, **(case.numbers or {}))
-    assert (result.level if result else None) == case.verdict, result
+    assert (result.severity if result else None) == case.verdict, result
     if result is not None:
         assert result.stops == (case.verdict == "fail")
         assert [part for part in case.message if part not in result.message] == [], result.message
@@ -530,7 +530,7 @@ def test_ids_are_stable() -> None:
 def test_allow_is_visible_and_stops_nothing() -> None:
     allowed = gate_result("loss_finite", measured([1.0, float("nan")]), allow=["loss_finite"])
     assert allowed is not None and not allowed.stops
-    assert allowed.level == "fail" and allowed.allowed is True
+    assert allowed.severity == "fail" and allowed.allowed is True
 
 
 def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:

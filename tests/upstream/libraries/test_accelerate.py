@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem
 from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
+from launch.worker.finding import Finding
 from maintain.relock import renewed_library_keys
 from tests.paths import ROOT
 
@@ -20,7 +20,7 @@ PROJECT = ROOT
 LOCKED = library_keys("accelerate", [])
 
 
-def check(folder: Path, text: str, name: str = "a.yaml") -> list[Problem]:
+def check(folder: Path, text: str, name: str = "a.yaml") -> list[Finding]:
     (folder / name).write_text(text)
     return check_config_file(folder / name, LOCKED)
 
