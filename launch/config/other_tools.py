@@ -28,7 +28,7 @@ _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
 
 @dataclass(frozen=True)
-class Row:
+class OtherToolKey:
     """One line of the table."""
 
     topic: str
@@ -72,14 +72,14 @@ class Row:
 
 
 @cache
-def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
+def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
     """Read the rows, and the verb that each other word means. Raises TypeError for a field that a
     row has not.
     """
     import yaml  # only for an answer
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    rows = tuple(Row(**row) for row in content["rows"])
+    rows = tuple(OtherToolKey(**row) for row in content["rows"])
     return rows, {word: verb for verb, words in content["verbs"].items() for word in words}
 
 

@@ -13,7 +13,7 @@ from launch.worker.json_codec import from_json
 
 
 @dataclass(frozen=True)
-class Side:
+class PairSide:
     """One sequence of a sample, token by token: a chat, or one side of a pair."""
 
     name: str  # messages, chosen or rejected
@@ -51,11 +51,11 @@ class Sample:
 
     place: str  # `/data/chats.jsonl:12`, or `allenai/x, row 3`
     kept: bool  # False: the trainer drops it
-    sides: tuple[Side, ...]
+    sides: tuple[PairSide, ...]
 
 
 @dataclass(frozen=True)
-class Lengths:
+class SampleLengths:
     """The lengths of all samples of a data set, in order."""
 
     places: tuple[str, ...]
@@ -108,7 +108,7 @@ def _first_of(places: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SampleBatch:
     """How a micro batch of the first samples is laid out."""
 
     rows: int
@@ -128,12 +128,12 @@ class TokenizedSamples:
     """What the trainer's tokenising made of the data."""
 
     samples: tuple[Sample, ...]  # in detail
-    lengths: tuple[Lengths, ...]  # of each data set
+    lengths: tuple[SampleLengths, ...]  # of each data set
     special: Sequence[int]  # ids of special tokens
     bos: int | None
     eos: int | None
     pad: int | None
-    batch: Batch | None
+    batch: SampleBatch | None
     refusal: Finding | None = None  # what the trainer raises about a sample
     template: str = "the tokenizer's own"  # chat template
 
@@ -215,7 +215,7 @@ def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Finding]:
             yield Finding.error("no_loss_tokens", message, lengths.places[empty[0]], cure)
 
 
-def _has_loss_on_user(side: Side, data: TokenizedSamples) -> bool:
+def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:
     if side.loss is None:
         return False
     return any(
@@ -224,7 +224,7 @@ def _has_loss_on_user(side: Side, data: TokenizedSamples) -> bool:
     )
 
 
-def _lacks_end_of_turn(side: Side, data: TokenizedSamples) -> bool:
+def _lacks_end_of_turn(side: PairSide, data: TokenizedSamples) -> bool:
     """Whether no special token follows the last answer, or (but for a reward model) none that
     carries loss.
     """
@@ -240,7 +240,7 @@ def _lacks_end_of_turn(side: Side, data: TokenizedSamples) -> bool:
     )
 
 
-def _hides_end(side: Side, data: TokenizedSamples) -> bool:
+def _hides_end(side: PairSide, data: TokenizedSamples) -> bool:
     """Whether the pad token is the end token, and the sample's own end tokens are masked."""
     if data.pad is None or data.pad != data.eos:
         return False
@@ -256,7 +256,7 @@ def _hides_end(side: Side, data: TokenizedSamples) -> bool:
 
 _TEMPLATE = "set recipe.chat_template, or repair the tokenizer's template"
 # id, whether a side breaks the rule, message, cure
-_RULES: tuple[tuple[str, Callable[[Side, TokenizedSamples], bool], str, str], ...] = (
+_RULES: tuple[tuple[str, Callable[[PairSide, TokenizedSamples], bool], str, str], ...] = (
     (
         "loss_on_user",
         _has_loss_on_user,

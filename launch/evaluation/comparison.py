@@ -26,7 +26,7 @@ _WINDOW = 0.05  # of that training, whose losses are averaged at each point
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """One key that is not the same in all runs."""
 
     section: str
@@ -58,7 +58,7 @@ class Comparison:
     """Several runs side by side; the first is what the others are compared with."""
 
     runs: tuple[Compared, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[RunDifference, ...]
     unit: str  # of the points: tokens or steps
     points: tuple[LossPoint, ...]  # empty if the losses cannot be compared
     why_no_losses: str | None
@@ -133,14 +133,14 @@ def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
     return Noise(max(losses, default=None), max(speeds, default=None), repeats)
 
 
-def _find_differences(runs: Sequence[Compared]) -> Iterator[Difference]:
+def _find_differences(runs: Sequence[Compared]) -> Iterator[RunDifference]:
     for section in SECTIONS:
         of_runs: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
         for key in sorted(set().union(*of_runs)):
             values = tuple(of_run.get(key) for of_run in of_runs)
             compared = [value for value, run in zip(values, runs, strict=True) if not run.is_base]
             if any(value != compared[0] for value in compared):
-                yield Difference(section, key, values)
+                yield RunDifference(section, key, values)
 
 
 def _why_no_losses(runs: Sequence[Compared]) -> str | None:

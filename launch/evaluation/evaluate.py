@@ -28,7 +28,7 @@ from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory, open_worker
 from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
-from launch.worker.evaluating import Job, Request, TaskSpec
+from launch.worker.evaluating import EvaluationRequest, HarnessJob, TaskSpec
 from launch.worker.finding import Finding
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
@@ -234,7 +234,7 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     yield from (f"  broken: {reason}" for reason in task.broken)
 
 
-def _collect(jobs: Sequence[Job]) -> Iterator[TaskResult]:
+def _collect(jobs: Sequence[HarnessJob]) -> Iterator[TaskResult]:
     """Yield the results of the tasks of one spec; `jobs` are those of its models, the evaluated one
     last.
     """
@@ -259,7 +259,7 @@ def _require_room(folder: Path) -> None:
 
 
 def _run_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[HarnessJob],
     python: str,
     tokenizer: Path,
     *,
@@ -272,7 +272,7 @@ def _run_jobs(
     Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files,
     context_too_short, evaluation_failed, no_space.
     """
-    request = Request(tuple(jobs), str(tokenizer), limit, batch_size)
+    request = EvaluationRequest(tuple(jobs), str(tokenizer), limit, batch_size)
     with open_worker(python, "evaluating", request) as worker:
         for line in worker.answers:
             report = json.loads(line)

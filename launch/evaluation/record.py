@@ -14,7 +14,7 @@ from launch.evaluation.suites import RESULTS, digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_json
 from launch.planning.identity import TOKENIZER_FILES, DigestCache
-from launch.worker.evaluating import Job, TaskSpec
+from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.json_codec import from_json
 
 SUMMARY = "evaluation.json"  # in the run folder
@@ -29,7 +29,7 @@ class ResultFiles:
         contents = [str(self._digests.of(tokenizer / name)) for name in TOKENIZER_FILES]
         self._common = [harness, *contents]
 
-    def job(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> Job:
+    def job(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> HarnessJob:
         """Return what scores a model, with its files: the same for the same model, tokenizer, tasks
         and harness.
         """
@@ -43,7 +43,7 @@ class ResultFiles:
         ]
         parts += [self._identify(model.state)] if model.state else []
         key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
-        return Job(
+        return HarnessJob(
             model.label,
             model.request,
             spec,

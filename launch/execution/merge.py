@@ -27,7 +27,7 @@ from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
 from launch.planning.saved_model import digest_model
 from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
-from launch.worker.merging import Request
+from launch.worker.merging import MergeRequest
 
 RECORD = "merge.json"  # in the folder of the merged model
 # Largest mean difference of logits, as a share of their standard deviation: rounding of the type
@@ -137,7 +137,7 @@ def refuse_unfinished(run: Path) -> None:
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
-    request = Request(
+    request = MergeRequest(
         adapter.folder,
         staging,
         training.rows,

@@ -21,7 +21,13 @@ from launch.check.machine.trainer import install_hint
 from launch.config.schema import Family
 from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
-from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
+from launch.data.samples import (
+    PairSide,
+    Sample,
+    TokenizedSamples,
+    find_sample_problems,
+    parse_samples,
+)
 from launch.errors import UserError, refusal
 from launch.execution.prepare import build_missing, stage_template
 from launch.external import failure_reason
@@ -34,7 +40,7 @@ from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify, printable
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import encode, to_json
-from launch.worker.samples import Request
+from launch.worker.samples import SamplesRequest
 from launch.worker.trl_options import MixturePart
 
 # patches and options that let the trainer be imported, or decide how it tokenises
@@ -149,7 +155,9 @@ def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) ->
     """
     request, out = folder / "request.json", folder / "samples.json"
     request.write_text(
-        encode(Request(out, detail, rows, hub_data_cache(os.environ), plan.batch.per_device)),
+        encode(
+            SamplesRequest(out, detail, rows, hub_data_cache(os.environ), plan.batch.per_device)
+        ),
         encoding="utf-8",
     )
     return request, out
@@ -317,7 +325,7 @@ def describe_samples(data: TokenizedSamples, *, colour: bool) -> Iterator[str]:
         yield ""
 
 
-def describe_side(side: Side) -> str:
+def describe_side(side: PairSide) -> str:
     """Describe a sequence in a few words: tokens, tokens with loss, truncation."""
     carries = "" if side.loss is None else f", {sum(side.loss)} carry loss"
     cut = f", {side.untruncated - len(side.ids)} more are cut off" if side.is_truncated else ""
@@ -366,7 +374,7 @@ def _title(number: int, total: int, sample: Sample) -> str:
     return f"== sample {number} of {total}: {sample.place}{size}{dropped}"
 
 
-def _text(side: Side, colour: bool) -> str:
+def _text(side: PairSide, colour: bool) -> str:
     loss = side.loss or (False,) * len(side.ids)
     parts = []
     for carries, run in groupby(zip(loss, side.pieces, strict=True), key=lambda token: token[0]):

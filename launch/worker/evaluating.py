@@ -1,6 +1,6 @@
 """Scores models on tasks of lm-evaluation-harness. Runs in the trainer's interpreter.
 
-`main` takes a `Request`. It prints a JSON object a line: `{"done": label}` after each job, or
+`main` takes an `EvaluationRequest`. It prints a JSON object a line: `{"done": label}` after each job, or
 `{"refused": reason, ...}` and ends.
 """
 
@@ -48,7 +48,7 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
-class Job:
+class HarnessJob:
     """One model on the tasks of one spec."""
 
     label: str  # of the model, as reports name it
@@ -59,10 +59,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationRequest:
     """What is evaluated in one process."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[HarnessJob, ...]
     tokenizer: str  # of the run that is evaluated: it tokenises every prompt
     limit: int | None  # of the questions of a task
     batch_size: int
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     os.environ["HF_ALLOW_CODE_EVAL"] = "0"
-    request = decode(Request, arguments[0])
+    request = decode(EvaluationRequest, arguments[0])
     try:
         specs = {
             spec: _prepare(spec, request, reports)
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> None:
         print(json.dumps(refusal.args[0]), file=reports, flush=True)
 
 
-def _prepare(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
+def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> TaskSpec:
     """Return the spec with the names of its tasks; held-out rows become tasks beside the results,
     whose prompts are rendered already.
 
@@ -156,7 +156,7 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
     return names
 
 
-def check_prompts(request: Request) -> None:
+def check_prompts(request: EvaluationRequest) -> None:
     """Check that the prompts of all jobs fit into their models' contexts, before any weights are
     loaded.
 
@@ -258,7 +258,7 @@ def _checked_model_class(folder: str) -> Any:
     return CheckedModel
 
 
-def evaluate(model: Any, job: Job, limit: int | None) -> None:
+def evaluate(model: Any, job: HarnessJob, limit: int | None) -> None:
     """Score a model on the tasks of a job, and write the result and every answer."""
     results = _run_tasks(model, job.spec, limit, bootstrap_iters=1000)
     tasks = {name: summarize(name, results, job.spec, model) for name in job.spec.names}

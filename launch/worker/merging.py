@@ -1,7 +1,7 @@
 """Merges an adapter into its base and compares the saved model with base + adapter. Runs in the
 trainer's interpreter.
 
-`main` takes a `Request`, and prints one JSON object with the differences.
+`main` takes a `MergeRequest`, and prints one JSON object with the differences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FALLBACK_TOKENS = 64  # of a row of our own, for an adapter whose samples are u
 
 
 @dataclass(frozen=True)
-class Request:
+class MergeRequest:
     """What is merged."""
 
     adapter: Path  # a folder
@@ -32,7 +32,7 @@ class Request:
 
 def main(arguments: Sequence[str]) -> None:
     """Merge, save, load what was saved, compare, and print the differences."""
-    request = decode(Request, arguments[0])
+    request = decode(MergeRequest, arguments[0])
     adapter, out, dtype = request.adapter, request.out, request.dtype
     model, _ = load_model(adapter, dtype=dtype)
     rows = request.rows or [_fallback_row(model)]

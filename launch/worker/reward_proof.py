@@ -22,7 +22,7 @@ from .trl_data import to_prompts
 from .trl_options import BY_ROW, VerifierOption, is_own, verifier_of
 from .verifiers import (
     BUILT_IN,
-    Call,
+    VerifierCall,
     VerifierError,
     VerifierProcess,
     calls_service,
@@ -231,7 +231,7 @@ class _Verifier:
             others["a malformed answer"] = [self._call(first, _MALFORMED, "a malformed answer")]
             others["{} of {} wrong answers"] = self._score_wrong(known)
         for what, answer in _ADVERSARIAL:
-            outcome = self.process.score(Call(self.name, first["prompt"], answer, first))
+            outcome = self.process.score(VerifierCall(self.name, first["prompt"], answer, first))
             if outcome.failure:
                 where = self.found.warnings if is_own(self.name) else self.found.facts
                 where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
@@ -295,7 +295,7 @@ class _Verifier:
         return [self._call(row, answer, what) for row, answer, what in wrong]
 
     def _call(self, row: Mapping[str, Any], answer: str, what: str) -> float:
-        outcome = self.process.score(Call(self.name, row["prompt"], answer, row))
+        outcome = self.process.score(VerifierCall(self.name, row["prompt"], answer, row))
         if outcome.failure:
             raise VerifierError(f"{self.quoted} {outcome.failure} on {what}")
         if outcome.printed:

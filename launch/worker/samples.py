@@ -19,7 +19,7 @@ Place = tuple[int, int]  # of characters: first, behind the last
 
 
 @dataclass(frozen=True)
-class Request:
+class SamplesRequest:
     """What the launcher wants to know."""
 
     out: Path  # the file to write
@@ -31,7 +31,7 @@ class Request:
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
     @classmethod
-    def read(cls, path: str) -> Request:
+    def read(cls, path: str) -> SamplesRequest:
         return decode(cls, Path(path).read_bytes())
 
 
@@ -54,7 +54,7 @@ class TokenizedSide:
 class SampleReport:
     """Collects the samples and writes the launcher's file."""
 
-    request: Request
+    request: SamplesRequest
     tokenizer: Any
     template: str | None = None  # instead of the tokenizer's own
     samples: list[dict[str, Any]] = field(default_factory=list)
@@ -160,7 +160,7 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
     return {"rows": rows, "width": width, "padding": padding, "documents": documents}
 
 
-def stream_rows(path: str, split: str, request: Request, **options: Any) -> Any:
+def stream_rows(path: str, split: str, request: SamplesRequest, **options: Any) -> Any:
     """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the
     rest.
     """

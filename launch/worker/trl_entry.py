@@ -42,7 +42,7 @@ class EntryError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Job:
+class EntryJob:
     """One command line, parsed."""
 
     trainer: Any  # TRL's class
@@ -91,7 +91,7 @@ def _parse(
     options: Mapping[str, str],
     events: EventWriter,
     allowed: Collection[str],
-) -> Job:
+) -> EntryJob:
     """Check TRL's version and parse the flags as its script does (trl/scripts/sft.py:75-84,
     :150-154).
     """
@@ -113,10 +113,10 @@ def _parse(
         "dtype": model.dtype,
         **(args.model_init_kwargs or {}),
     }
-    return Job(getattr(trl, trainer), script, args, model, mixture, options, events, allowed)
+    return EntryJob(getattr(trl, trainer), script, args, model, mixture, options, events, allowed)
 
 
-def _build(job: Job) -> Any:
+def _build(job: EntryJob) -> Any:
     """Build TRL's trainer; nothing has been trained yet."""
     from trl import get_peft_config, get_quantization_config
 
@@ -271,7 +271,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
     return Entry
 
 
-def load_tokenizer(job: Job) -> Any:
+def load_tokenizer(job: EntryJob) -> Any:
     """Load the tokenizer that TRL's trainers would, or an adapter's own, and set the template of
     the options.
     """

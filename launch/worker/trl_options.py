@@ -13,36 +13,38 @@ TRL = "1.16"  # the version that the entry was written for; any patch release of
 
 
 @dataclass(frozen=True)
-class Option:
+class EntryOption:
     """What the entry does on request, in addition to the trainer's own flags."""
 
     meaning: str
     takes_value: bool = True
 
 
-OPTIONS: Mapping[str, Option] = MappingProxyType(
+OPTIONS: Mapping[str, EntryOption] = MappingProxyType(
     {
-        "validation": Option("holds out this share of data that launch has not split itself"),
+        "validation": EntryOption("holds out this share of data that launch has not split itself"),
         # after the validation rows are held out, since it may repeat rows
-        "subset": Option(
+        "subset": EntryOption(
             "trains on this share or number of rows: those that open-instruct would take"
         ),
-        "mixture": Option("trains on these data sets, each with its share of rows, in JSON"),
-        "chat_template": Option(
+        "mixture": EntryOption("trains on these data sets, each with its share of rows, in JSON"),
+        "chat_template": EntryOption(
             "sets the template of this file, for a trainer without a flag for it"
         ),
-        "continue_adapter": Option(
+        "continue_adapter": EntryOption(
             "goes on with the adapter that the model's folder holds, on its base; "
             "DPO's reference is a frozen copy of it",
             takes_value=False,
         ),
-        "early_stop": Option("ends after this many evaluations without a lower loss"),
-        "samples": Option("answers three fixed prompts every so many steps (RLVR: records ten)"),
-        "verifier": Option("rewards completions by these verifiers, weighted, in JSON"),
-        "lengths": Option(
+        "early_stop": EntryOption("ends after this many evaluations without a lower loss"),
+        "samples": EntryOption(
+            "answers three fixed prompts every so many steps (RLVR: records ten)"
+        ),
+        "verifier": EntryOption("rewards completions by these verifiers, weighted, in JSON"),
+        "lengths": EntryOption(
             "writes the lengths of the tokenised samples to this file, for the next plan"
         ),
-        "preview": Option(
+        "preview": EntryOption(
             "hands the tokenised samples over, as this file requests, and ends before a model is "
             "loaded"
         ),

@@ -19,13 +19,13 @@ from .trl_options import MixturePart
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
-def hand_over(job: trl_entry.Job) -> None:
+def hand_over(job: trl_entry.EntryJob) -> None:
     """Prepare the data with the job's trainer, write what the request asks for, and exit with code
     0.
     """
     import datasets
 
-    request = samples.Request.read(job.options["preview"])
+    request = samples.SamplesRequest.read(job.options["preview"])
     datasets.disable_caching()
     script, args, model = job.script, job.args, job.model.model_name_or_path
     split = script.dataset_train_split
@@ -49,7 +49,7 @@ def hand_over(job: trl_entry.Job) -> None:
     )
 
 
-def _read_part(part: MixturePart, request: samples.Request, config: str | None) -> Any:
+def _read_part(part: MixturePart, request: samples.SamplesRequest, config: str | None) -> Any:
     import datasets
 
     if request.rows is None or Path(part.name).exists():
@@ -57,7 +57,7 @@ def _read_part(part: MixturePart, request: samples.Request, config: str | None) 
     return samples.stream_rows(part.name, part.split, request, name=config)
 
 
-def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
+def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> Any:
     """Return the entry's trainer, which prepares every sample at its whole length, and ends where
     it would be built.
     """
@@ -116,7 +116,7 @@ def _find_refused(prepare: Any, dataset: Any) -> int:
     return first
 
 
-def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> None:
+def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: Any) -> None:
     tokenizer = trainer._tokenizer
     columns = trainer.prepared.column_names
     is_pairs = "prompt_ids" in columns

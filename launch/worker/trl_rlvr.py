@@ -24,7 +24,7 @@ from .expectations import report_evidence
 from .finding import Evidence
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
-from .verifiers import Call, Outcome, VerifierProcess
+from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
 
 PROMPTS_SAMPLED = 32  # of the start model, before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
@@ -86,13 +86,15 @@ class Scorer:
 
     def _score(
         self, name: str, prompt: Any, completion: Any, ids: Sequence[int], row: Mapping[str, Any]
-    ) -> Outcome:
+    ) -> VerifierOutcome:
         option = self._option
         if not option.judges(name, row):
-            return Outcome(None)
+            return VerifierOutcome(None)
         if option.truncated_reward is not None and self.end_ids.isdisjoint(ids[-1:]):
-            return Outcome(option.truncated_reward)  # as upstream's `non_stop_penalty_value`
-        return self.process.score(Call(name, prompt, text_of(completion), row, list(ids)))
+            return VerifierOutcome(
+                option.truncated_reward
+            )  # as upstream's `non_stop_penalty_value`
+        return self.process.score(VerifierCall(name, prompt, text_of(completion), row, list(ids)))
 
 
 def text_of(completion: Any) -> str:

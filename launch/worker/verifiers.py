@@ -36,7 +36,7 @@ _KEPT_TEXT = 240  # characters of a message
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VerifierOutcome:
     """What one call gave."""
 
     score: float | None  # None: the verifier does not judge this answer; 0 after a failure
@@ -47,7 +47,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Call:
+class VerifierCall:
     """One answer to score."""
 
     verifier: str  # a built-in one, or PATH.py:FUNCTION
@@ -328,7 +328,7 @@ class VerifierProcess:
         self._connection.close()
         self._child = None
 
-    def score(self, call: Call) -> Outcome:
+    def score(self, call: VerifierCall) -> VerifierOutcome:
         """Score an answer. Raises VerifierError if a verifier can't be loaded."""
         self.start()
         began = time.monotonic()
@@ -341,8 +341,8 @@ class VerifierProcess:
                 if took < self.seconds
                 else f"did not answer within {self.seconds:g} s"
             )
-            return Outcome(0.0, took, failure)
-        return Outcome(**answer, seconds=took)
+            return VerifierOutcome(0.0, took, failure)
+        return VerifierOutcome(**answer, seconds=took)
 
     def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call and return the answer; None if none came in time, or the child has ended."""

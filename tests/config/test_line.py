@@ -12,7 +12,6 @@ from launch.config.line import (
     refuse_rank,
 )
 from launch.errors import UserError
-from launch.worker.finding import Fix
 from tests.messages import outline, values_of
 
 VERBS = ("run", "plan", "lint")

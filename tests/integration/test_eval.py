@@ -19,9 +19,9 @@ from launch.__main__ import main
 from launch.demo.tasks import KINDS
 from launch.execution.record.run import Run
 from launch.worker.evaluating import (
-    Job,
+    EvaluationRequest,
+    HarnessJob,
     RefusalError,
-    Request,
     TaskSpec,
     check_prompts,
     check_tasks,
@@ -311,7 +311,7 @@ def test_a_prompt_that_does_not_fit_is_refused_without_any_weights(
         NEVER_RIGHT.replace("DATA", json.dumps(str(tasks / "questions.jsonl")))
     )
     spec = TaskSpec((), tasks, num_fewshot=0)
-    job = Job(
+    job = HarnessJob(
         "base",
         ModelRequest(str(model), quantized=False),
         replace(spec, names=check_tasks(spec)),
@@ -319,7 +319,7 @@ def test_a_prompt_that_does_not_fit_is_refused_without_any_weights(
         tmp_path / "samples.jsonl",
     )
     with pytest.raises(RefusalError) as refused:
-        check_prompts(Request((job,), str(model), None, 8))
+        check_prompts(EvaluationRequest((job,), str(model), None, 8))
     reason = refused.value.args[0]
     assert reason["refused"] == "context_too_short"
     assert reason["tokens"] > 3000 and reason["context"] == 2048 - 4, (

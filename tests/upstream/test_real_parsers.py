@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.upstream.rules.parser import Option, list_options
+from launch.upstream.rules.parser import ParserOption, list_options
 from launch.upstream.schema import Schema
 from tests.upstream.real_parsers import RealParsers
 
@@ -26,7 +26,7 @@ TRAINERS = (
 )
 
 
-def _as_argparse(option: Option) -> dict[str, Any]:
+def _as_argparse(option: ParserOption) -> dict[str, Any]:
     item = option.field
     takes_choices = item.choices is not None and item.kind != "enum" and not option.negates
     return {

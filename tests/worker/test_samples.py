@@ -61,7 +61,7 @@ def report(
 ) -> dict[str, Any]:
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
-    request = samples.Request(
+    request = samples.SamplesRequest(
         tmp_path / "out.json", detail=1, rows=None, hub_data=tmp_path, per_device=1
     )
     written = samples.SampleReport(request, tokenizer)
@@ -118,7 +118,7 @@ def test_the_first_rows_are_streamed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     lines = "".join(json.dumps({"prompt": str(number)}) + "\n" for number in range(9))
     (tmp_path / "data" / "train.jsonl").write_text(lines, encoding="utf-8")
-    request = samples.Request(
+    request = samples.SamplesRequest(
         tmp_path / "out.json", detail=1, rows=2, hub_data=tmp_path / "cache", per_device=1
     )
     assert samples.stream_rows(str(tmp_path / "data"), "train", request)["prompt"] == ["0", "1"]

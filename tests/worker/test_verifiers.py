@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.worker.trl_options import VerifierOption
-from launch.worker.verifiers import Call, Outcome, VerifierError, VerifierProcess
+from launch.worker.verifiers import VerifierCall, VerifierError, VerifierOutcome, VerifierProcess
 from tests.paths import ROOT
 
 OWN = """
@@ -55,8 +55,8 @@ def own(tmp_path: Path) -> str:
     return f"{path}:"
 
 
-def call(name: str, completion: str, **columns: object) -> Call:
-    return Call(
+def call(name: str, completion: str, **columns: object) -> VerifierCall:
+    return VerifierCall(
         name,
         [{"role": "user", "content": "?"}],
         completion,
@@ -65,7 +65,7 @@ def call(name: str, completion: str, **columns: object) -> Call:
     )
 
 
-def one(process: VerifierProcess, *arguments: str, **columns: object) -> Outcome:
+def one(process: VerifierProcess, *arguments: str, **columns: object) -> VerifierOutcome:
     return process.score(call(*arguments, **columns))
 
 
@@ -82,7 +82,7 @@ def test_mathematics_is_compared_as_such(process: VerifierProcess) -> None:
         "",
         "\\boxed{",
     ):
-        assert one(process, "math", wrong, ground_truth="3") == Outcome(
+        assert one(process, "math", wrong, ground_truth="3") == VerifierOutcome(
             0.0, pytest.approx(0, abs=9)
         )
 

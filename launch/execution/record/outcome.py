@@ -81,7 +81,7 @@ def describe_cure(outcome: Outcome) -> str:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ValidationLoss:
     """The loss on the validation data after a step; NaN is possible."""
 
     step: int
@@ -89,7 +89,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class BestEvaluation(Evaluation):
+class BestValidationLoss(ValidationLoss):
     """The evaluation with the lowest loss."""
 
     checkpoint: str | None  # its folder in the model folder, while it is there
@@ -97,10 +97,10 @@ class BestEvaluation(Evaluation):
 
 
 @dataclass(frozen=True)
-class ValidationRecord(Evaluation):
+class ValidationRecord(ValidationLoss):
     """The last evaluation of a run, and the best one."""
 
-    best: BestEvaluation | None = None  # None if no loss is finite
+    best: BestValidationLoss | None = None  # None if no loss is finite
     early_stop: str | None = None  # why the run ended before its last step
 
     def describe(self) -> str:
@@ -131,7 +131,7 @@ def read_validation(
     evaluations = []
     for entry in parse_json_lines(lines):
         with contextlib.suppress(ValueError):  # not a logged evaluation
-            evaluations.append(from_json(Evaluation, entry))
+            evaluations.append(from_json(ValidationLoss, entry))
     if not evaluations:
         return None
     last, finite = (
@@ -142,7 +142,7 @@ def read_validation(
     if lowest is not None:
         name = f"checkpoint-{lowest.step}"
         checkpoint = name if (folder / "model" / name).is_dir() else None
-        best = BestEvaluation(
+        best = BestValidationLoss(
             lowest.step, lowest.eval_loss, checkpoint, loads_best and checkpoint is not None
         )
     return ValidationRecord(last.step, last.eval_loss, best, early_stop)

@@ -33,7 +33,7 @@ _LEAST_SPAN = 1e-305  # floats are too coarse for an axis below it
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     """A label of an axis."""
 
     place: float  # of values pixels from the top, of steps percent of the width
@@ -109,18 +109,19 @@ class Drawing:
         return [f"{line.label}: {_describe_last(line, unit)}" for line in self.chart.lines]
 
     @cached_property
-    def value_ticks(self) -> list[Tick]:
+    def value_ticks(self) -> list[AxisTick]:
         low, high = self._range
         ticks = choose_ticks(low, high, max(2, self.area_height // _TICK_HEIGHT))
-        return [Tick(round(self._top_of(value), 1), label) for value, label in ticks]
+        return [AxisTick(round(self._top_of(value), 1), label) for value, label in ticks]
 
     @property
-    def step_ticks(self) -> list[Tick]:
+    def step_ticks(self) -> list[AxisTick]:
         first, last = self.chart.steps
         space = max(36.0, len(f"{last:,}") * _CHARACTER + 14)
         ticks = choose_ticks(first, last, max(2, int(_NARROW / space)), is_whole=True)
         return [
-            Tick(round(100 * (step - first) / (last - first), 2), label) for step, label in ticks
+            AxisTick(round(100 * (step - first) / (last - first), 2), label)
+            for step, label in ticks
         ]
 
     @property

@@ -19,7 +19,7 @@ from launch.execution.record.run import mapping, objects
 from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
-from launch.trials.bench.record import BenchRecord, BenchRun, Difference, Side
+from launch.trials.bench.record import BenchRecord, BenchRun, BenchSide, SettingDifference
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
 from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
@@ -118,7 +118,7 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     bench_global_batch, bench_data (not comparable, unless `allow` names the id).
     """
     plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
-    a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
+    a, b = (BenchSide(*side) for side in zip(SIDES, request.own, plans, strict=True))
     differences, config = list_differences(a.plan, b.plan), a.plan.config
     notes = _find_mismatches(a, b, differences)
     if errors := [problem for problem in notes if problem.id not in config.allow]:
@@ -151,7 +151,9 @@ def _check_numbers(plan: Plan) -> Plan:
     return plan
 
 
-def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> list[Finding]:
+def _find_mismatches(
+    a: BenchSide, b: BenchSide, differences: Sequence[SettingDifference]
+) -> list[Finding]:
     """What makes the two do different amounts of work, or train on different data."""
     problems = []
     if a.plan.batch.global_ != b.plan.batch.global_:
@@ -185,13 +187,14 @@ def _find_mismatches(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     return problems
 
 
-def list_differences(a: Plan, b: Plan) -> list[Difference]:
+def list_differences(a: Plan, b: Plan) -> list[SettingDifference]:
     """The differences between two plans, without the folders that each run has for itself."""
     ours, theirs = (
         {name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b)
     )
     rows = [
-        Difference(name, ours.get(name, "-"), theirs.get(name, "-")) for name in {**ours, **theirs}
+        SettingDifference(name, ours.get(name, "-"), theirs.get(name, "-"))
+        for name in {**ours, **theirs}
     ]
     return [row for row in rows if row.a != row.b]
 

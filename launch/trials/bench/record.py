@@ -25,7 +25,7 @@ Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """A difference between the two plans."""
 
     what: str
@@ -34,7 +34,7 @@ class Difference:
 
 
 @dataclass
-class Side:
+class BenchSide:
     """One of the two settings, and what its runs measured."""
 
     label: str  # A or B
@@ -98,7 +98,7 @@ class BenchRun(TrialRun):
     """One run of one setting."""
 
     repeat: int = field(kw_only=True)
-    side: Side = field(kw_only=True)
+    side: BenchSide = field(kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
         return {**super().as_json(), "repeat": self.repeat}
@@ -108,8 +108,8 @@ class BenchRun(TrialRun):
 class BenchRecord(TrialRecord[BenchRun]):
     """A bench, as far as it has come."""
 
-    sides: tuple[Side, Side]
-    differences: Sequence[Difference]
+    sides: tuple[BenchSide, BenchSide]
+    differences: Sequence[SettingDifference]
     planning_notes: Sequence[Finding] = ()
     message: str | None = None  # why it ended early
     verb = "bench"

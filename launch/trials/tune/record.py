@@ -27,7 +27,14 @@ from launch.trials.measurement import Measurement, finite, median
 from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
-from launch.trials.tune.space import KEYS, Candidate, LossWeighting, Space, compare_loss, held_flags
+from launch.trials.tune.space import (
+    KEYS,
+    Candidate,
+    Space,
+    SplitWeighting,
+    compare_loss,
+    held_flags,
+)
 from launch.trials.view import COLUMNS, run_row
 
 _LISTED = 40  # predictions in the file
@@ -49,7 +56,7 @@ class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
     # whether tokens weigh as in the recipe, so that only rounding differs
-    loss_weighting: LossWeighting
+    loss_weighting: SplitWeighting
     first: float | None  # relative difference at the first step, None unless both were measured
     median: float | None  # of the relative differences
     steps: int  # that were compared
@@ -205,10 +212,10 @@ class TuneRecord(TrialRecord[Probe]):
                 f"over {change.steps}"
             )
             measured = f" ({apart})"
-        if change.loss_weighting == LossWeighting.same:
+        if change.loss_weighting == SplitWeighting.same:
             return f"The loss is the recipe's own: every {unit} weighs as before{measured}."
         amount = measured or "; by how much was not measured"
-        if change.loss_weighting == LossWeighting.token_weighted:
+        if change.loss_weighting == SplitWeighting.token_weighted:
             return (
                 "It changes the loss: every token has the same weight, independent of its "
                 f"micro batch{amount}."
@@ -261,7 +268,7 @@ class TuneRecord(TrialRecord[Probe]):
             differing = [name for name in names if getattr(candidate, name) != getattr(base, name)]
             if (
                 len(differing) == 1
-                and compare_loss(candidate, base, self.plan) == LossWeighting.micro_batches
+                and compare_loss(candidate, base, self.plan) == SplitWeighting.micro_batches
             ):
                 values[differing[0]] = getattr(base, differing[0])
         return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]

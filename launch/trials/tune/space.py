@@ -234,7 +234,7 @@ def _effective(plan: Plan, key: str) -> Any:
         raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
 
-class LossWeighting(StrEnum):
+class SplitWeighting(StrEnum):
     """The weights of tokens, or of DPO's pairs, in the loss, compared with the recipe's own
     setting.
     """
@@ -245,7 +245,7 @@ class LossWeighting(StrEnum):
     micro_batches = "micro_batches"  # the weights depend on other micro batches than the recipe's
 
 
-def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> LossWeighting:
+def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeighting:
     """How a setting changes the weights in the loss.
 
     open-instruct's SFT takes the mean over the tokens of each micro batch and the mean of those
@@ -256,20 +256,20 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> LossWeigh
     """
     if plan.config.trainer.weighs_pairs:
         return (
-            LossWeighting.same
+            SplitWeighting.same
             if candidate.per_device == base.per_device
-            else LossWeighting.micro_batches
+            else SplitWeighting.micro_batches
         )
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
-        return LossWeighting.same
+        return SplitWeighting.same
     if candidate.averaging in EQUAL_WEIGHTS:
         return (
-            LossWeighting.same
+            SplitWeighting.same
             if base.averaging == candidate.averaging
-            else LossWeighting.token_weighted
+            else SplitWeighting.token_weighted
         )
     same = candidate.per_device == base.per_device and _same_micro_batches(candidate, base)
-    return LossWeighting.same if same else LossWeighting.micro_batches
+    return SplitWeighting.same if same else SplitWeighting.micro_batches
 
 
 def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
@@ -296,7 +296,7 @@ def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candid
     """The candidate, with equal weights of all tokens if its micro batches would change the
     loss.
     """
-    changes_loss = compare_loss(candidate, base, plan) == LossWeighting.micro_batches
+    changes_loss = compare_loss(candidate, base, plan) == SplitWeighting.micro_batches
     return replace(candidate, averaging=TOKENS) if changes_loss else candidate
 
 

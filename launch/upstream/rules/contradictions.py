@@ -18,7 +18,7 @@ from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.post_init import (
     Contradiction,
     Doubt,
-    Unknown,
+    UnknownValue,
     check_rules,
     run_post_init,
 )
@@ -101,14 +101,14 @@ def _value(
     field: Field, values: Mapping[str, Any], defaults_known: bool, *, is_opaque: bool
 ) -> Any:
     if field.name in values:
-        given = Unknown(Doubt.USER, is_set=not field.none_words)
+        given = UnknownValue(Doubt.USER, is_set=not field.none_words)
         return given if is_opaque else _known_parts(values[field.name], given)
     if field.in_parser and (field.required or not defaults_known):
-        return Unknown(Doubt.USER)
-    return Unknown() if is_opaque or "default" in field.unknown else field.default
+        return UnknownValue(Doubt.USER)
+    return UnknownValue() if is_opaque or "default" in field.unknown else field.default
 
 
-def _known_parts(value: Any, unknown: Unknown) -> Any:
+def _known_parts(value: Any, unknown: UnknownValue) -> Any:
     if isinstance(value, list):
         return [_known_parts(part, unknown) for part in value]
     return unknown if value is UNKNOWN else value

@@ -27,7 +27,7 @@ _PARSERS: dict[
 
 
 @dataclass(frozen=True)
-class Option:
+class ParserOption:
     """One argparse action."""
 
     field: Field  # where it stores its value
@@ -51,7 +51,7 @@ class ArgvToken:
 class GivenOption:
     """An option on a command line, with its values by token index."""
 
-    option: Option
+    option: ParserOption
     index: int
     values: tuple[tuple[int, ArgvToken], ...]
     is_joined: bool  # `--x=value`
@@ -71,17 +71,21 @@ class SplitArgv:
     error: str | None = None  # another one of argparse, which ends it
 
 
-def list_options(schema: Schema) -> tuple[Option, ...]:
+def list_options(schema: Schema) -> tuple[ParserOption, ...]:
     """List every option of the parser except `--help`; a `--no_x` twin follows its option."""
-    options: list[Option] = []
+    options: list[ParserOption] = []
     for item in schema.fields.values():
         if item.in_parser:
             options.append(
-                Option(item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required)
+                ParserOption(
+                    item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required
+                )
             )
             if item.negatable:
                 options.append(
-                    Option(item, _spellings("no_", item.name), "0", required=False, negates=True)
+                    ParserOption(
+                        item, _spellings("no_", item.name), "0", required=False, negates=True
+                    )
                 )
     return tuple(options)
 
@@ -166,7 +170,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, schema: Schema) -> None:
         super().__init__(add_help=False, allow_abbrev=False)
         self.add_argument("-h", "--help", action=_Keep, nargs=0)
-        self.options: dict[str, Option | None] = {"-h": None, "--help": None}
+        self.options: dict[str, ParserOption | None] = {"-h": None, "--help": None}
         for option in list_options(schema):
             self.add_argument(
                 *option.strings, action=_Keep, nargs=_NARGS[option.nargs], const=option

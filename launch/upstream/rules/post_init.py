@@ -32,7 +32,7 @@ class Doubt(IntEnum):
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownValue:
     """A value that is not known."""
 
     doubt: Doubt = Doubt.MACHINE
@@ -67,7 +67,7 @@ def _are_json(texts: str | Sequence[str]) -> bool:
 _TYPES = {type_.__name__: type_ for type_ in (str, int, float, bool, list, tuple, dict)}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{function.__name__: function for function in (len, isinstance, sum, int, float, bool, list)},
-    "json.loads": lambda text: Unknown(is_set=json.loads(text) is not None),
+    "json.loads": lambda text: UnknownValue(is_set=json.loads(text) is not None),
     "are_json": _are_json,  # for launch's rules
 }
 _OF_ANY_PARTS = ("len", "isinstance")  # the items of a list need not be known
@@ -137,7 +137,7 @@ def check_rules(
 
 def doubt_of(value: Any) -> Doubt:
     """Return what the unknown parts of a value depend on."""
-    if isinstance(value, Unknown):
+    if isinstance(value, UnknownValue):
         return value.doubt
     parts = value.values() if isinstance(value, dict) else value
     return (
@@ -149,7 +149,7 @@ def doubt_of(value: Any) -> Doubt:
 
 def truth_of(value: Any) -> bool | None:
     """Return whether a value counts as true; None if that is not known."""
-    return value.truth if isinstance(value, Unknown) else bool(value)
+    return value.truth if isinstance(value, UnknownValue) else bool(value)
 
 
 class _Follower(ast.NodeVisitor):
@@ -196,7 +196,7 @@ class _Follower(ast.NodeVisitor):
         flags = dict.fromkeys(name for name in self.reads if name in self.own)
         return Contradiction(" ".join(message.split()), where, tuple(flags), certain)
 
-    def skip(self, node: ast.AST) -> Unknown:
+    def skip(self, node: ast.AST) -> UnknownValue:
         """Leave out code that is not followed, and return its unknown value.
 
         What it assigns and every list are unknown from then on; every field, too, if it has the
@@ -228,10 +228,10 @@ class _Follower(ast.NodeVisitor):
                 if isinstance(value, list | dict)
             }
         for part in parts:
-            self._skip_effect(part, Unknown(doubt))
-        return Unknown(doubt)
+            self._skip_effect(part, UnknownValue(doubt))
+        return UnknownValue(doubt)
 
-    def _skip_effect(self, part: ast.AST, unknown: Unknown) -> None:
+    def _skip_effect(self, part: ast.AST, unknown: UnknownValue) -> None:
         if isinstance(part, ast.Raise | ast.Assert):
             self.record(part, _message_of(part), unknown.doubt)
         elif isinstance(part, ast.Return):
@@ -255,12 +255,12 @@ class _Follower(ast.NodeVisitor):
 
     # Statements
 
-    def follow_function(self, function: Function) -> Unknown:
+    def follow_function(self, function: Function) -> UnknownValue:
         """Follow a function of the instance; its value is not followed, and neither are parameters
         beside `self`.
         """
         outer = self.names, self.origins, self.reads, self.branch, self.left
-        self.names = {argument.arg: Unknown() for argument in function.node.args.args[1:]}
+        self.names = {argument.arg: UnknownValue() for argument in function.node.args.args[1:]}
         self.origins = {}
         self.branch = self.doubt
         self.left = Doubt.NONE
@@ -268,7 +268,7 @@ class _Follower(ast.NodeVisitor):
         self._follow(function.node.body)
         self.calls.pop()
         self.names, self.origins, self.reads, self.branch, self.left = outer
-        return Unknown()
+        return UnknownValue()
 
     def _follow(self, statements: Sequence[ast.stmt]) -> bool:
         """Follow statements; whether they are certain to return."""
@@ -344,9 +344,9 @@ class _Follower(ast.NodeVisitor):
         if isinstance(target, ast.Name) and not _is_self(target):
             before = self.origins.get(target.id, []) if self.doubt else []
             self.origins[target.id] = list(dict.fromkeys([*before, *self.reads[self.around :]]))
-            self.names[target.id] = self._either(self.names.get(target.id, Unknown()), value)
+            self.names[target.id] = self._either(self.names.get(target.id, UnknownValue()), value)
         elif isinstance(target, ast.Attribute) and _is_self(target.value):
-            new = self._either(self.fields.get(target.attr, Unknown()), value)
+            new = self._either(self.fields.get(target.attr, UnknownValue()), value)
             self.fields[target.attr] = _lost(new, Doubt.MACHINE) if self.is_shared else new
         elif (
             isinstance(target, ast.Tuple)
@@ -363,10 +363,10 @@ class _Follower(ast.NodeVisitor):
         if not self.doubt or repr(before) == repr(value):
             return value
         is_set = all(
-            part.is_set if isinstance(part, Unknown) else part is not None
+            part.is_set if isinstance(part, UnknownValue) else part is not None
             for part in (before, value)
         )
-        return Unknown(max(self.doubt, doubt_of(before), doubt_of(value)), is_set)
+        return UnknownValue(max(self.doubt, doubt_of(before), doubt_of(value)), is_set)
 
     # Expressions
 
@@ -377,7 +377,7 @@ class _Follower(ast.NodeVisitor):
         if _is_self(node):
             return self.skip(node)
         self.reads += self.origins.get(node.id, [])
-        return self.names[node.id] if node.id in self.names else _TYPES.get(node.id, Unknown())
+        return self.names[node.id] if node.id in self.names else _TYPES.get(node.id, UnknownValue())
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         name = ast.unparse(node)
@@ -415,7 +415,7 @@ class _Follower(ast.NodeVisitor):
                 self.branch = max(self.branch, doubt)
         self.branch = outer
         return (
-            Unknown(max(doubt, doubt_of(value)), truth=ends if truth is ends else None)
+            UnknownValue(max(doubt, doubt_of(value)), truth=ends if truth is ends else None)
             if doubt
             else value
         )
@@ -429,7 +429,7 @@ class _Follower(ast.NodeVisitor):
             return self.visit_List(node)  # a number
         value = self.visit(node.operand)
         truth = truth_of(value)
-        return Unknown(doubt_of(value)) if truth is None else not truth
+        return UnknownValue(doubt_of(value)) if truth is None else not truth
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         """Calculate with numbers; nothing that could become large."""
@@ -455,7 +455,7 @@ class _Follower(ast.NodeVisitor):
         if not isinstance(operation, ast.Is | ast.IsNot):
             return self._compute(node, _COMPARISONS[type(operation)], values)
         same = _is_same(*values)
-        return same if isinstance(same, Unknown) else same is isinstance(operation, ast.Is)
+        return same if isinstance(same, UnknownValue) else same is isinstance(operation, ast.Is)
 
     def _compute(
         self,
@@ -467,16 +467,16 @@ class _Follower(ast.NodeVisitor):
         """Return a function's value; doubt: of its arguments. A certain error ends everything."""
         doubt = doubt_of(values) if doubt is None else doubt
         if doubt:
-            return Unknown(doubt)
+            return UnknownValue(doubt)
         try:
             return function(*values)
         except RecursionError:
-            return Unknown()
+            return UnknownValue()
         except Exception as error:
             self.record(node, f"{type(error).__name__}: {error}")
         if not self.doubt:
             raise _EndError
-        return Unknown(self.doubt)
+        return UnknownValue(self.doubt)
 
     def visit_Call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
@@ -490,7 +490,7 @@ class _Follower(ast.NodeVisitor):
         function: Any = None if self._is_local(name) else _FUNCTIONS.get(name)
         members = self.constants.get(name)
         if isinstance(members, dict):  # those of an enum; other values may be converted too
-            function = lambda value: value if value in members["enum"] else Unknown()  # noqa: E731
+            function = lambda value: value if value in members["enum"] else UnknownValue()  # noqa: E731
         if isinstance(node.func, ast.Attribute) and node.func.attr in _TEXT_METHODS:
             text = self.visit(node.func.value)
             function = getattr(text, node.func.attr) if isinstance(text, str) else None
@@ -502,7 +502,7 @@ class _Follower(ast.NodeVisitor):
             self.record(node, f"{name} refuses some values", doubt)
         if name in _OF_ANY_PARTS:
             doubt = max(
-                value.doubt if isinstance(value, Unknown) else Doubt.NONE for value in values
+                value.doubt if isinstance(value, UnknownValue) else Doubt.NONE for value in values
             )
         return self._compute(node, function, values, doubt)
 
@@ -535,9 +535,9 @@ def _is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _lost(value: Any, doubt: Doubt) -> Unknown:
+def _lost(value: Any, doubt: Doubt) -> UnknownValue:
     """Return the unknown value of what may have been changed elsewhere; a list stays one."""
-    return Unknown(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
+    return UnknownValue(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
 
 
 def _is_same(left: Any, right: Any) -> Any:
@@ -545,9 +545,13 @@ def _is_same(left: Any, right: Any) -> Any:
     doubt = doubt_of([left, right])
     if left is None or right is None:
         other = right if left is None else left
-        return Unknown(doubt) if isinstance(other, Unknown) and not other.is_set else left is right
+        return (
+            UnknownValue(doubt)
+            if isinstance(other, UnknownValue) and not other.is_set
+            else left is right
+        )
     if doubt or bool not in (type(left), type(right)):
-        return Unknown(doubt or Doubt.MACHINE)
+        return UnknownValue(doubt or Doubt.MACHINE)
     return left is right
 
 

@@ -17,7 +17,7 @@ from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
-    from ..samples import Request
+    from ..samples import SamplesRequest
 
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
 
@@ -28,7 +28,7 @@ def _preview_open_instruct(context: PatchContext) -> None:
 
     from .. import samples  # a plan reads the patches, and tokenises nothing
 
-    request = samples.Request.read(str(context.value))
+    request = samples.SamplesRequest.read(str(context.value))
     datasets.disable_caching()
     signature = inspect.signature(upstream.get_cached_dataset_tulu_with_statistics)
 
@@ -59,7 +59,7 @@ def _preview_open_instruct(context: PatchContext) -> None:
 
 
 def _hand_over(
-    context: PatchContext, request: Request, configs: Any, tokenizer_config: Any
+    context: PatchContext, request: SamplesRequest, configs: Any, tokenizer_config: Any
 ) -> None:
     from open_instruct import dataset_transformation as upstream
 

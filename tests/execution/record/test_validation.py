@@ -11,7 +11,7 @@ import pytest
 
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import (
-    BestEvaluation,
+    BestValidationLoss,
     Outcome,
     ValidationRecord,
     read_outcome,
@@ -40,7 +40,7 @@ def test_the_last_and_the_best_evaluation_and_its_checkpoint(tmp_path: Path) -> 
     (tmp_path / "model" / "checkpoint-5").mkdir(parents=True)
     record = read_validation(tmp_path)
     assert record is not None
-    assert record == ValidationRecord(5, 1.75, BestEvaluation(4, 1.5, None))
+    assert record == ValidationRecord(5, 1.75, BestValidationLoss(4, 1.5, None))
     assert record.describe() == "eval_loss 1.7500, best 1.5000 at step 4"
     (tmp_path / "model" / "checkpoint-4").mkdir()
     record = read_validation(tmp_path, loads_best=True)
@@ -56,7 +56,7 @@ def test_a_loss_that_is_nan_is_never_the_best(tmp_path: Path) -> None:
     record = read_validation(tmp_path)
     assert record is not None
     assert math.isnan(record.eval_loss)
-    assert record.best == BestEvaluation(2, 3.0, None)
+    assert record.best == BestValidationLoss(2, 3.0, None)
     write_metrics(tmp_path, "nan")
     record = read_validation(tmp_path)
     assert record is not None

@@ -19,7 +19,7 @@ from launch.trials.tune.engine import full_line, probe_full, read_request, run_t
 from launch.trials.tune.predict import Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop
-from launch.trials.tune.space import LossWeighting
+from launch.trials.tune.space import SplitWeighting
 from tests.conftest import fixed_machine
 from tests.trials.records import check, read, written
 from tests.trials.tune.searches import composed_once, failed, measured, record_in
@@ -80,7 +80,7 @@ def test_a_change_of_the_loss_is_reported_as_one(
     change = record.loss_change
     assert (
         change is not None
-        and change.loss_weighting == LossWeighting.token_weighted
+        and change.loss_weighting == SplitWeighting.token_weighted
         and change.steps == 2
     )
     assert change.first == pytest.approx(0.01)

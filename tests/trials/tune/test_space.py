@@ -12,8 +12,8 @@ from launch.planning.plan import build_plan
 from launch.trials.tune.space import (
     TOKENS,
     Candidate,
-    LossWeighting,
     Space,
+    SplitWeighting,
     build_space,
     compare_loss,
     extra_options,
@@ -133,14 +133,14 @@ def test_another_micro_batch_is_a_different_loss_where_tokens_are_not_weighted()
     built = composed_once("stage=sft", "gpus=8")
     plan = build_plan(built, fixed_machine())
     other = Candidate(8, Mode.zero2)
-    assert compare_loss(Candidate(1, Mode.zero2), BASE, plan) == LossWeighting.same
-    assert compare_loss(Candidate(1, Mode.zero2, balanced=True), BASE, plan) == LossWeighting.same
-    assert compare_loss(other, BASE, plan) == LossWeighting.micro_batches
+    assert compare_loss(Candidate(1, Mode.zero2), BASE, plan) == SplitWeighting.same
+    assert compare_loss(Candidate(1, Mode.zero2, balanced=True), BASE, plan) == SplitWeighting.same
+    assert compare_loss(other, BASE, plan) == SplitWeighting.micro_batches
     weighted = Candidate(8, Mode.zero2, averaging=TOKENS)
-    assert compare_loss(weighted, BASE, plan) == LossWeighting.token_weighted
+    assert compare_loss(weighted, BASE, plan) == SplitWeighting.token_weighted
     assert (
         compare_loss(weighted, Candidate(1, Mode.zero3, averaging=TOKENS), plan)
-        == LossWeighting.same
+        == SplitWeighting.same
     )
 
 
@@ -151,15 +151,15 @@ def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
         Candidate(8, Mode.zero3, packing, balanced=True)
         for packing in (Packing.none, Packing.flatten)
     )
-    assert compare_loss(packed, padded, plan) == LossWeighting.micro_batches
-    assert compare_loss(replace(padded, mode=Mode.zero2), padded, plan) == LossWeighting.same
+    assert compare_loss(packed, padded, plan) == SplitWeighting.micro_batches
+    assert compare_loss(replace(padded, mode=Mode.zero2), padded, plan) == SplitWeighting.same
     assert (
         compare_loss(*(replace(candidate, balanced=False) for candidate in (packed, padded)), plan)
-        == LossWeighting.same
+        == SplitWeighting.same
     )
     assert (
         compare_loss(*(replace(candidate, per_device=1) for candidate in (packed, padded)), plan)
-        == LossWeighting.same
+        == SplitWeighting.same
     )
     others = [
         candidate
@@ -174,14 +174,14 @@ def test_dpo_py_weighs_pairs_by_the_tokens_of_their_micro_batch() -> None:
     words = ("stage=dpo", "trainer=dpo", "model=olmo2_1b", "model.sft=some/model", "gpus=8")
     plan = build_plan(composed_once(*words), fixed_machine())
     own = Candidate(1, Mode.fsdp)
-    assert compare_loss(replace(own, checkpointing=True), own, plan) == LossWeighting.same
-    assert compare_loss(replace(own, per_device=2), own, plan) == LossWeighting.micro_batches
+    assert compare_loss(replace(own, checkpointing=True), own, plan) == SplitWeighting.same
+    assert compare_loss(replace(own, per_device=2), own, plan) == SplitWeighting.micro_batches
 
 
 @pytest.mark.parametrize("words", [("stage=dpo",), ("stage=sft", "trainer=trl_sft")])
 def test_pairs_and_trl_have_equal_weights_at_every_micro_batch(words: tuple[str, ...]) -> None:
     plan = build_plan(composed_once(*words, "gpus=8"), fixed_machine())
-    assert compare_loss(Candidate(8, Mode.zero2), BASE, plan) == LossWeighting.same
+    assert compare_loss(Candidate(8, Mode.zero2), BASE, plan) == SplitWeighting.same
 
 
 def test_a_setting_has_overrides_and_a_folder() -> None:
