@@ -88,8 +88,8 @@ def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
     """Return why a way leads back: what its line meets instead takes it back. None: it plans, or
     meets another.
     """
-    from launch.api.planning import plan_composed
     from launch.config.compose import compose_once
+    from launch.slurm.cluster import plan_with_cluster
 
     advised = apply_way(way, line)
     try:
@@ -97,7 +97,7 @@ def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
             from launch.pipelines.links import plan_pipeline
 
             plan_pipeline(advised, lambda text: None)
-        elif problem in plan_composed(compose_once(advised)).plan.warnings:
+        elif problem in plan_with_cluster(compose_once(advised)).warnings:
             return problem.message
     except UserError as error:
         return next(

@@ -13,16 +13,14 @@ from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
-from launch.errors import UserError
 from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
-from launch.planning.machine import this_machine
 from launch.planning.parallel import Batch
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.planning.recipe import mapping_of
-from launch.slurm.cluster import cluster_problems
+from launch.slurm.cluster import plan_with_cluster
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
@@ -127,10 +125,7 @@ def plan(stage: str, **keys: Any) -> PlannedRun:
 
 def plan_composed(composed: Composed) -> PlannedRun:
     """Plan a composed stage on this machine, its Slurm settings included. Raises UserError."""
-    problems = cluster_problems(composed.config.cluster, composed.origins)
-    if problems:
-        raise UserError(problems)
-    return PlannedRun(build_plan(composed, this_machine(composed, starts_trainer=False)))
+    return PlannedRun(plan_with_cluster(composed))
 
 
 def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:

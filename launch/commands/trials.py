@@ -99,13 +99,23 @@ def rollout(line: CommandLine) -> int:
     Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit
     code of the whole run with then=run. Raises UserError when a width cannot work.
     """
-    from launch.commands.run import run
     from launch.trials.rollout.engine import run_rollout
     from launch.trials.rollout.request import OWN_KEYS, read_request
 
-    return run_trial(
-        line, OWN_KEYS, lambda display: run_rollout(read_request(line), display, run_stage=run)
-    )
+    def start(display: Display) -> int:
+        return run_rollout(read_request(line), display, run_stage=_run_stage)
+
+    return run_trial(line, OWN_KEYS, start)
+
+
+def _run_stage(line: CommandLine) -> int:
+    """Run the whole stage, at the last width of a rollout."""
+    from launch.api.running import run_composed
+
+    def run(composed: Composed) -> int:
+        return run_composed(composed, lambda folder: display_for(sys.stdout))
+
+    return compose(line, run)
 
 
 TUNE_HELP = """usage: launch tune stage=NAME gpus=N [key=value ...] [--json]

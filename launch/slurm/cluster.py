@@ -13,9 +13,11 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.cluster import ClusterConfig, Container
-from launch.config.compose import user_folder
+from launch.config.compose import Composed, user_folder
 from launch.config.origins import Origins
-from launch.planning.plan import Plan
+from launch.errors import UserError
+from launch.planning.machine import this_machine
+from launch.planning.plan import Plan, build_plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
 from launch.worker.finding import Finding, Fix
@@ -287,3 +289,13 @@ def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[F
         for key, folder in folders.items()
         if not any(folder.resolve().is_relative_to(root) for root in roots)
     ]
+
+
+def plan_with_cluster(composed: Composed) -> Plan:
+    """Plan a composed stage on this machine, its Slurm settings included, without starting its
+    trainer. Raises UserError.
+    """
+    problems = cluster_problems(composed.config.cluster, composed.origins)
+    if problems:
+        raise UserError(problems)
+    return build_plan(composed, this_machine(composed, starts_trainer=False))
