@@ -100,9 +100,10 @@ def rollout(line: CommandLine) -> int:
     code of the whole run with then=run. Raises UserError when a width cannot work.
     """
     from launch.trials.rollout.engine import run_rollout
+    from launch.trials.rollout.record import RolloutRecord
     from launch.trials.rollout.request import OWN_KEYS, read_request
 
-    def start(display: Display) -> int:
+    def start(display: Display) -> tuple[RolloutRecord, int]:
         return run_rollout(read_request(line), display, run_stage=_run_stage)
 
     return run_trial(line, OWN_KEYS, start)
