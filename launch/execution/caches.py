@@ -186,7 +186,8 @@ def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
             else:
                 path.unlink()
         except OSError as error:
-            message = f"the half-written cache {path} ({fault}) can't be removed: {error.strerror}"
+            reason = error.strerror or error
+            message = f"the half-written cache {path} ({fault}) can't be removed: {reason}"
             raise refusal("broken_cache", message, "cache", "ask its owner to remove it") from error
         say(f"removed the half-written cache {path} ({fault}); it will be built again")
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
+from launch.execution import engine
 from launch.execution.caches import (
     TokenizedData,
     cache_lock,
@@ -24,12 +26,14 @@ from launch.execution.caches import (
     reference_folder,
     tokenized_folder,
 )
+from launch.execution.display import PlainDisplay
 from launch.execution.record import lock
 from launch.execution.record.run import Run
 from launch.planning.plan import Plan
 from tests.conftest import fixed_machine, planned
 from tests.execution.files import cut, torch_file
 from tests.execution.record.records import append, event
+from tests.messages import values_of
 from tests.paths import ROOT
 
 HASH = "0123456789"
@@ -110,6 +114,52 @@ def test_what_a_killed_run_left_is_removed_with_a_note(
         assert [path.name for path in reference.iterdir()] == ["good.pt"]
     assert sum("half-written" in line for line in lines) == 2
     assert not (tokenized.parent / ".users").exists()
+
+
+def test_half_written_data_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    """A link to a folder elsewhere is not followed, and what is there is not removed."""
+    plan = plan_of(tmp_path)
+    tokenized = tokenized_folder(plan)
+    assert tokenized is not None
+    elsewhere = data_set(tmp_path / "elsewhere")
+    (elsewhere / "state.json").unlink()
+    tokenized.mkdir(parents=True)
+    link = tokenized / HASH
+    link.symlink_to(elsewhere)
+    with pytest.raises(UserError) as refused, cache_lock(plan, print):
+        pass
+    [problem] = refused.value.problems
+    assert (problem.id, problem.where) == ("broken_cache", "cache")
+    assert str(link) in problem.message and "state.json" in values_of(problem.message)
+    assert "None" not in problem.message and elsewhere.is_dir()
+    link.unlink()
+    with cache_lock(plan, print):
+        assert list(tokenized.iterdir()) == []
+
+
+OLMO = ("stage=sft", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins")
+
+
+def test_a_trainer_that_needs_tokenised_data_does_not_start_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass fails: its interpreter is a program that ends with exit code 7."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(engine, "_run_preflight", lambda *_, **__: None)
+    display, machine = PlainDisplay(io.StringIO()), fixed_machine(tmp_path)
+    machine = replace(machine, python=str(python))
+    plan = planned(*OLMO, f"cache={tmp_path / 'cache'}", machine=machine)
+    with pytest.raises(UserError) as refused, engine._prepared(plan, display):
+        pass
+    [problem] = refused.value.problems
+    assert problem.id == "not_tokenized" and "cache_only=true" in str(problem.cure)
+    assert values_of(problem.message) == ["1", "olmo_core_finetune"]
+    assert engine.build_cache(plan, display) == 1, "which the cure starts"
+    own = planned("stage=sft", f"cache={tmp_path / 'cache'}", machine=machine)
+    with engine._prepared(own, display) as folder:  # finetune.py tokenises in the run itself
+        assert folder.path == own.folder
 
 
 def test_a_cache_that_another_run_is_building_is_left_alone(tmp_path: Path) -> None:
