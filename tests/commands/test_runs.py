@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,14 @@ import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control has its background ignore it
 runpy.run_module("launch", run_name="__main__", alter_sys=True)
 """
+# holds the run until its input ends
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from launch.execution.record.lock import run_lock
 with run_lock(Path(sys.argv[1]), print):
     print("held", flush=True)
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        pass
+    sys.stdin.read()
 """
 
 
@@ -161,7 +158,11 @@ def test_the_printed_command_finds_the_run(
 def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
     folder = runs / "sft" / "gpu8-abc"
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(folder)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert holder.stdout is not None
     try:
@@ -171,8 +172,7 @@ def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
             argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert follower.stdout is not None
-        assert follower.stdout.readline() == "importing the trainer\n"
-        time.sleep(0.5)
+        assert follower.stdout.readline() == "importing the trainer\n"  # it follows from here on
         follower.send_signal(signal.SIGINT)
         _, error = follower.communicate(timeout=30)
         assert follower.returncode == 0 and "sft/gpu8-abc continues" in error
@@ -181,7 +181,7 @@ def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:
         assert holder.wait(timeout=10) == -signal.SIGTERM
     finally:
         holder.kill()
-        holder.stdout.close()
+        holder.communicate()
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "cluster"])

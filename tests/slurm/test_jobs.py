@@ -28,11 +28,13 @@ from tests.slurm.test_schedule import SFT, planned_job
 pytestmark = pytest.mark.slow
 
 
-# of the second node's interpreter; the first one's is at work by then
+# of the second node's interpreter, which ends when the first node has begun to start its ranks
 BROKEN = """
 import os, time
+from pathlib import Path
 if os.environ.get("SLURM_NODEID") == "1":
-    time.sleep(4)
+    while not list(Path(FOLDER).rglob("start.json")):
+        time.sleep(0.1)
     os._exit(1)
 """
 
@@ -46,12 +48,15 @@ def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
 def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path) -> None:
     """By its ranks, or, in the other job, because its Python ends before it can say anything."""
     does = (
-        'if [ "$rank" = 1 ]; then sleep 1; echo "RuntimeError: no luck" >&2; exit 7; fi\nsleep 600'
+        f'touch "{home}/rank-$rank"\nif [ "$rank" = 1 ]; then\n'
+        f'  until [ -e "{home}/rank-0" ]; do sleep 0.1; done\n'
+        '  echo "RuntimeError: no luck" >&2; exit 7\nfi\nsleep 600'
     )
     [job] = slurm.submit(*stand_in_overrides(home, "fails", does, *ON_TWO), cwd=home)
     broken = home / "broken"
     broken.mkdir()
-    (broken / "sitecustomize.py").write_text(BROKEN)
+    jobs = home / "runs" / ".jobs" / "demo" / "no-python"
+    (broken / "sitecustomize.py").write_text(BROKEN.replace("FOLDER", repr(str(jobs))))
     path = f"cluster.env={{PYTHONPATH: '{broken}:{environment()['PYTHONPATH']}'}}"
     overrides = stand_in_overrides(
         home, "no-python", SLEEPS, "nodes=2", "cluster.options=['--nodelist=n3,n4']", path
