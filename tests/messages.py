@@ -34,6 +34,11 @@ def values_of(text: str) -> list[str]:
     return sorted({value.strip("'`") for value in _VALUE.findall(text)})
 
 
+def names(text: str, name: str) -> bool:
+    """Whether a text has a name as a whole: not as a part of a longer word, path or number."""
+    return re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w/-])", text) is not None
+
+
 def outline(message: str) -> str:
     """Return `id at PLACE, VALUE, VALUE` of a printed message, which has to end with an id."""
     is_warning = _WARNING.match(message) is not None

@@ -10,7 +10,7 @@ import pytest
 
 from launch.check.machine.rule import Host
 from launch.check.machine.rules import preflight
-from launch.check.machine.trainer import no_build_was_killed
+from tests.check.machine.driver import find
 from tests.check.machine.test_machine import planned
 
 ZERO2 = ("stage=demo", "trainer=trl_sft", "gpus=2", "device=cuda", "parallel=zero2")
@@ -31,20 +31,20 @@ def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
     lock = folder / "fused_adam" / "lock"
     host = Host({variable: str(tmp_path)})
     plan = planned(tmp_path, *ZERO2)
-    nothing = no_build_was_killed.inspect(plan, host)
+    nothing = find("stale_build_lock", plan, host)
     assert nothing.severity == "pass"
 
     lock.parent.mkdir(parents=True)
     opened = os.open(lock, os.O_CREAT | os.O_EXCL)  # as torch's FileBaton makes it
-    under_way = no_build_was_killed.inspect(plan, host)
+    under_way = find("stale_build_lock", plan, host)
     assert under_way.severity == "pass" and under_way.message != nothing.message
     os.close(opened)
-    finding = no_build_was_killed.inspect(plan, host)
+    finding = find("stale_build_lock", plan, host)
     assert finding.severity == "warn" and str(lock) in finding.message
     make_old(lock)
-    assert no_build_was_killed.inspect(plan, host).severity == "fail"
+    assert find("stale_build_lock", plan, host).severity == "fail"
     alone = planned(tmp_path, "stage=demo", "trainer=trl_sft")
-    assert no_build_was_killed.inspect(alone, host).severity == "skipped"
+    assert find("stale_build_lock", alone, host).severity == "skipped"
 
 
 def test_it_stops_a_run_and_can_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,16 @@ import pytest
 
 from launch.check.machine.disk import (
     checkpoint_count,
-    disk_has_room,
     find_model_size,
     written_bytes,
 )
-from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan, build_plan
+from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine
+from tests.messages import values_of
 
 
 def shard(path: Path, **shapes: list[int]) -> None:
@@ -117,13 +117,9 @@ def test_how_many_checkpoints_lie_there_at_once(
 def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
     host = Host({"HOME": str(tmp_path)})
     plan = planned(tmp_path, "stage=sft", "gpus=0", "model.shape.parameters=1e15")
-    assert [rule.inspect(plan, host).severity for rule in (model_fits, disk_has_room)] == [
-        "fail"
-    ] * 2
-    only = plan_cache_pass(plan)
-    assert [rule.inspect(only, host).severity for rule in (model_fits, disk_has_room)] == [
-        "skipped"
-    ] * 2
+    rules, only = ("model_too_big", "disk_full"), plan_cache_pass(plan)
+    assert [find(rule, plan, host).severity for rule in rules] == ["fail"] * 2
+    assert [find(rule, only, host).severity for rule in rules] == ["skipped"] * 2
 
 
 @pytest.mark.parametrize("trainer", ["trl_dpo", "dpo_tune_cache"])
@@ -138,7 +134,7 @@ def test_an_adapter_needs_its_own_room_and_not_the_models(tmp_path: Path, traine
     assert model == pytest.approx(4 * 41_943_040)
     frozen = 0 if trainer == "trl_dpo" else 2 * 8.03e9  # accelerate's save_state writes all weights
     assert checkpoint == pytest.approx(3 * model + frozen, rel=0.01)
-    assert "the adapter 160 MiB" in disk_has_room.inspect(plan, Host({})).message
+    assert "160" in values_of(find("disk_full", plan, Host({})).message)
 
 
 def test_the_number_of_rows_says_how_many_checkpoints_there_are(tmp_path: Path) -> None:
