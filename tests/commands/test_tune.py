@@ -130,3 +130,16 @@ def test_gpus_that_are_not_here_are_missed_before_anything_is_tokenised(
         and "[too_few_gpus]" in done.stderr
         and "tokenising first" not in done.stdout
     )
+
+
+def test_where_no_probe_can_be_started_the_first_reason_is_given(
+    words: list[str], launch: Launch
+) -> None:
+    """There is no GPU here, whatever cards are named."""
+    tokenised(words, {"100": 4000})
+    refused = launch("tune", *words)
+    assert refused.returncode == 2
+    [line] = [line for line in refused.stderr.splitlines() if "[no_probe_started]" in line]
+    assert "[too_few_gpus]" in line, line
+    # the cure: what the reason is about is changed
+    assert launch("tune", *words, "dry_run=true").returncode == 0

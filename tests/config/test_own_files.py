@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,23 @@ def test_a_file_that_is_not_yaml(refuse: Refuse, kind: str) -> None:
 def test_a_file_that_is_not_utf8(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": DEMO.encode() + b"stage:\n  description: caf\xe9\n"})
     assert (problem.id, problem.where) == ("not_utf8", "stage/mine.yaml:6")
+
+
+@pytest.mark.parametrize("kind", ["disk error", "forbidden"])
+def test_a_file_that_cannot_be_read(refuse: Refuse, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "настройки" / "stage" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    if kind == "disk error":
+        file.symlink_to("/proc/self/mem")  # a regular file, whose first byte cannot be read
+        if not file.is_file():
+            pytest.skip("there is no /proc")
+    else:
+        file.write_text(DEMO)
+        file.chmod(0)
+        if os.access(file, os.R_OK):
+            pytest.skip("this user may read everything")
+    problem = refuse({})
+    assert (problem.id, problem.where) == ("unreadable_file", "stage/mine.yaml")
 
 
 def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:

@@ -1,4 +1,4 @@
-"""The verdict of a task in words."""
+"""The verdict of a task in words, and how the process of the harness ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.evaluation.evaluate import TaskResult
+from launch.errors import UserError
+from launch.evaluation.evaluate import TaskResult, _run_jobs
 from launch.evaluation.verdict import TaskScore
+from launch.worker.evaluating import Job, TaskSpec
+from launch.worker.model_loading import ModelRequest
+from tests.messages import values_of
 
 
 def result(metric: str, *of_models: list[float], higher: bool) -> TaskResult:
@@ -57,3 +61,56 @@ def test_a_model_alone_has_scores_and_no_verdict() -> None:
     assert result("acc", [0.0, 0.0], higher=True).broken == []
     assert alone.summary is None and alone.as_json()["verdict"] is None
     assert alone.as_json()["models"][0]["score"] == 0.75
+
+
+# what the process of the harness does, and the problem that it becomes, with its place and values
+FULL = "OSError: [Errno 28] No space left on device"
+ENDS: dict[str, tuple[str, str, str | None, list[str]]] = {
+    "a full disk": (f"echo '{FULL}' >&2; exit 1", "no_space", None, []),
+    "another error": ("echo 'no luck' >&2; exit 1", "evaluation_failed", None, []),
+    "a signal": ("kill -9 $$", "evaluation_failed", None, ["-9"]),
+    "an unknown task": (
+        """echo '{"refused": "unknown_task", "task": "a", "near": []}'""",
+        "unknown_task",
+        "override tasks",
+        ["a"],
+    ),
+    "a task of the hub": (
+        """echo '{"refused": "task_needs_network", "task": "a"}'""",
+        "task_needs_network",
+        "override tasks",
+        ["a"],
+    ),
+    "a task that does not load": (
+        """echo '{"refused": "task_not_loadable", "task": "a", "reason": "no file 7"}'""",
+        "task_not_loadable",
+        "override tasks",
+        ["7", "a"],
+    ),
+}
+
+
+def evaluate_by(folder: Path, does: str) -> list[str]:
+    """Evaluate a model by an interpreter that does what the line says; return the notes."""
+    python, notes = folder / "python", list[str]()
+    python.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+    python.chmod(0o755)
+    request, spec = ModelRequest("m", quantized=False), TaskSpec(("a",))
+    job = Job("base", request, spec, folder / "out.json", folder / "samples.jsonl")
+    _run_jobs([job], str(python), folder, limit=None, batch_size=8, notify=notes.append)
+    return notes
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_how_the_process_of_the_harness_ends(tmp_path: Path, case: str) -> None:
+    does, id, where, values = ENDS[case]
+    with pytest.raises(UserError) as refused:
+        evaluate_by(tmp_path, does)
+    [problem] = refused.value.problems
+    assert (problem.id, problem.where) == (id, where)
+    assert values_of(problem.message.replace(str(tmp_path), "")) == values
+    assert id != "evaluation_failed" or "limit=2" in values_of(str(problem.cure))
+
+
+def test_a_harness_that_ends_well(tmp_path: Path) -> None:
+    assert evaluate_by(tmp_path, """echo '{"done": "base"}'""") == ["evaluated base"]

@@ -1,13 +1,17 @@
-"""Prompt files: text, JSON lines, and what is wrong with others."""
+"""Prompt files: text, JSON lines, and what is wrong with others; a model that ends too early."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.generation import read_prompts
+from launch.evaluation.generation import Responder, Sampling, read_prompts
+from launch.evaluation.models import ModelSource
+from launch.host.interpreter import open_worker
+from tests.messages import values_of
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -41,3 +45,15 @@ def test_other_rows_are_refused_with_their_line(tmp_path: Path, row: str) -> Non
         read_prompts(path)
     assert refused.value.problems[0].id == "bad_prompts"
     assert not row or refused.value.problems[0].where == f"{path}:1"
+
+
+def test_a_model_whose_process_was_killed_gives_no_answer(tmp_path: Path) -> None:
+    """As the kernel does where memory runs out; with a process that lives: tests/commands."""
+    model = ModelSource("sft/mine", tmp_path, None, sys.executable)
+    with open_worker(model.python, "generating", model.request) as worker:
+        worker.process.kill()
+        with pytest.raises(UserError) as refused:
+            Responder(model, worker).answer([USER], Sampling())
+    [problem] = refused.value.problems
+    assert (problem.id, problem.where) == ("generation_failed", str(tmp_path))
+    assert "sft/mine" in problem.message and "-9" in values_of(problem.message)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.errors import UserError
+from launch.errors import UserError, ways_of
 from launch.execution.preview import (
     DataSet,
     preview_command,
@@ -15,8 +16,9 @@ from launch.execution.preview import (
     write_samples,
 )
 from launch.planning.plan import build_plan
-from tests.conftest import composed, fixed_machine, planned
+from tests.conftest import composed, fixed_machine, machine_in, planned
 from tests.data.files import CHAT, chat, write_lines
+from tests.messages import values_of
 
 
 def command(*overrides: str) -> list[str]:
@@ -84,6 +86,29 @@ def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:
     plan = planned("stage=sft", machine=fixed_machine(checkout=None))
     with pytest.raises(UserError, match=r"\[no_checkout\]"):
         tokenize_samples(plan, rows=1, detail=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [("ModuleNotFoundError: No module named 'trl'", "`pip install"), ("no luck", "`launch check")],
+)
+def test_a_trainer_that_cannot_tokenise_is_quoted_with_a_cure(
+    tmp_path: Path, error: str, cure: str
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [CHAT])
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "{error}" >&2\nexit 1\n')
+    python.chmod(0o755)
+    machine = replace(machine_in(tmp_path), python=str(python))
+    data = (f"data.mix=[{{name: {path}}}]", "allow=[data_small_epoch]")
+    plan = planned("stage=sft", "trainer=trl_sft", *data, machine=machine)
+    with pytest.raises(UserError) as refused:
+        tokenize_samples(plan, rows=1, detail=1)
+    [problem] = refused.value.problems
+    assert problem.id == "preview_failed" and problem.message.endswith(error)
+    assert "trl_sft" in values_of(problem.message)
+    [way] = ways_of(problem.cure)
+    assert str(way).startswith(cure)
 
 
 def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:

@@ -210,6 +210,14 @@ def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(
     with pytest.raises(RefusalError) as refused:
         check_tasks(TaskSpec((), tmp_path))
     assert refused.value.args[0]["refused"] == "task_needs_network"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.yaml").write_text(NEVER_RIGHT.replace("DATA", str(other / "none.jsonl")))
+    with pytest.raises(RefusalError) as refused:
+        check_tasks(TaskSpec((), other))
+    reason = refused.value.args[0]
+    assert (reason["refused"], reason["task"]) == ("task_not_loadable", "never_right")
+    assert "none.jsonl" in reason["reason"]
 
 
 def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(

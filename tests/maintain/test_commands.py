@@ -29,7 +29,7 @@ from maintain.compare import FlagChange
 from maintain.impact import Impact, TrainerImpact, assess_impact
 from maintain.report import describe_impact, impact_json
 from tests.integration import warm
-from tests.messages import outlines
+from tests.messages import outlines, values_of
 from tests.upstream.checkouts import checkout, has_commit
 
 OLDER = "45901fd0"
@@ -537,3 +537,25 @@ def test_a_git_that_fails_puts_everything_back(project: Path, history: Path) -> 
     assert run.returncode == 2
     assert "git_failed" in run.stderr
     assert git(project, "status", "--porcelain") == ""
+
+
+def test_what_this_interpreter_cannot_read_of_a_flag_would_be_lost() -> None:
+    locked = locked_schema("dpo")
+    lacks = replace(
+        locked.fields["attn_implementation"], choices=None, unknown={"choices": "no olmo_core"}
+    )
+    lost = replace(locked, fields={**locked.fields, "attn_implementation": lacks})
+    whole = [TrainerImpact("dpo", locked, ()), TrainerImpact("finetune", None, ())]
+    assert list(module._find_losses(whole)) == []
+    (problem,) = module._find_losses([TrainerImpact("dpo", lost, ())])
+    assert problem.id == "lock_would_lose" and "--python" in str(problem.cure)
+    assert values_of(problem.message) == ["attn_implementation", "olmo_core"]
+
+
+def test_without_git_the_command_is_refused(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DIR_VARIABLE, str(history))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["diff", "HEAD"]) == 2
+    assert outlines(capsys.readouterr().err.splitlines()) == ["git_missing"]

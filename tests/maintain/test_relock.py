@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import values_of
+
 from launch.errors import UserError
 from launch.upstream.pin.lock import DATA, SCHEMAS, load_lock, locked_schema
 from launch.upstream.schema import schema_from_json, schema_to_json
@@ -43,10 +45,13 @@ def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
         packages={"transformers": "1.15.0"},
     )
     monkeypatch.setattr("maintain.relock.capture_schema", lambda *_: other)
-    with pytest.raises(
-        UserError, match=r"transformers 1\.15\.0, but the lock is of transformers 5"
-    ):
+    with pytest.raises(UserError) as refused:
         add_trainer(root, "finetune_own", sys.executable)
+    [problem] = refused.value.problems
+    locked = load_lock().packages["transformers"]
+    assert problem.id == "unlocked_package"
+    assert values_of(problem.message) == sorted(["1.15.0", "finetune_own", locked])
+    assert f"transformers=={locked}" in str(problem.cure)
 
 
 def test_relock_writes_the_digests_of_the_installed_templates() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from launch import resources
 from launch.api.plan_facts import plan_facts
-from launch.errors import UserError
+from launch.errors import Problem, UserError, ways_of
 from launch.planning.plan import Plan, build_plan
 from launch.worker.json_codec import to_json
 from tests.conftest import composed, fixed_machine, problems
@@ -111,13 +111,16 @@ def test_a_model_that_is_no_runs_is_not_compared(tmp_path: Path) -> None:
     planned(make_run(tmp_path / "sft", flags={"chat_template_name": "zephyr"}))
 
 
-def refusal(*overrides: str, cwd: Path = Path("/cwd")) -> str:
+def find_problem(*overrides: str, cwd: Path = Path("/cwd")) -> Problem:
     [found] = problems(*overrides, machine=fixed_machine(cwd=cwd))
-    return str(found)
+    return found
+
+
+def refusal(*overrides: str, cwd: Path = Path("/cwd")) -> str:
+    return str(find_problem(*overrides, cwd=cwd))
 
 
 SFT = ("stage=sft", "trainer=trl_sft")
-CURE = "trainer=finetune, which needs no marks"
 
 
 @pytest.mark.parametrize(
@@ -204,11 +207,17 @@ def test_a_family_answers_with_its_names() -> None:
 
 
 def test_a_template_without_marks_is_refused_where_masks_need_them(tmp_path: Path) -> None:
-    assert CURE in refusal(*SFT, "recipe.chat_template=llama3_1")
     (tmp_path / "mine.jinja").write_text("{{ messages }}", encoding="utf-8")
-    assert CURE in refusal(*SFT, "recipe.chat_template=mine.jinja", cwd=tmp_path)
-    for more in (("trainer=finetune",), ("trainer=trl_sft", "flags.assistant_only_loss=false")):
+    for template in ("llama3_1", "mine.jinja"):
+        problem = find_problem(*SFT, f"recipe.chat_template={template}", cwd=tmp_path)
+        assert problem.id == "no_generation_marks"
+        assert problem.where == "override recipe.chat_template"
+        ways = [str(way) for way in ways_of(problem.cure)]
+        assert ways == ["trainer=finetune", "flags.assistant_only_loss=false"]
+    for more in (ways[:1], [SFT[1], ways[1]]):
         build_plan(composed("stage=sft", "recipe.chat_template=llama3_1", *more), fixed_machine())
+    (tmp_path / "mine.jinja").write_text("{% generation %}{% endgeneration %}", encoding="utf-8")
+    build_plan(composed(*SFT, "recipe.chat_template=mine.jinja"), fixed_machine(tmp_path))
 
 
 @pytest.mark.parametrize("trainer", ["finetune", "trl_sft", "dpo_tune_cache", "trl_dpo"])

@@ -31,7 +31,9 @@ from launch.slurm.jobs import (
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import parse_duration, query_slurm
 from tests.execution.record.records import write_run
+from tests.messages import values_of
 
+DENIED = "Access/permission denied"
 PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "OWN")
 RUNNING = replace(PENDING, state="RUNNING", reason="None", used=100.0, left=3500.0, hosts="n[1-2]")
 
@@ -339,12 +341,18 @@ def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = JobFolder.of(runs, "sft", "waits")
-    listed, script = tmp_path / "listed", tmp_path / "script"
+    listed, script, admitted = (tmp_path / name for name in ("listed", "script", "admitted"))
     listed.write_text(line_of(*queue(runs, RUNNING)) + "\n", encoding="utf-8")
     calls = squeue(tmp_path, monkeypatch, f"cat {listed}")
     for name, does in (
         ("scontrol", f"cat {script}"),
-        ("scancel", f'echo "cancel $@" >>{calls}; : >{listed}'),
+        (
+            "scancel",
+            (
+                f'[ -e {admitted} ] || {{ echo "scancel: error: {DENIED}" >&2; exit 1; }}\n'
+                f'echo "cancel $@" >>{calls}; : >{listed}'
+            ),
+        ),
     ):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
         (tmp_path / "bin" / name).chmod(0o755)
@@ -352,6 +360,12 @@ def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
     with pytest.raises(UserError, match="job_mismatch"):
         stop(["waits"])
     script.write_text(f"mkdir -p {own.path.absolute()}\n", encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        stop(["waits"])
+    [problem] = refused.value.problems
+    assert problem.id == "scancel_refused" and problem.message.endswith(DENIED)
+    assert "12" in values_of(problem.message)
+    admitted.touch()
     assert stop(["waits"]) == 0
     assert [call for call in calls.read_text().splitlines() if call.startswith("cancel")] == [
         "cancel 12"

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launch.check.lint.checker import CommandChecker
-from launch.check.lint.files import check_file, check_files
+from launch.check.lint.files import MAX_BYTES, check_file, check_files
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES
 from tests.messages import values_of
@@ -37,6 +37,8 @@ def checker() -> CommandChecker:
         ("a.yaml", b"a: 1\nb: [1\n", "3: not_yaml"),
         ("a.yaml", b"a: " + b"[" * 10_000, "1: not_yaml"),
         ("a.py", b"import torch\n", "1: not_read"),
+        ("a.sh", b"\x00" * MAX_BYTES, "1: binary_file"),  # the largest that is read
+        ("a.sh", b"\x00" * (MAX_BYTES + 1), "1: too_large"),
     ],
 )
 def test_unreadable_files_are_noted(
@@ -50,13 +52,24 @@ def test_unreadable_files_are_noted(
     assert not any(note.stops for note in checked.notes)
 
 
-@pytest.mark.parametrize("what", ["nothing", "pipe", "forbidden", "name"])
+@pytest.mark.parametrize(
+    ("what", "id"),
+    [
+        ("nothing", "cannot_open"),
+        ("pipe", "not_a_file"),
+        ("folder", "not_a_file"),
+        ("forbidden", "cannot_open"),
+        ("name", "cannot_open"),
+    ],
+)
 def test_what_cannot_be_opened_is_missing(
-    tmp_path: Path, checker: CommandChecker, what: str
+    tmp_path: Path, checker: CommandChecker, what: str, id: str
 ) -> None:
     path = tmp_path / "a.sh"
     if what == "pipe":
         os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
     elif what == "forbidden":
         path.write_text("x")
         path.chmod(0)
@@ -64,9 +77,8 @@ def test_what_cannot_be_opened_is_missing(
             pytest.skip("this user may read everything")
     elif what == "name":
         path = tmp_path / ("a" * 300)
-    checked = check_file(path, checker)
-    assert any(note.stops for note in checked.notes)
-    assert len(checked.notes) == 1
+    [note] = check_file(path, checker).notes
+    assert (note.id, note.line, note.stops) == (id, 1, True)
 
 
 def test_the_rest_is_still_checked(tmp_path: Path, checker: CommandChecker) -> None:

@@ -9,7 +9,7 @@ import pytest
 from launch.check.lint.checker import CommandChecker, drop_launcher_flags, read_launcher_flags
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from tests.check.lint.helpers import check_text, locked_checker
+from tests.check.lint.helpers import check_text, live_checker, locked_checker
 from tests.upstream.checkouts import SITE_PACKAGES
 
 FLAGS = read_launcher_flags(tuple(SITE_PACKAGES))
@@ -95,3 +95,16 @@ def test_the_mean_needs_no_flag(tmp_path: Path) -> None:
     (verdict,) = check_text(tmp_path, line, checker=locked_checker())
     [found] = verdict.problems
     assert found.id == "unknown_flag" and "=" not in str(found.cure)
+
+
+@pytest.mark.parametrize("script", ["finetune", "dpo"])
+def test_arguments_in_a_file_beside_the_script_are_warned_of(tmp_path: Path, script: str) -> None:
+    """HfArgumentParser puts those of finetune.args before the command's own."""
+    package = tmp_path / "checkout" / "open_instruct"
+    package.mkdir(parents=True)
+    for name in ("utils.py", "finetune.py", f"{script}.args"):
+        (package / name).touch()
+    command = "python open_instruct/finetune.py --model_name_or_path m --logging_steps 1\n"
+    [verdict] = check_text(tmp_path, command, checker=live_checker(tmp_path / "checkout"))
+    found = [(warning.id, warning.line) for warning in verdict.warnings]
+    assert (("arguments_file", 1) in found) == (script == "finetune")
