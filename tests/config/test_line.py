@@ -53,28 +53,18 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "cure"),
+    ("line", "instead"),
     [
-        (
-            "trl sft --learning_rate 2e-5",
-            "a stage is set as a key: `launch stage=sft --learning_rate 2e-5`",
-        ),
-        ("axolotl train mine.yml", "did you mean 'run'?"),
-        ("grpo gpus=8", "a stage is set as a key: `launch stage=rlvr gpus=8`"),
-        (
-            "torchrun x.py --lr 1",
-            (
-                "launch starts the ranks itself; `launch lint -- torchrun x.py --lr 1` checks such "
-                "a "
-                "line"
-            ),
-        ),
+        ("trl sft --learning_rate 2e-5", "launch stage=sft --learning_rate 2e-5"),
+        ("axolotl train mine.yml", "run"),
+        ("grpo gpus=8", "launch stage=rlvr gpus=8"),
+        ("torchrun x.py --lr 1", "launch lint -- torchrun x.py --lr 1"),
     ],
 )
-def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, cure: str) -> None:
+def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, instead: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_line(line.split(), VERBS)
-    assert str(refused.value.problems[0].cure) == cure
+    assert values_of(str(refused.value.problems[0].cure)) == [instead]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,7 @@ def test_an_allocation_that_fails(tmp_path: Path) -> None:
     batch = torch.zeros(8, 2**30)
     """
     finished = run(tmp_path, body, "memory runs out in an allocation")
-    assert (
-        "recipe.per_device_batch_size=4: the same global batch of 32, with 4 accumulation steps"
-        in finished.shown
-    )
+    assert "recipe.per_device_batch_size=4" in finished.shown
     failed = json.loads((finished.folder.path / "FAILED").read_text())
     assert failed["cause_id"] == "host_memory"
 

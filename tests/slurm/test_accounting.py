@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import names
 from tests.slurm.cluster import Cluster
 from tests.slurm.stand_ins import STAGE
 
@@ -23,23 +24,21 @@ def with_accounts(slurm: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("override", "id", "named"),
     [
-        (
-            ["cluster.account=physics"],
-            "you have no account 'physics' on this cluster; you have team [unknown_account]",
-        ),
-        (["cluster.account=taem"], "did you mean 'team'? you have team [unknown_account]"),
-        (["cluster.qos=big"], "your account has no QOS 'big'; it has normal, small [unknown_qos]"),
-        (["cluster.partition=closed"], "partition closed admits the accounts physics, not team"),
+        ("cluster.account=physics", "unknown_account", ["physics", "team"]),
+        ("cluster.account=taem", "unknown_account", ["taem", "team"]),
+        ("cluster.qos=big", "unknown_qos", ["big", "normal", "small"]),
+        ("cluster.partition=closed", "account_not_admitted", ["closed", "physics", "team"]),
     ],
 )
 def test_what_no_account_of_this_user_has_is_refused(
-    slurm: Cluster, home: Path, overrides: list[str], expected: str
+    slurm: Cluster, home: Path, override: str, id: str, named: list[str]
 ) -> None:
     before = slurm.run("squeue", "-h", "-t", "all", "-o", "%A")
-    refused = slurm.launch("submit", *STAGE, *overrides, cwd=home)
-    assert refused.returncode == 2 and expected in refused.stderr, refused.stderr
+    refused = slurm.launch("submit", *STAGE, override, cwd=home)
+    assert refused.returncode == 2 and f"[{id}]" in refused.stderr, refused.stderr
+    assert all(names(refused.stderr, name) for name in named), refused.stderr
     assert slurm.run("squeue", "-h", "-t", "all", "-o", "%A") == before
 
 
