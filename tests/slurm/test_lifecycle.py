@@ -47,6 +47,8 @@ def test_a_job_of_another_number_of_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for later in ("inspect", "build_cache"):  # what comes next in a job of the right number
+        monkeypatch.setattr(f"launch.slurm.node.lifecycle.{later}", lambda *_: pytest.fail("late"))
     stage = composed(*DEMO, *overrides)
     with pytest.raises(UserError) as refused:
         run_stage(stage, replace(ALLOCATION, hosts=hosts), without_signals())
