@@ -83,7 +83,7 @@ def places(error: UserError) -> list[tuple[str, str | None]]:
 
 
 def counted(text: str, path: Path) -> list[str]:
-    """Return the values of a sentence about rows of a file, which ends with the first one's place."""
+    """Return the values of a sentence that ends with the first row of a file."""
     assert f"{path}:1" in text
     return values_of(text.replace(f"{path}:1", ""))
 

@@ -1,4 +1,4 @@
-"""What a node refuses before its ranks start: another job, or another plan than the first node's."""
+"""What a node refuses before its ranks start: another job, or another plan than node 0 has."""
 
 from __future__ import annotations
 
