@@ -11,7 +11,7 @@ from grimp import ImportGraph
 from importlinter import Contract, ContractCheck, output
 
 
-class AcyclicContract(Contract):  # type: ignore[misc]
+class AcyclicContract(Contract):
     """Broken by each group of modules that import each other, directly or by way of others."""
 
     type_name = "acyclic"

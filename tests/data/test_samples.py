@@ -9,11 +9,18 @@ from typing import NamedTuple
 
 import pytest
 
-from launch.data.samples import Batch, Lengths, Sample, Side, TokenizedSamples, find_sample_problems
+from launch.data.samples import (
+    PairSide,
+    Sample,
+    SampleBatch,
+    SampleLengths,
+    TokenizedSamples,
+    find_sample_problems,
+)
 from tests.messages import values_of
 
 BOS, EOS, USER, ANSWER = 1, 2, 10, 11
-GOOD = Side(
+GOOD = PairSide(
     "messages",
     ids=(BOS, USER, ANSWER, EOS),
     pieces=("<s>", "hi", "hello", "</s>"),
@@ -25,7 +32,7 @@ GOOD = Side(
 )
 
 
-def samples(*sides: Side, kept: bool = True, pad: int = 0, bos: int = BOS) -> TokenizedSamples:
+def samples(*sides: PairSide, kept: bool = True, pad: int = 0, bos: int = BOS) -> TokenizedSamples:
     found = tuple(
         Sample(f"/data.jsonl:{number}", kept, (side,)) for number, side in enumerate(sides, 1)
     )
@@ -37,7 +44,7 @@ def samples(*sides: Side, kept: bool = True, pad: int = 0, bos: int = BOS) -> To
             "loss": [None if side.loss is None else sum(side.loss) for side in sides],
         }.items()
     }
-    lengths = Lengths(tuple(sample.place for sample in found), (kept,) * len(found), **counts)
+    lengths = SampleLengths(tuple(sample.place for sample in found), (kept,) * len(found), **counts)
     return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 
@@ -133,8 +140,8 @@ def test_all_samples_are_described_in_a_line() -> None:
 
 
 def test_batches_are_described() -> None:
-    assert Batch(2, 10, 5, 2).describe() == "2 rows of 10 tokens, 25% padding"
-    assert Batch(1, 30, 0, 3).describe() == "3 documents in 1 row of 30 tokens, 0% padding"
+    assert SampleBatch(2, 10, 5, 2).describe() == "2 rows of 10 tokens, 25% padding"
+    assert SampleBatch(1, 30, 0, 3).describe() == "3 documents in 1 row of 30 tokens, 0% padding"
 
 
 def test_pairs_that_are_equal_after_truncation() -> None:

@@ -9,7 +9,7 @@ import pytest
 from launch.errors import UserError
 from launch.evaluation.evaluate import TaskResult, _run_jobs
 from launch.evaluation.verdict import TaskScore
-from launch.worker.evaluating import Job, TaskSpec
+from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.model_loading import ModelRequest
 from tests.messages import values_of
 
@@ -96,7 +96,7 @@ def evaluate_by(folder: Path, does: str) -> list[str]:
     python.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
     python.chmod(0o755)
     request, spec = ModelRequest("m", quantized=False), TaskSpec(("a",))
-    job = Job("base", request, spec, folder / "out.json", folder / "samples.jsonl")
+    job = HarnessJob("base", request, spec, folder / "out.json", folder / "samples.jsonl")
     _run_jobs([job], str(python), folder, limit=None, batch_size=8, notify=notes.append)
     return notes
 

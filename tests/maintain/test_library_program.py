@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages import values_of
-
 from launch.errors import UserError
 from launch.upstream.libraries.library_keys import library_keys_file
 from maintain.relock import renewed_library_keys
+from tests.messages import values_of
 from tests.upstream.checkouts import SITE_PACKAGES
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages import values_of
-
 from launch.errors import UserError
 from launch.upstream.pin.lock import DATA, SCHEMAS, load_lock, locked_schema
 from launch.upstream.schema import schema_from_json, schema_to_json
@@ -18,6 +16,7 @@ from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT
 from launch.upstream.trl_templates import TEMPLATES_FILE
 from maintain.__main__ import main
 from maintain.relock import add_trainer, build_lock
+from tests.messages import values_of
 from tests.trl_texts import INSTALLED
 from tests.upstream.checkouts import checkout, has_commit
 

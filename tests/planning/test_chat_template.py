@@ -11,8 +11,9 @@ import pytest
 
 from launch import resources
 from launch.api.plan_facts import plan_facts
-from launch.errors import Problem, UserError, ways_of
+from launch.errors import UserError, ways_of
 from launch.planning.plan import Plan, build_plan
+from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 from tests.conftest import composed, fixed_machine, problems
 from tests.trl_texts import install_trl, read_texts
@@ -111,7 +112,7 @@ def test_a_model_that_is_no_runs_is_not_compared(tmp_path: Path) -> None:
     planned(make_run(tmp_path / "sft", flags={"chat_template_name": "zephyr"}))
 
 
-def find_problem(*overrides: str, cwd: Path = Path("/cwd")) -> Problem:
+def find_problem(*overrides: str, cwd: Path = Path("/cwd")) -> Finding:
     [found] = problems(*overrides, machine=fixed_machine(cwd=cwd))
     return found
 
