@@ -90,7 +90,7 @@ class TunedConfig:
     model: str = ""
     width: str = ""  # as in a run's name: gpu8
     global_batch_size: int = 0
-    max_seq_length: int | None = None  # null in overlays older than this key
+    max_seq_length: int = 0
     machine: str = ""  # the host's name
     card: str | None = None  # name in nvidia-smi; null on a CPU
     versions: dict[str, str] = field(default_factory=dict)

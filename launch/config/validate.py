@@ -361,18 +361,6 @@ _OTHERS = (
     "gpu_fault",
 )
 
-_RENAMED = {  # old id -> new id
-    "clock_off": "clock_skew",
-    "dealing_shared_samples": "balanced_sequence_parallel",
-    "few_open_files": "open_files_limit",
-    "hydra_setting": "reserved_key",
-    "locked_memory": "memlock_limit",
-    "not_its_job": "job_mismatch",
-    "not_its_launcher": "launcher_mismatch",
-    "said_twice": "duplicate_override",
-    "slurm_silent": "slurm_unresponsive",
-}
-
 
 @cache
 def allowable_ids() -> frozenset[str]:
@@ -397,14 +385,7 @@ def unknown_ids(allow: list[str], origins: Origins) -> Iterator[Finding]:
     """Find the ids in `allow` that turn nothing into a warning."""
     where = origins.of("allow").where
     for id in allow:
-        if new := _RENAMED.get(id):
-            cure = (
-                Fix.of("set {0}", f"allow=[{new}]")
-                if new in allowable_ids()
-                else "remove it: it cannot be allowed"
-            )
-            yield Finding.error("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure)
-        elif id not in allowable_ids():
+        if id not in allowable_ids():
             cure = (
                 did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
             )

@@ -36,10 +36,10 @@ from launch.upstream.trl_templates import (
 )
 from launch.worker.finding import Finding, Fix
 
-_OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
+_OPTION = "chat_template"
 _FOLDER = resources.ROOT / "launch" / "templates"
-# of any installation; older ones had TRL's
-_OF_LAUNCH = re.compile(rf".*/launch/templates/(trl/)?[^/]+\{SUFFIX}")
+# of any installation
+_OF_LAUNCH = re.compile(rf".*/launch/templates/[^/]+\{SUFFIX}")
 STAGED = "chat_templates"  # below the cache: TRL's templates, where runs read them from
 TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
 _KEY = "recipe.chat_template"
@@ -296,11 +296,8 @@ def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str 
     """Return the template that flags (by name, their values), options and patches set: its name, of
     a user's file the path. None: the tokenizer's own.
     """
-    values = [
-        value
-        for name, _, value in (option.partition("=") for option in options)
-        if name in _OPTIONS
-    ]
+    prefix = f"{_OPTION}="
+    values = [option.removeprefix(prefix) for option in options if option.startswith(prefix)]
     file = str(flags.get("chat_template_path") or next(iter(values), ""))
     if _OF_LAUNCH.fullmatch(file):
         return Path(file).stem

@@ -24,7 +24,7 @@ from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
-_DECISION, _FORMER_DECISION = "requeue.json", "asked.json"
+_DECISION = "requeue.json"
 
 
 def claim_decision(attempt: Path) -> bool:
@@ -51,14 +51,12 @@ def write_decision(
 
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
-    content = _read_decision(attempt)
-    # `said` in 0.1's first job folders
-    messages: list[str] = content.get("messages", content.get("said", []))
+    messages: list[str] = _read_decision(attempt).get("messages", [])
     return messages
 
 
 def _read_decision(attempt: Path) -> dict[str, Any]:
-    return read_json_object(attempt / _DECISION) or read_json_object(attempt / _FORMER_DECISION)
+    return read_json_object(attempt / _DECISION)
 
 
 def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool = False) -> int:

@@ -34,10 +34,6 @@ MISTAKES = {  # an override, and the outline of its message (tests/messages.py)
     "trainer.recipe.seed=5": "bad_value at override trainer.recipe.seed, 5, finetune.yaml",
     "++data.mix=${recipe}": "bad_value at override data.mix",
     "allow=[divergense]": "unknown_id at override allow, allow=[divergense], divergence",
-    "allow=[clock_off]": "unknown_id at override allow, allow=[clock_off], allow=[clock_skew], "
-    "clock_skew",
-    "allow=[hydra_setting]": "unknown_id at override allow, allow=[hydra_setting], reserved_key",
-    "allow=[said_twice]": "unknown_id at override allow, allow=[said_twice], duplicate_override",
     "allow=[batch_not_divisible]": "unknown_id at override allow, allow=[batch_not_divisible]",
 }
 

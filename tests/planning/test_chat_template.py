@@ -62,22 +62,18 @@ def test_the_names_of_all_trainers(tmp_path: Path) -> None:
     runs = (
         make_run(tmp_path / "a", flags={"chat_template_name": "tulu"}),
         make_run(tmp_path / "b", flags={"chat_template_path": file}),
-        make_run(tmp_path / "c", flags={}, patches=(f"trl_chat_template={file}",)),
+        make_run(tmp_path / "c", flags={}, patches=(f"chat_template={file}",)),
         make_run(
             tmp_path / "d", flags={}, template="{{ bos_token }}" + TULU.read_text(encoding="utf-8")
         ),
     )
     for run in runs:
         planned(run, "recipe.chat_template=tulu")
-    old, new = (
-        "/old/launch/templates/trl/qwen3.jinja",
-        f"/runs/.cache/chat_templates/qwen3-{QWEN3}/qwen3.jinja",
+    staged = f"/runs/.cache/chat_templates/qwen3-{QWEN3}/qwen3.jinja"
+    planned(
+        make_run(tmp_path / "trl", flags={"chat_template_path": staged}),
+        "recipe.chat_template=qwen3",
     )
-    for number, file in enumerate((old, new)):
-        planned(
-            make_run(tmp_path / f"trl{number}", flags={"chat_template_path": file}),
-            "recipe.chat_template=qwen3",
-        )
     own = make_run(tmp_path / "own", flags={"chat_template_path": "/home/me/templates/tulu.jinja"})
     with pytest.raises(UserError, match=r"/home/me/templates/tulu\.jinja.*\[other_chat_template\]"):
         planned(own, "recipe.chat_template=tulu")

@@ -153,12 +153,6 @@ def test_of_several_survivors_one_decides(tmp_path: Path) -> None:
     assert read_decision(tmp_path) == []
     write_decision(tmp_path, ["node n1 was lost", "requeued"], requeued=True)
     assert read_decision(tmp_path) == ["node n1 was lost", "requeued"]
-    [path] = tmp_path.iterdir()
-    content = json.loads(path.read_text())
-    former = {("said" if key == "messages" else key): value for key, value in content.items()}
-    path.rename(tmp_path / "asked.json").write_text(json.dumps(former))
-    # as earlier versions wrote it
-    assert read_decision(tmp_path) == ["node n1 was lost", "requeued"]
     assert read_decision(tmp_path / "nosuch") == []
 
 
