@@ -21,6 +21,7 @@ from launch.config.compose import Composed
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.display import Display, SafeDisplay
+from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import (
     Holder,
@@ -33,7 +34,6 @@ from launch.execution.record.lock import (
 from launch.execution.record.run import Run, RunStatus, command_for, is_running
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
-from launch.execution.same_run import place_run
 from launch.external import wait_until
 from launch.files import read_json_object
 from launch.planning.find_runs import find_runs, run_name
@@ -193,7 +193,7 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
         started: RunHandle = PipelineHandle(planned.folder)
     else:
         line = overrides(stage, keys)
-        started = RunHandle(place_run(plan(stage, **keys).plan, lambda text: None).folder)
+        started = RunHandle(plan(stage, **keys).plan.folder)
     command = [sys.executable, "-P", "-m", "launch", "run", *line, "detach=true"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as output:
@@ -220,7 +220,8 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     """
     require_one_machine(composed.config)
     notes: list[str] = []
-    planned = place_run(build_plan(composed, this_machine(composed)), notes.append)
+    planned = build_plan(composed, this_machine(composed))
+    note_earlier_run(planned, notes.append)
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:
         display.say(f"note: {note}")

@@ -16,7 +16,7 @@ from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure
-from launch.execution.record.run import RunStatus
+from launch.execution.record.run import Run, RunStatus
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
@@ -93,7 +93,7 @@ def compare(
     """Compare runs, their checkpoints (`sft/x/step_100`) or the scores of a base model with the
     first of them.
 
-    Raises UserError: unknown_run, ambiguous_run, no_checkpoint.
+    Raises UserError: unknown_run, ambiguous_run, no_checkpoint, other_format.
     """
     from launch.evaluation.compared_run import ComparedBase, compared_run, split_checkpoint
     from launch.evaluation.comparison import compare_runs, describe_comparison, read_noise, tabulate
@@ -104,6 +104,9 @@ def compare(
     names = [run if isinstance(run, str) else str(run.folder) for run in (first, second, *more)]
     sides = [find_run_or_model(split_checkpoint(name)[0], runs) for name in names]
     folders = [side for side in sides if isinstance(side, Path)]
+    for run in map(Run, folders):
+        if run.other_format is not None:
+            raise UserError(run.other_format)
     announce_reading(folders, notify)
     facts = [
         ComparedBase(name, side.folder, folders)
@@ -141,6 +144,8 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
         cause = status.cause or (outcome.cause if outcome else None)
         if cause:
             lines.append(f"  {cause}")
+        if status.run.other_format:
+            lines.append(f"  {status.run.other_format}")
         if outcome and outcome.validation and outcome.validation.early_stop:
             lines.append(f"  {outcome.validation.early_stop}")
         if outcome and outcome.cure:

@@ -214,7 +214,8 @@ def merge(argv: list[str]) -> int:
     """Merge the adapter of a run, or in a folder.
 
     Raises UserError: usage, unknown_run, ambiguous_run, not_an_adapter, merge_unfinished,
-    adapter_base, bad_adapter, merged_folder_taken, missing_packages, merge_failed, merge_differs.
+    other_format, adapter_base, bad_adapter, merged_folder_taken, missing_packages, merge_failed,
+    merge_differs.
     """
     options = build_merge_parser().parse(argv)
     adapter = _find_adapter(options.name, options.runs)

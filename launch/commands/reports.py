@@ -63,7 +63,8 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
         notify(f"{folder} is skipped: a {trial_verb(folder)} has its own page")
     of_runs = [folder for folder in folders if folder not in trials]
     announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
-    tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
+    comparable = [folder for folder in of_runs if Run(folder).other_format is None]
+    tables, notes = comparison_tables(comparable, runs) if len(comparable) > 1 else ([], [])
     return render_runs([Run(folder) for folder in of_runs], tables, notes)
 
 
@@ -84,7 +85,7 @@ def _find_folder(name: str, runs: Path) -> Path:
 
 def compare(argv: list[str]) -> int:
     """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run,
-    unknown_option, no_checkpoint.
+    unknown_option, no_checkpoint, other_format.
     """
     parser = build_compare_parser()
     options = parser.parse(argv)

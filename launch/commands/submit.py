@@ -10,8 +10,8 @@ import sys
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, UserError, refusal
+from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.resume import is_finished
-from launch.execution.same_run import place_run
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.pipelines.record import write_record
 from launch.planning.machine import this_machine
@@ -86,7 +86,9 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
     plans = list(pipeline.plans) if pipeline else []
 
     def add(composed: Composed) -> int:
-        plans.append(place_run(build_plan(composed, this_machine(composed)), notify, "submit"))
+        planned = build_plan(composed, this_machine(composed))
+        note_earlier_run(planned, notify)
+        plans.append(planned)
         return EXIT_DONE
 
     if not pipeline:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.evaluation.compared_run import Compared, Progress, compared_run
+from launch.execution.record.format import format_problem
 from launch.files import load_json
 from launch.table import Table, format_number
 from launch.trials.bench.verdict import relative_difference
-from launch.trials.version_1 import upgrade
 from launch.worker.json_codec import versioned
 
 SECTIONS = ("settings", "data", "versions", "patches")
@@ -205,7 +205,9 @@ def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
     same setting.
     """
     try:
-        record = upgrade("bench", load_json(path))
+        record = load_json(path)
+        if format_problem(path, record, "bench"):
+            return
         finished = [
             (run["label"][0], run["measured"]) for run in record["runs"] if run["state"] == "done"
         ]

@@ -65,7 +65,7 @@ def find_model(name: str, runs: Path) -> ModelSource:
 
     Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model,
     incomplete_model, not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state,
-    model_changed, base_changed.
+    model_changed, base_changed, other_format.
     """
     checkpoint = _find_checkpoint(name, runs)
     path = checkpoint or Path(name).expanduser().absolute()
@@ -82,6 +82,7 @@ def find_model(name: str, runs: Path) -> ModelSource:
         if snapshot := hub_snapshot(name, os.environ):
             return _describe_model(name, snapshot, None)
         raise
+    _refuse_other_format(run)
     status = folder_status(run)
     if status != "done":
         message = f"the run in {run} is {status}, so it has no model"
@@ -173,6 +174,7 @@ def _describe_state(state: Path) -> ModelSource:
     Raises UserError: checkpoint_state; as find_model.
     """
     run = state.parents[1]
+    _refuse_other_format(run)
     if not _holds_state(state):
         message = f"{state} holds neither a model nor the weights of one"
         raise refusal("checkpoint_state", message, "command line", "name another checkpoint")
@@ -218,6 +220,12 @@ def require_chat_template(model: ModelSource) -> None:
         )
 
 
+def _refuse_other_format(run: Path) -> None:
+    problem = Run(run).other_format
+    if problem is not None:
+        raise UserError(problem)
+
+
 def _holds_model(path: Path) -> bool:
     return any((path / name).is_file() for name in _MODEL_FILES)
 
@@ -253,6 +261,8 @@ def _find_output(run: Path) -> Path:
 
 
 def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
+    if run is not None:
+        _refuse_other_format(run)
     faults = find_model_faults(folder)
     if faults:
         raise refusal("incomplete_model", f"{folder} is not a complete model: {faults[0]}", label)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.errors import refusal
+from launch.errors import UserError, refusal
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
@@ -129,7 +129,12 @@ def read_training(adapter: Adapter) -> Training:
 
 
 def refuse_unfinished(run: Path) -> None:
-    """Raise UserError (merge_unfinished) for a run whose adapter may be half written."""
+    """Refuse a run whose adapter may be half written. Raises UserError: merge_unfinished,
+    other_format.
+    """
+    problem = Run(run).other_format
+    if problem is not None:
+        raise UserError(problem)
     status = folder_status(run)
     if status != "done":
         message = f"the run in {run} is {status}, so its adapter may be incomplete"

@@ -14,17 +14,13 @@ from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
+from launch.execution.record.format import in_the_way
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
-from launch.execution.same_run import (
-    holds_plan,
-    holds_same_run,
-    rendered_differences,
-    unfinished_problem,
-)
 from launch.files import read_json_object
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
+from launch.worker.json_codec import to_json
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
 _SHORT = 600.0  # seconds of training: what an interruption may cost without a question
@@ -43,19 +39,27 @@ class AttemptStart:
 def is_finished(plan: Plan) -> bool:
     """Whether the plan's folder holds a finished run of this plan.
 
-    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_identity,
-    when its unfinished run, of another version of the launcher, would continue differently.
+    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_format.
     """
     status = folder_status(plan.folder)
     if status == "absent":
         return False
+    refuse_other_format(plan)
     run = Run(plan.folder)
-    if run.plan and not holds_plan(run, plan):
-        if not holds_same_run(run, plan):
-            raise UserError(_other_plan_problem(plan, run))
-        if status != "done" and not plan.config.restart and rendered_differences(run, plan):
-            raise UserError(unfinished_problem(run, plan))
+    if run.other_format is None and run.plan and run.plan.get("identity") != plan.identity:
+        raise UserError(_other_plan_problem(plan, run))
     return status == "done" and not plan.config.restart
+
+
+def refuse_other_format(plan: Plan) -> None:
+    """Refuse to use the plan's folder if it holds a run of another format, unless it is to be
+    archived.
+
+    Raises UserError: other_format.
+    """
+    problem = Run(plan.folder).other_format
+    if problem is not None and not plan.config.restart:
+        raise UserError(in_the_way(problem))
 
 
 def decide_start(plan: Plan) -> AttemptStart:
@@ -267,6 +271,14 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Finding:
     return Finding.error("nothing_to_resume", message, None, cure)
 
 
+def differing_flags(run: Run, plan: Plan) -> list[str]:
+    """Return the trainer's flags whose values a recorded plan and this one set differently."""
+    before = run.flags
+    after = {name: to_json(flag.value) for name, flag in plan.flags.items()}
+    names = sorted({*before, *after})
+    return [f"--{name}" for name in names if before.get(name) != after.get(name)]
+
+
 def _other_plan_problem(plan: Plan, run: Run) -> Finding:
     old_width = (
         mapping(run.plan.get("batch")).get("width"),
@@ -280,11 +292,7 @@ def _other_plan_problem(plan: Plan, run: Run) -> Finding:
         )
         cure = "resume it at its own width, use another name=, or leave the name out"
         return Finding.error("other_width", message, "name", cure)
-    names = [
-        name
-        for name in rendered_differences(run, plan)
-        if name.startswith("--") and name != "--output_dir"
-    ]
+    names = [name for name in differing_flags(run, plan) if name != "--output_dir"]
     differences = f", which differs in {', '.join(names[:3])}" if names else ""
     message = (
         f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is "

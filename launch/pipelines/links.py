@@ -19,10 +19,10 @@ from launch.config.compose import compose_once
 from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import UserError, refusal
+from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
-from launch.execution.same_run import place_run
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.find_runs import run_name
@@ -217,7 +217,8 @@ def plan_link(
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=argv))
         machine = this_machine(composed, starts_trainer=request.line.verb != "plan")
-        plan = place_run(build_plan(composed, machine, pending=pending), notify, request.line.verb)
+        plan = build_plan(composed, machine, pending=pending)
+        note_earlier_run(plan, notify)
         if before is not None:
             _check_link(plan, before)
     return plan
@@ -311,7 +312,7 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
     """Refuse runs of other plans in the stages' folders, and runs that started from another model
     than is there now; return the pipeline with what is still pending.
 
-    Raises UserError: name_taken, other_width, other_identity; pipeline_changed, stale_stage.
+    Raises UserError: name_taken, other_width, other_format; pipeline_changed, stale_stage.
     """
     # the run of the stage before; whether its model is still to be made
     source, changes = ("", False)
@@ -321,7 +322,8 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
         try:
             finished = is_finished(plan)
         except UserError as error:
-            if not (pipeline.folder / "pipeline.json").is_file():
+            is_new = not (pipeline.folder / "pipeline.json").is_file()
+            if is_new or error.problems[0].id == "other_format":
                 raise
             later = [
                 run_name(each.folder)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Family, RootConfig
+from launch.config.schema import RootConfig
 from launch.data.sources import Digest
 from launch.files import load_json, open_file, write_exact
 from launch.planning.chat_template import ChatTemplate
@@ -32,13 +32,6 @@ NAME = "{name}"
 # characters; wandb refuses longer tags, and open-instruct makes the run's name one
 # (finetune.py:465)
 _TAG = 64
-# of what the identity of an existing stage depends on, or of what is rendered for it: a change
-# raises it, and folders of every version stay readable (launch.execution.same_run). It is recorded
-# beside the identity, and not hashed. 2 of TRL's trainers: launch's own entry in place of TRL's
-# patched scripts; it trains the same. 2 of open-instruct's and 3 of TRL's: the demo stages save
-# checkpoints. 4 of TRL's: the stages of RLVR have a reward for completions without an end. 3 of
-# open-instruct's: Tulu 3's SFT stages have the gradient of the sum over tokens.
-IDENTITY_VERSIONS = {Family.open_instruct: 3, Family.trl: 4}
 # the files that transformers reads a tokenizer and its chat template from
 TOKENIZER_FILES = (
     *(

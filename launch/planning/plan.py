@@ -62,7 +62,6 @@ from launch.planning.data import (
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, build_flags, sequence_limit, values_of
 from launch.planning.identity import (
-    IDENTITY_VERSIONS,
     NAME,
     InputContent,
     compute_identity,
@@ -170,10 +169,6 @@ class Plan:
         return self.config.trainer.name
 
     @property
-    def identity_version(self) -> int:
-        return IDENTITY_VERSIONS[self.config.trainer.family]
-
-    @property
     def trains_adapter(self) -> bool:
         """Whether an adapter is trained, by recipe.lora or by flags of the trainer's own alone."""
         return any(self.flags[name].value for name in _ADAPTER_FLAGS if name in self.flags)
@@ -272,7 +267,6 @@ class Plan:
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
-            "identity_version": self.identity_version,
             "trainer": self.trainer,
             "parallel": {
                 "mode": self.parallel.mode,

@@ -16,6 +16,7 @@ from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.execution.caches import plan_cache_pass
 from launch.execution.record.folder import RunFolder
+from launch.execution.resume import refuse_other_format
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
@@ -159,9 +160,11 @@ def node_overrides(overrides: Sequence[str]) -> list[str]:
 
 def job_problems(job: PlannedJob) -> list[Finding]:
     """Find what keeps a job from being submitted to its cluster. Raises UserError:
-    untried_trainer.
+    untried_trainer, other_format.
     """
     plan = job.plan
+    if not plan.config.cache_only:
+        refuse_other_format(plan)
     refuse_untried(plan.config)
     cluster = plan.config.cluster
     folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}

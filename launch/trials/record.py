@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from launch.errors import refusal
-from launch.files import load_json, write_file, write_json
+from launch.errors import UserError, refusal
+from launch.execution.record.format import format_problem, in_the_way
+from launch.execution.record.run import mapping
+from launch.files import load_json, read_json_object, write_file, write_json
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Measurement, measurement_json
-from launch.trials.version_1 import upgrade
-from launch.trials.view import SCHEMA_VERSION, read_trial
+from launch.trials.view import read_trial
 from launch.worker.json_codec import versioned
 
 
@@ -185,8 +186,7 @@ class TrialRecord(ABC, Generic[R]):
                 "notes": self.notes,
                 "runs": [self.run_json(run) for run in self.rows],
                 **self.contents(),
-            },
-            SCHEMA_VERSION,
+            }
         )
         rounded: dict[str, Any] = _rounded(record)
         return rounded
@@ -200,29 +200,46 @@ class TrialRecord(ABC, Generic[R]):
             write_file(self.path.with_suffix(suffix), content)
 
 
-def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[str, Any] | None:
+def read_earlier(
+    folder: Path, verb: str, subject: Mapping[str, str], *, restart: bool
+) -> dict[str, Any] | None:
     """Return what an earlier call recorded in the folder; None if there was none.
 
-    Raises UserError (other_trial) when that cannot be read, or is about another `subject`: keys and
-    their values.
+    With `restart` a record of another format is none: `archive_other_format` moves it.
+
+    Raises UserError: other_format; other_trial, when the record cannot be read, or is about another
+    `subject`: keys and their values.
     """
     path = folder / f"{verb}.json"
     try:
-        earlier = upgrade(verb, load_json(path))
-        differing = [key for key, value in subject.items() if earlier[key] != value]
+        earlier = mapping(load_json(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         message, cure = (
             f"{path} cannot be read: {type(error).__name__}",
             "choose another name=, or move the folder",
         )
         raise refusal("other_trial", message, "name", cure) from None
-    if differing:
-        key = differing[0]
-        message = f"{folder} holds a {verb} of {key} {earlier[key]}, not of {key} {subject[key]}"
-        raise refusal("other_trial", message, "name", "choose another name=, or leave it out")
+    problem = format_problem(path, earlier, verb)
+    if problem is not None:
+        if restart:
+            return None
+        raise UserError(in_the_way(problem))
+    for key, value in subject.items():
+        if earlier.get(key) != value:
+            message = f"{folder} holds a {verb} of {key} {earlier.get(key)}, not of {key} {value}"
+            raise refusal("other_trial", message, "name", "choose another name=, or leave it out")
     return earlier
+
+
+def archive_other_format(folder: Path, verb: str, say: Callable[[str], None]) -> None:
+    """Rename the folder of a trial whose record has another format, so that its place is free."""
+    path = folder / f"{verb}.json"
+    if path.exists() and format_problem(path, read_json_object(path), verb):
+        archive = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+        folder.rename(archive)
+        say(f"restart=true: the earlier {verb} is archived in {archive}")
 
 
 def _rounded(value: Any) -> Any:

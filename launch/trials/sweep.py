@@ -13,10 +13,10 @@ from launch.config.compose import Composed, map_all
 from launch.config.line import override_key
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, refusal
 from launch.execution.display import Display
+from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.lock import run_lock
 from launch.execution.record.run import command_for
 from launch.execution.resume import is_finished
-from launch.execution.same_run import place_run
 from launch.planning.identity import compute_identity
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
@@ -139,7 +139,9 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
             raise refusal(
                 "sweep_folder", message, "name", "leave it out: each run's name has its identity"
             )
-        return place_run(build_plan(composed, this_machine(composed)), notes.append)
+        planned = build_plan(composed, this_machine(composed))
+        note_earlier_run(planned, notes.append)
+        return planned
 
     lines = [composed.origins.overrides for composed in configurations]
     differing = [

@@ -13,6 +13,7 @@ from launch.errors import EXIT_INTERRUPTED, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.run import Run, mapping, objects
+from launch.execution.resume import refuse_other_format
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
@@ -140,11 +141,12 @@ class Runner(Generic[R]):
 
     def find_earlier(self, run: R) -> Measurement | None:
         """What an earlier call measured of a run, with the same packages on the same card, if that
-        counts.
+        counts. Raises UserError: other_format.
         """
         if not self.reuse:
             return None
         if run.label not in self._earlier:
+            refuse_other_format(run.plan)
             measured = read_measurement(run.plan, run.steps or self.record.steps)
             if measured is not None and not self.record.accepts(run, measured):
                 measured = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.display import format_duration
+from launch.execution.record.format import format_problem
 from launch.execution.record.run import mapping, number, objects
 from launch.execution.report.document import Document, Spread, numbers, show, show_range, texts
 from launch.execution.report.page import render_document, write_report
@@ -16,9 +17,7 @@ from launch.execution.report.summary import Figure
 from launch.files import read_json_object
 from launch.table import Column, Table
 from launch.trials.measurement import median
-from launch.trials.version_1 import upgrade
 
-SCHEMA_VERSION = 2
 VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
@@ -169,12 +168,18 @@ def trial_verb(folder: Path) -> str | None:
 
 
 def read_trial(folder: Path) -> Document:
-    """Read whatever the folder's record holds; nothing in it makes this fail."""
+    """Read whatever the folder's record holds; nothing in it makes this fail.
+
+    Of a record of another format nothing is shown, but that it has one.
+    """
     verb = trial_verb(folder) or "rollout"
-    record = read_json_object(folder / f"{verb}.json")
-    if record:
-        return build_document(upgrade(verb, record), folder)
-    missing = f"{verb}.json cannot be read: nothing of this {verb} is shown"
+    path = folder / f"{verb}.json"
+    record = read_json_object(path)
+    problem = format_problem(path, record, verb)
+    if problem is None:
+        return build_document(record, folder)
+    reason = str(problem) if record else f"{verb}.json cannot be read"
+    missing = f"nothing of this {verb} is shown: {reason}"
     return Document(f"{verb}: {folder.name}", "unreadable", folder, [missing])
 
 
@@ -184,7 +189,7 @@ def write_trial_report(folder: Path, notify: Callable[[str], None]) -> None:
 
 
 def build_document(record: Mapping[str, Any], folder: Path) -> Document:
-    """Return the report of a record of version 2."""
+    """Return the report of a trial's record."""
     verb = str(record["verb"])
     title = f"{verb} of {record.get('stage', 'an unknown stage')}: {folder.name}"
     document = Document(title, str(record.get("state")), folder, texts(record.get("summary")))

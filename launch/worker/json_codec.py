@@ -19,6 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+# The number of the format of a run folder and of a trial's record, written into each of their JSON
+# files as `schema_version`. A change that a reader of the number would misread raises it; a folder
+# with another number is named, and never trained over (launch/execution/record/format.py).
 SCHEMA_VERSION = 1
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ def write_run(
     }
     (folder / "config.yaml").write_text(json.dumps(settings))
     (folder / "plan.json").write_text(
-        json.dumps({"flags": {"model_name_or_path": {"value": "base"}}})
+        json.dumps({"schema_version": 1, "flags": {"model_name_or_path": {"value": "base"}}})
     )
     (folder / "versions.json").write_text(
         json.dumps({"python": "3.11.7", "packages": {"torch": "2.13.0"}})
@@ -56,7 +56,12 @@ def write_bench(
         for index, (loss, speed) in enumerate(zip(losses, speeds, strict=True))
     ]
     failed = {"label": "A9", "state": "failed", "measured": None}
-    record = {"schema_version": 2, "runs": [*finished, failed], "identical_settings": identical}
+    record = {
+        "schema_version": 1,
+        "verb": "bench",
+        "runs": [*finished, failed],
+        "identical_settings": identical,
+    }
     (folder / "bench.json").write_text(json.dumps(record))
 
 

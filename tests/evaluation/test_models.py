@@ -25,7 +25,12 @@ from tests.execution.record.records import write_run
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "runs" / "sft" / "good", steps=2)
-    plan = {"command": [sys.executable], "parallel": {"precision": "bf16"}, "flags": {}}
+    plan = {
+        "schema_version": 1,
+        "command": [sys.executable],
+        "parallel": {"precision": "bf16"},
+        "flags": {},
+    }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     files.model(folder / "model")
     RunFolder(folder).finish(Outcome(0, 1.0, 2, 3.0))

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import pytest
 
-from launch import resources
 from launch.api.cures import VERBS as CURED
 from launch.commands.verbs import VERBS
 from launch.config.line import parse_line
@@ -29,14 +28,10 @@ from tests.test_cures import follow_cures
 
 Golden = Callable[[str, Sequence[str]], None]
 
+# the places in them are placeholders
 RECORDED_TRIALS = {
-    "bench": resources.ROOT / "benchmarks" / "h200x4_bench_sft_8b.json",
-    "rollout": PACKED
-    / "rollout"
-    / "demo"
-    / "rollout-627f24cb"
-    / "rollout.json",  # its places are placeholders
-    "tune": resources.ROOT / "benchmarks" / "h200x4_tune_dpo_8b.json",
+    kind: PACKED / kind / "demo" / f"{kind}-small" / f"{kind}.json"
+    for kind in ("bench", "rollout", "tune")
 }
 # the trainer whose flags are recorded in full: required, renamed and not settable ones
 SHOWN = "dpo_tune_cache"

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launch.errors import UserError
-from launch.trials.record import State, TrialRecord, read_earlier
+from launch.trials.record import State, TrialRecord, archive_other_format, read_earlier
 from launch.trials.trial import describe_changes
 from launch.trials.tune.search import Stop
 from tests.conftest import fixed_machine
@@ -93,11 +94,11 @@ def test_the_schema_refuses_what_it_does_not_know(tmp_path: Path) -> None:
         "jsonschema", reason="the `open-instruct` dependencies bring it"
     )
     document = read(rolled(tmp_path))
-    runs = [{**document["runs"][0], "why": "no key of version 2"}]
+    runs = [{**document["runs"][0], "why": "no key of a run"}]
     for change in (
         {"extra": 1},
         {"state": "fine"},
-        {"schema_version": 1},
+        {"schema_version": 2},
         {"verb": "tune"},
         {"runs": runs},
     ):
@@ -108,19 +109,50 @@ def test_the_schema_refuses_what_it_does_not_know(tmp_path: Path) -> None:
 def test_the_folder_of_another_trial_is_refused(tmp_path: Path) -> None:
     record = planned(tmp_path, *WORDS)
     subject = {"stage": "sft", "trainer": "trl_sft"}
-    assert read_earlier(record.folder, "bench", subject) is None
+
+    def earlier() -> dict[str, Any] | None:
+        return read_earlier(record.folder, "bench", subject, restart=False)
+
+    assert earlier() is None
     document = read(record)
-    earlier = read_earlier(record.folder, "bench", subject)
-    assert earlier == document
+    assert earlier() == document
     for key, other in (("stage", "dpo"), ("trainer", "finetune")):
         record.path.write_text(json.dumps({**document, key: other}))
         own = subject[key]
         with pytest.raises(UserError, match=rf"{key} {other}.*{key} {own}.*\[other_trial\]"):
-            read_earlier(record.folder, "bench", subject)
-    for text in ("{", "[]", "{}", json.dumps({"schema_version": 2})):
-        record.path.write_text(text)
-        with pytest.raises(UserError, match=r"\[other_trial\]"):
-            read_earlier(record.folder, "bench", subject)
+            earlier()
+    record.path.write_text("{")
+    with pytest.raises(UserError, match=r"\[other_trial\]"):
+        earlier()
+
+
+def test_a_trial_of_another_format_is_archived_only_by_restart(tmp_path: Path) -> None:
+    record, _, ran = benched(tmp_path)
+    document = read(record)
+    subject = {"stage": "sft"}
+    lines: list[str] = []
+    archive_other_format(record.folder, "bench", lines.append)
+    assert lines == [] and record.path.exists()
+    others = ([], {}, {**document, "schema_version": 2}, {**document, "verb": "tune"})
+    for other in (*others, {key: document[key] for key in document if key != "schema_version"}):
+        record.path.write_text(json.dumps(other))
+        with pytest.raises(UserError, match=r"restart=true.*\[other_format\]"):
+            read_earlier(record.folder, "bench", subject, restart=False)
+        assert read_earlier(record.folder, "bench", subject, restart=True) is None
+    archive_other_format(record.folder, "bench", lines.append)
+    assert not record.folder.exists()
+    (archive,) = record.folder.parent.glob(f"{record.folder.name}.*/")
+    assert str(archive) in lines[0] and len(list(archive.glob("*/plan.json"))) == len(ran)
+
+
+def test_a_run_of_another_format_is_neither_reused_nor_archived(tmp_path: Path) -> None:
+    record, _, ran = benched(tmp_path)
+    folder = record.runs[0].plan.folder
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps({**plan, "schema_version": 2}))
+    with pytest.raises(UserError, match=r"\[other_format\]"):
+        benched(tmp_path)
+    assert len(list(folder.parent.glob("*/plan.json"))) == len(ran)
 
 
 @pytest.mark.parametrize("name", ["bench_failed", "rollout_not_run", "tune_failed"])

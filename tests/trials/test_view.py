@@ -15,8 +15,8 @@ from launch import resources
 from launch.errors import UserError
 from launch.execution.report.document import SpreadPlot
 from launch.execution.report.page import render_document
-from launch.trials.version_1 import upgrade
-from launch.trials.view import build_document, read_trial, trial_verb, write_trial_report
+from launch.trials.view import read_trial, trial_verb, write_trial_report
+from launch.worker.json_codec import SCHEMA_VERSION
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
 from tests.trials.bench.benches import benched
@@ -112,61 +112,49 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
     assert "out_of_memory" in page.text
 
 
-def test_records_of_version_1_read_as_those_of_today() -> None:
-    bench = json.loads((BENCHMARKS / "h200x4_bench_sft_8b.json").read_text(encoding="utf-8"))
-    shown = build_document(upgrade("bench", bench), Path("bench-hand"))
-    assert [row[:4] for row in shown.tables[0].rows[1:]] == [
-        ["A1", "gpu4", "zero3 1x32", "2,081 tokens/s"],
-        ["B1", "gpu4", "zero3 16x2", "33,073 tokens/s"],
-    ]
-    assert [table.title for table in shown.tables] == ["Runs", "A against B", "The two plans"]
-    rollout = json.loads((BENCHMARKS / "h200_rollout_dpo_1b.json").read_text(encoding="utf-8"))[
-        "rollout"
-    ]
-    shown = build_document(upgrade("rollout", rollout), Path("rollout-dpo1b"))
-    assert shown.summary == ["2 of 2 widths passed"] and shown.state == "done"
-    assert shown.tables[0].rows[2][:5] == ["gpu2", "zero3 2x4", "8", "14,955 tokens/s", "1.234 s"]
-    assert len(shown.tables[1].rows) == 1 + sum(len(width["gates"]) for width in rollout["widths"])
-    tune = json.loads((BENCHMARKS / "h200x4_tune_dpo_8b.json").read_text(encoding="utf-8"))
-    new = upgrade("tune", tune)
-    assert new["options"] == {"steps": 5, "minutes": 4.5, "probes": 8}
-    assert [run["state"] for run in new["runs"]] == ["done"] * 4
-    assert upgrade("tune", new) == new
-
-
 OF_OTHER_TYPES: Any = {
     "state": [1],
     "stage": {},
-    "differences": 4,
-    "a": 3,
-    "b": {"median": [], "words": 3},
-    "settings": [{"median": 3}, 4],
+    "summary": 4,
+    "notes": [{}],
+    "options": 3,
+    "settings": [{"overrides": 3}, 4],
     "verdict": 4,
-    "differs": [{}],
-    "probes": [{"losses": 3}, {}],
+    "differences": [{}, 3],
     "predictions": [{}, 3],
-    "loss_change": [],
-    "left_out": 4,
-    "widths": [
+    "best": [],
+    "runs": [
         3,
-        {"gates": [{}, 4], "measured": 3, "batch": "x", "projection": {"hours": "x"}},
-        {"projection": {"hours": math.inf}},
+        {"measured": 3, "label": 4},
+        {"gates": [{}, 4], "measured": {}, "batch": "x", "projection": {"hours": "x"}},
+        {"projection": {"hours": math.inf}, "message": [1], "folder": 4},
     ],
-    "runs": [{"figures": 3, "side": "a"}, 4],
 }
 
 
-@pytest.mark.parametrize("kind", ["rollout", "bench", "tune"])
+@pytest.mark.parametrize("kind", ["rollout", "bench", "tune", "sweep"])
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"state": "done"}', json.dumps(OF_OTHER_TYPES), "\0"]
+    ("content", "shown"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{}", "cannot be read"),
+        ("\0", "cannot be read"),
+        ({"schema_version": 7, "state": "done"}, "[other_format]"),
+        ({"state": "done"}, "[other_format]"),
+        ({"schema_version": SCHEMA_VERSION, "state": "done"}, "done"),
+        ({"schema_version": SCHEMA_VERSION, **OF_OTHER_TYPES}, "Runs"),
+    ],
 )
-def test_a_broken_record_has_a_page(kind: str, text: str, tmp_path: Path) -> None:
+def test_a_broken_record_has_a_page(
+    kind: str, content: str | dict[str, Any], shown: str, tmp_path: Path
+) -> None:
+    text = content if isinstance(content, str) else json.dumps(content | {"verb": kind})
     (tmp_path / f"{kind}.json").write_text(text)
     assert trial_verb(tmp_path) == kind
     page = page_of(tmp_path)
-    assert kind in page.text
-    if not text.startswith('{"'):
-        assert f"{kind}.json cannot be read" in page.text
+    assert kind in page.text and shown in page.text
 
 
 def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
@@ -178,7 +166,9 @@ def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
         "runs": [run],
         "summary": [HOSTILE],
     }
-    (tmp_path / "bench.json").write_text(json.dumps(record | {"schema_version": 2}))
+    (tmp_path / "bench.json").write_text(
+        json.dumps(record | {"schema_version": SCHEMA_VERSION, "verb": "bench"})
+    )
     text = render_document(read_trial(tmp_path))
     assert "\x1b" not in text
     assert not [tag for tag, _ in Page(text).tags if tag == "img"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from launch.errors import EXIT_INTERRUPTED
 from launch.execution.record.events import Event, read_event
+from launch.execution.record.format import format_problem
 from launch.execution.record.lock import Holder, find_holder, lock_path
 from launch.execution.record.outcome import (
     FolderStatus,
@@ -40,7 +41,8 @@ from launch.files import (
     read_json_object,
 )
 from launch.planning.find_runs import run_name
-from launch.worker.json_codec import SCHEMA_VERSION, versioned
+from launch.worker.finding import Finding
+from launch.worker.json_codec import versioned
 
 _RECENT_STEPS = 20  # whose median duration gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
@@ -76,6 +78,7 @@ class RunStatus:
     seconds_left: float | None = None
     outcome: Outcome | None = None
     validation: ValidationRecord | None = None  # so far, while it runs
+    other_format: Finding | None = None  # of its record, which may then be read wrongly
 
     def __repr__(self) -> str:
         step = (
@@ -104,12 +107,17 @@ class RunStatus:
                 "tokens_per_second": self.tokens_per_second,
                 "validation": self.validation,
                 "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-                **{
-                    name: getattr(outcome, name, None)
-                    for name in ("exit_code", "cause", "cause_id", "cure")
-                },
+                "exit_code": outcome.exit_code if outcome else None,
+                **self._explanation(),
             }
         )
+
+    def _explanation(self) -> dict[str, str | None]:
+        """Why the run ended; of one of another format, why it may be read wrongly."""
+        problem, outcome = self.other_format, self.outcome
+        if problem is not None:
+            return {"cause": problem.message, "cause_id": problem.id, "cure": problem.cure}
+        return {name: getattr(outcome, name, None) for name in ("cause", "cause_id", "cure")}
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,14 @@ class Run:
     @cached_property
     def plan(self) -> dict[str, Any]:
         return read_json_object(self.folder / "plan.json")
+
+    @cached_property
+    def other_format(self) -> Finding | None:
+        """The problem of a folder whose plan.json has another format; None for one without a
+        plan.json.
+        """
+        path = self.folder / "plan.json"
+        return format_problem(path, self.plan) if self.plan or path.is_file() else None
 
     @cached_property
     def flags(self) -> dict[str, Any]:
@@ -250,13 +266,7 @@ class Run:
         if not self.plan:
             state = "cannot be read" if (self.folder / "plan.json").exists() else "is missing"
             return f"plan.json {state}: the plan, its flags and its command are not shown"
-        version = self.plan.get("schema_version", "no version")
-        if version == SCHEMA_VERSION:
-            return None
-        return (
-            f"the record has schema {version}, this version of launch reads {SCHEMA_VERSION}: "
-            "some parts may be missing"
-        )
+        return str(self.other_format) if self.other_format else None
 
     def _note_steps(self) -> str | None:
         if not (self.folder / "metrics.jsonl").exists():
@@ -310,6 +320,7 @@ class Run:
             seconds_left=seconds_left,
             outcome=outcome,
             validation=outcome.validation if outcome else read_validation(self.folder),
+            other_format=self.other_format,
         )
 
     def _last_phase(self) -> str | None:

@@ -14,14 +14,14 @@ from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
+from launch.execution.earlier_runs import training_settings
 from launch.execution.record.lock import run_lock
 from launch.execution.record.run import mapping, objects
-from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
 from launch.trials.bench.record import BenchRecord, BenchRun, BenchSide, SettingDifference
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
-from launch.trials.record import State, read_earlier, seconds_left
+from launch.trials.record import State, archive_other_format, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
     expand_short_options,
@@ -229,10 +229,14 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     Raises UserError when the two cannot be compared or cannot run.
     """
     record = plan_bench(request, plan_probe)
-    earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
+    restart = record.plan.config.restart
+    earlier = read_earlier(
+        record.folder, record.verb, {"stage": record.plan.stage}, restart=restart
+    )
     with run_lock(record.folder, display.say):
+        archive_other_format(record.folder, record.verb, display.say)
         say_plan(display, record, _describe_settings(record), record.planning_notes)
-        runner = Runner(record, display, reuse=not record.plan.config.restart)
+        runner = Runner(record, display, reuse=not restart)
         if not all(map(runner.find_earlier, record.runs)):
             refuse_failing_preflight((side.plan for side in record.sides), ends_after=record.steps)
         rate_cards(record, earlier)

@@ -35,7 +35,7 @@ from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
 from launch.table import Table
 from launch.trials.measurement import archive_earlier_try
-from launch.trials.record import State, read_earlier
+from launch.trials.record import State, archive_other_format, read_earlier
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
@@ -58,6 +58,7 @@ def run_rollout(
     if request.submit.makes_jobs:
         refuse_impossible_jobs(record, request)
     with run_lock(record.folder, display.say):
+        archive_other_format(record.folder, record.verb, display.say)
         code = run_and_report(
             Runner(record, display), submit=request.submit, restart=config.restart
         )
@@ -99,7 +100,8 @@ def plan_rollout(
     record = RolloutRecord(
         folder, runs[0].plan, config.rollout.steps, warmup, differences, runs=runs
     )
-    read_earlier(folder, record.verb, {"stage": first.stage, "trainer": first.trainer})
+    subject = {"stage": first.stage, "trainer": first.trainer}
+    read_earlier(folder, record.verb, subject, restart=config.restart)
     return record
 
 

@@ -31,7 +31,13 @@ from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
 from launch.planning.plan import Plan
 from launch.table import Table
-from launch.trials.record import REFUSED, State, read_earlier, seconds_left
+from launch.trials.record import (
+    REFUSED,
+    State,
+    archive_other_format,
+    read_earlier,
+    seconds_left,
+)
 from launch.trials.trial import (
     Runner,
     expand_short_options,
@@ -203,10 +209,12 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
         )
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
-    earlier = read_earlier(folder, "tune", {"identity": plan.identity})
+    restart = plan.config.restart
+    earlier = read_earlier(folder, "tune", {"identity": plan.identity}, restart=restart)
     with run_lock(folder, display.say):
+        archive_other_format(folder, "tune", display.say)
         record = begin_record(folder, plan, display)
-        runs = [] if plan.config.restart else objects(mapping(earlier).get("runs"))
+        runs = [] if restart else objects(mapping(earlier).get("runs"))
         code = _search(record, request, display, [str(run.get("label")) for run in runs])
         if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
             message = f"no probe could be started: {record.runs[0].message}"

@@ -17,6 +17,7 @@ from tests.execution.record.records import event
 
 PARTS: dict[str, Any] = {
     "plan.json": {
+        "schema_version": 1,
         "flags": {"lr": {"value": 0.1}, "odd": 3},
         "command": ["python"],
         "parallel": {"precision": "bf16"},
@@ -85,7 +86,6 @@ def test_the_status_of_a_finished_run_does_not_read_its_steps(
         raise AssertionError("all steps are read")
 
     monkeypatch.setattr(Run, "steps", refuse)
-    monkeypatch.setattr(Run, "plan", property(refuse))
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write("\n" + "x" * (1 << 17) + "\n" + '{"step": 3, "loss": 1.25}\n')
     assert Run(run).status.loss == 1.25
@@ -127,7 +127,6 @@ def test_a_broken_part_hides_no_other(
     ("name", "damage", "note"),
     [
         ("plan.json", "[", "plan.json cannot be read"),
-        ("plan.json", '{"schema_version": 7}', "the record has schema 7"),
         ("metrics.jsonl", "\n[1]\n", "5 lines of metrics.jsonl could not be read"),
         ("events.jsonl", "\nnull\n", "4 lines of events.jsonl could not be read"),
         ("attempts.jsonl", "\n7\n", "2 lines of attempts.jsonl could not be read"),
@@ -141,11 +140,34 @@ def test_what_cannot_be_read_is_named(run: Path, name: str, damage: str, note: s
     assert any(found.startswith(note) for found in Run(run).notes), Run(run).notes
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('{"schema_version": 7}', "its schema_version is 7"),
+        ('{"schema_version": true}', "its schema_version is True"),
+        ('{"schema_version": "1"}', "its schema_version is 1"),
+        ('{"identity": "0"}', "it has no schema_version"),
+        ("{}", "it has no schema_version"),
+        ("[", "it has no schema_version"),
+    ],
+)
+def test_a_plan_of_another_format_is_named(run: Path, content: str, fault: str) -> None:
+    assert Run(run).other_format is None
+    (run / "plan.json").write_text(content)
+    problem = Run(run).other_format
+    assert problem is not None and problem.id == "other_format"
+    assert problem.message.startswith(f"{run / 'plan.json'} ") and problem.message.endswith(fault)
+    status = Run(run).status.as_json()
+    assert status["cause_id"] == "other_format" and status["cause"] == problem.message
+    assert status["state"] in ("done", "failed", "unfinished", "running")
+
+
 def test_nothing_of_a_folder_that_is_not_there(tmp_path: Path) -> None:
     record = Run(tmp_path / "sft" / "gone")
     assert not (
         record.plan or record.patches or record.config or record.command or list(record.steps())
     )
+    assert record.other_format is None
     assert (
         record.status.state == "absent" and record.finished is None and record.total_steps is None
     )

@@ -354,7 +354,7 @@ BROKEN = {
         '{"kind": "warning", "time": 1, "rank": [1]}\n{"kind": "total_steps", "time": 2, "steps": '
         '"x"}\n',
     },
-    "an older schema": {"plan.json": '{"schema_version": 0, "stage": "demo"}'},
+    "another format": {"plan.json": '{"schema_version": 0, "stage": "demo"}'},
     "YAML that is none": {"config.yaml": "guards: {a: [}\n\x00"},
     "bytes": dict.fromkeys(
         ("plan.json", "metrics.jsonl", "events.jsonl", "command.sh", "config.yaml"), "\0\udcff"
@@ -392,9 +392,11 @@ def test_a_broken_record_has_a_page(files: Mapping[str, str], tmp_path: Path) ->
     )
 
 
-def test_an_older_schema_is_named(tmp_path: Path) -> None:
+def test_another_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"schema_version": 0}')
-    assert "the record has schema 0, this version of launch reads 1" in page_of(tmp_path).text
+    text = page_of(tmp_path).text
+    assert "plan.json is not in format 1, which this version reads: its schema_version is 0" in text
+    assert "[other_format]" in text
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:

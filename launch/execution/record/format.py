@@ -1,0 +1,44 @@
+"""Recognise a run folder or the record of a trial in another format: it is named, and nothing is
+trained over it.
+
+The format is that of every JSON file below `runs/`. Its number, SCHEMA_VERSION, stands in each of
+them as `schema_version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.worker.finding import Finding, Fix
+from launch.worker.json_codec import SCHEMA_VERSION
+
+
+def format_problem(
+    path: Path, record: Mapping[str, Any], verb: str | None = None
+) -> Finding | None:
+    """Return the problem of the record in the file `path` if it has another format; None if it has
+    the format that this version of launch reads and writes.
+
+    `verb`: of a trial's record, which names the trial's verb.
+    """
+    expected: dict[str, object] = {"schema_version": SCHEMA_VERSION}
+    if verb is not None:
+        expected["verb"] = verb
+    for key, value in expected.items():
+        found = record.get(key)
+        if type(found) is type(value) and found == value:
+            continue
+        fault = f"its {key} is {found!s:.40}" if key in record else f"it has no {key}"
+        message = f"{path} is not in format {SCHEMA_VERSION}, which this version reads: {fault}"
+        return Finding.error(
+            "other_format", message, None, "use the version of launch that wrote it"
+        )
+    return None
+
+
+def in_the_way(problem: Finding) -> Finding:
+    """Return the problem of a record of another format in the folder that a run is to use."""
+    cure = Fix.of("{0} archives it and starts over; {1} leaves it", "restart=true", "name=NAME")
+    return Finding.error("other_format", problem.message, None, cure)
