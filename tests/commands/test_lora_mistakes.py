@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (run / "model").mkdir(parents=True)
     base.mkdir()
     (base / "config.json").write_text(json.dumps(SHAPE))
-    (run / "plan.json").write_text("{}")
+    (run / "plan.json").write_text('{"schema_version": 1}')
     (run / "DONE").write_text("{}")
     settings = {"base_model_name_or_path": str(base), "r": 8, "lora_alpha": 16}
     (run / "model" / "adapter_config.json").write_text(json.dumps(settings))
