@@ -34,6 +34,7 @@ class VerbParser(argparse.ArgumentParser):
     def __init__(self, help: str) -> None:
         usage, _, text = help.strip().partition("\n\n")
         text, _, epilog = text.partition("\n\narguments:\n")
+        usage = " ".join(usage.split())
         _, self.verb, *_ = usage.split()
         super().__init__(
             prog=f"launch {self.verb}",

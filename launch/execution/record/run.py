@@ -116,7 +116,8 @@ class RunStatus:
         """Why the run ended; of one of another format, why it may be read wrongly."""
         problem, outcome = self.other_format, self.outcome
         if problem is not None:
-            return {"cause": problem.message, "cause_id": problem.id, "cure": problem.cure}
+            cure = str(problem.cure) if problem.cure else None
+            return {"cause": problem.message, "cause_id": problem.id, "cure": cure}
         return {name: getattr(outcome, name, None) for name in ("cause", "cause_id", "cure")}
 
 
