@@ -1,7 +1,7 @@
 """A pytest plugin that writes each test's outcome as a JSON line into the file that SEEDS_REPORT
 names.
 
-It ends the session at the first test that fails by an assertion.
+It ends the session at the first test that fails by an assertion, unless SEEDS_KEEP_GOING is set.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def pytest_runtest_makereport(
         }
         with Path(os.environ["SEEDS_REPORT"]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-        if entry["by_assertion"]:
+        if entry["by_assertion"] and not os.environ.get("SEEDS_KEEP_GOING"):
             item.session.shouldfail = "a test has failed by an assertion"
     return report
