@@ -347,7 +347,6 @@ class TrainerConfig:
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags
-    reader: str = MISSING  # of its log: a name of launch/execution/supervise/readers.py
     resumable: bool = False  # a run that is killed and resumed gives the losses of one that is not
     memory_model: bool = False  # launch/planning/estimate covers it
     # the loss is computed without the logits of a whole micro batch (with recipe.liger)

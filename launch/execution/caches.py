@@ -202,8 +202,8 @@ def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     )
 
 
-# they let the trainer be imported, and write its samples' lengths
-_KEPT_PATCHES = ("unused_imports", "lengths")
+# they let the trainer be imported, report its tokenised data, and write its samples' lengths
+_KEPT_PATCHES = ("unused_imports", "dataset_cache", "olmo_core_packed_data", "lengths")
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,6 @@ def build_execution(plan: Plan) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
     execution = Execution(
         plan.command,
-        plan.config.trainer.reader,
         plan.env,
         plan.unset,
         watch_config=build_watch_config(plan),

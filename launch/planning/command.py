@@ -215,7 +215,18 @@ def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
 
 
 # they leave the numbers as they are
-_NOT_DECISIVE = ("adapter_inputs", "lengths", "olmo_core_first_checkpoint")
+_NOT_DECISIVE = (
+    "adapter_inputs",
+    "dataset_cache",
+    "dpo_steps",
+    "finetune_steps",
+    "lengths",
+    "olmo_core_first_checkpoint",
+    "olmo_core_packed_data",
+    "olmo_core_steps",
+    "reward_steps",
+    "saving",
+)
 
 
 def is_decisive(wanted: str) -> bool:

@@ -54,6 +54,11 @@ class EventWriter:
         with contextlib.suppress(OSError, ValueError):
             os.write(self._descriptor, encode(event))
 
+    def begin(self, phase: str) -> None:
+        """Send that the trainer begins a phase; the first process of each machine sends it."""
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            self.emit("phase", phase=phase)
+
     def warn(self, message: str) -> None:
         """Send a "warning" event, and print the same message to stderr for the rank's log."""
         self.emit("warning", message=message)
@@ -65,10 +70,11 @@ class EventWriter:
 
 
 def encode(event: Mapping[str, Any]) -> bytes:
-    """Encode `event` as one line of JSON of at most EVENT_BYTES bytes, shortening its longest text
-    until it fits.
+    """Encode `event` as one line of JSON of at most EVENT_BYTES bytes.
 
-    Raises ValueError if no text is left to shorten.
+    An event that is too long loses its last numbers if it is a step, of which a mixture of experts
+    logs several for each layer; of any other event the longest text is shortened.
+    Raises ValueError if no number is left to leave out, or no text to shorten.
     """
     fields = dict(event)
     while True:
@@ -76,6 +82,10 @@ def encode(event: Mapping[str, Any]) -> bytes:
         excess = len(line) - EVENT_BYTES
         if excess <= 0:
             return line
+        last = next(reversed(fields))
+        if fields.get("kind") == "step" and isinstance(fields[last], float):
+            del fields[last]
+            continue
         longest = max(
             (key for key in fields if isinstance(fields[key], str)),
             key=lambda key: len(fields[key]),

@@ -110,7 +110,7 @@ def step_events(events: EventWriter) -> Any:
             self._logged_at = time.perf_counter()
             if state.is_world_process_zero:
                 events.emit("total_steps", steps=state.max_steps)
-                events.emit("phase", phase="training")
+            events.begin("training")
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if control.should_evaluate:
@@ -140,25 +140,20 @@ def step_events(events: EventWriter) -> Any:
             fields |= peak_memory()
             if control.should_evaluate:
                 self._evaluated_step = fields
-                events.emit("phase", phase="evaluate")
+                events.begin("evaluate")
             else:
                 events.emit("step", **fields)
 
         def _send_evaluation(self, step: int, measured: dict[str, float]) -> None:
             if self._evaluated_step is not None:
-                events.emit("phase", phase="training")
+                events.begin("training")
                 events.emit("step", **self._evaluated_step, **measured)
                 self._evaluated_step = None
                 self._logged_at = time.perf_counter()
             events.emit("evaluation", step=step, **measured)
 
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
-                events.emit("phase", phase="checkpoint")
-
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.is_world_process_zero:
-                events.emit("phase", phase="save")
+            events.begin("save")
 
     return StepEvents()
 

@@ -125,6 +125,7 @@ def _build(job: EntryJob) -> Any:
         data = trl_data.load(script, job.mixture, options)
     except ValueError as error:
         raise EntryError(str(error)) from error
+    job.events.begin("load")
     callbacks = [step_events(job.events)]
     if "early_stop" in options:
         callbacks.append(early_stop(job.events, _count_of("early_stop", options)))
@@ -216,10 +217,21 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
         def _prepare_dataset(
             self, dataset: Any, processing_class: Any, args: Any, *more: Any
         ) -> Any:
+            if "train" in more:  # else it is the data of the validation
+                events.begin("tokenize")
             if flattens:
                 args = copy.copy(args)
                 args.max_length = limit
             return super()._prepare_dataset(dataset, processing_class, args, *more)
+
+        def _precompute_ref_logps(self, *arguments: Any, **options: Any) -> Any:
+            events.begin("reference_logprobs")
+            return super()._precompute_ref_logps(*arguments, **options)
+
+        def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+            if self.state.is_world_process_zero:  # whose next step ends this phase
+                events.begin("checkpoint")
+            super()._save_checkpoint(*arguments, **options)
 
         def training_step(self, *arguments: Any, **options: Any) -> Any:
             """Run a micro batch forward and backward; with checkpointing the backward pass repeats

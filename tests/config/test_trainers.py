@@ -15,7 +15,6 @@ import yaml
 
 from launch import resources
 from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Family, Kind, Launcher, TrainerConfig
-from launch.execution.supervise.readers import READERS
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
@@ -50,8 +49,6 @@ def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     if lacks(name, page("verbs.md"), r"\b{}\b"):
         yield f"docs/reference/verbs.md lacks {name}: {RENEW}"
     is_ray = content.get("launcher") == Launcher.ray  # planned and checked, not started
-    if content.get("reader") not in READERS and not is_ray:
-        yield f"reader is one of {', '.join(READERS)}"
     yield from () if is_ray else _lacking_patches(content)
     flags = set(locked_schema(name).fields)
     yield from _lacking_flags(content, flags)
@@ -157,7 +154,6 @@ def test_a_half_added_trainer_is_told_everything() -> None:
     half = {
         **whole,
         "kind": "sft",
-        "reader": "mine",
         "patches": ["evidenc"],
         "recipe": recipe,
         "colour": 1,
@@ -165,7 +161,6 @@ def test_a_half_added_trainer_is_told_everything() -> None:
     half["launch"] = {"model": "model_name", "mixer": "dataset_mixer_list"}
     assert list(lacking("finetune", half)) == [
         "there is no key colour",
-        f"reader is one of {', '.join(READERS)}",
         "there is no patch evidenc",
         "patches has one that proves the settings: evidence or olmo_core_evidence",
         "patches has preview, or why.preview the reason why its samples cannot be shown",

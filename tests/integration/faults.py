@@ -98,7 +98,6 @@ def run(
     watched = watch_config or WatchConfig(guards=guards or GuardsConfig(), situation=PLAN)
     execution = Execution(
         argv=(sys.executable, *(TWO_RANKS if ranks == 2 else ()), *worker),
-        reader="trl",
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
         watch_config=replace(
             watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))

@@ -116,7 +116,7 @@ def train(
     if this.weighted:
         patches.append("token_weighting")
     lengths = folder.parent / "lengths.json"
-    patches += ["finetune_grad_norm", "evidence", f"lengths={lengths}"]
+    patches += ["finetune_steps", "evidence", f"lengths={lengths}"]
     words = [word for patch in patches for word in ("--patch", patch)]
     words += [word for key, value in asked.items() for word in ("--expect", f"{key}={value}")]
     words += ["--expect", f"world_size={this.world}"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import warm
-from tests.integration.conftest import launch_in
+from tests.integration.conftest import launch_in, records
 from tests.integration.tiny_stage import marked_template
 
 pytestmark = pytest.mark.slow
@@ -133,6 +133,15 @@ def test_a_reward_model_is_proven_in_the_folder_that_its_script_adds(
         for what in ("first_update", "gradients", "last_update", "saved_weights")
     } == {"proven"}
     assert [*run.glob("model/reward_modeling__*/config.json")]
+    steps = records(run / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2]
+    reported = {"loss", "lr", "epoch", "episode"} | {
+        f"rewards/{name}" for name in ("accuracy", "chosen", "rejected", "margin")
+    }
+    assert all(reported <= step.keys() and step["loss"] > 0 for step in steps)
+    events = records(run / "events.jsonl")
+    phases = [event["phase"] for event in events if event["kind"] == "phase"]
+    assert phases == ["import", "tokenize", "load", "training", "save"]
 
 
 LONG = "word " * 700  # more than recipe.max_seq_length

@@ -6,7 +6,6 @@ that.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -61,12 +60,21 @@ TRL = (
     "false",
 )
 PATCHES = {
-    "finetune": ("finetune_local_model", "cuda_memory_on_cpu", "finetune_grad_norm", "evidence"),
+    "finetune": (
+        "finetune_local_model",
+        "cuda_memory_on_cpu",
+        "finetune_steps",
+        "dataset_cache",
+        "saving",
+        "evidence",
+    ),
     "dpo_tune_cache": (
         "dpo_single_process_group",
         "dpo_cpu_device",
         "dpo_unlisted_gpu",
         "dpo_steps",
+        "dpo_reference_cache",
+        "saving",
         "evidence",
     ),
     "trl_sft": ("evidence",),
@@ -107,10 +115,8 @@ def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> l
             "--dataset_mixer_list",
             tiny.chats,
             "1.0",
-            "--dataset_skip_cache",
-            "true",
-            "--verbose",
-            "true",
+            "--checkpointing_steps",
+            "2",
         )
         script = checkout / "open_instruct" / "finetune.py"
         return [
@@ -277,15 +283,22 @@ def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct:
             "1 row of" in found["packing"]["note"]
             and "with 4 documents" in found["packing"]["note"]
         )
-    printed = [
-        line for line in run.finished.output[0].splitlines() if line.startswith("metrics_to_log=")
-    ]
-    metrics = [ast.literal_eval(line.partition("=")[2]) for line in printed]
-    assert len(metrics) == STEPS
-    assert metrics[-1]["train_loss"] < metrics[0]["train_loss"] - 0.1
-    assert metrics[0]["total_tokens_this_log_period"] > 0
-    assert metrics[0]["reserved_mem_GiB"] == 0  # no CUDA, and nothing pretends there is
-    assert all(metric["grad_norm"] > 0 for metric in metrics)
+    assert_steps_told(run)
+    # no CUDA, and nothing pretends there is
+    assert not any("memory_gib" in step for step in run.steps())
+    phases = [event["phase"] for event in run.finished.of_kind("phase")]
+    assert phases == ["import", "tokenize", "load", "training", "checkpoint", "checkpoint", "save"]
+    for rank in range(1 if packed else 2):
+        [cache] = [
+            event
+            for event in run.finished.of_kind("evidence", rank)
+            if event["what"] == "dataset_cache"
+        ]
+        assert cache["value"] == ("hit" if rank else "built")
+        assert (tmp_path / cache["path"] / "dataset_statistics.json").is_file()
+    if not packed:
+        others = [event["phase"] for event in run.finished.of_kind("phase", 1)]
+        assert others == ["import"]
 
 
 def test_dpo_tune_cache(
@@ -304,8 +317,14 @@ def test_dpo_tune_cache(
         assert {"rewards/accuracy", "rewards/margin", "logps/chosen"} <= run.steps()[0].keys()
         # the reference is the policy itself
         assert run.steps()[0]["loss"] == pytest.approx(math.log(2), abs=0.02)
-        loaded = "Loading reference logprobs cache from" in run.finished.output[0]
-        assert loaded == (parallel != "single")
+        [cache] = [
+            event["value"]
+            for event in run.finished.of_kind("evidence")
+            if event["what"] == "reference_logprobs_cache"
+        ]
+        assert cache == ("built" if parallel == "single" else "hit")
+        phases = [event["phase"] for event in run.finished.of_kind("phase")]
+        assert phases == ["import", "reference_logprobs", "training", "save"]
         groups = [
             event["value"]
             for event in run.finished.of_kind("evidence")

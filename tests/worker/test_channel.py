@@ -72,6 +72,31 @@ def test_long_texts_are_shortened_until_the_line_fits(message: str, path: str) -
         assert got == event
 
 
+def test_a_step_with_too_many_metrics_keeps_the_first(pipe: tuple[int, int]) -> None:
+    many = {f"train/block {layer}/load imbalance": layer / 7 for layer in range(500)}
+    EventWriter(pipe[1], 0).emit("step", step=1, loss=0.5, **many)
+    event = json.loads(os.read(pipe[0], 1 << 16))
+    assert (event["step"], event["loss"]) == (1, 0.5)
+    kept = [name for name in event if name in many]
+    assert kept == list(many)[: len(kept)] and len(kept) > 50
+
+
+@pytest.mark.parametrize(("local_rank", "phases"), [("0", ["load"]), ("1", []), (None, ["load"])])
+def test_one_process_of_a_machine_tells_the_phases(
+    local_rank: str | None,
+    phases: list[str],
+    pipe: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    EventWriter(pipe[1], 9).begin("load")
+    os.write(pipe[1], b"\n")
+    told = [json.loads(line) for line in os.read(pipe[0], 1 << 16).split(b"\n") if line]
+    assert [event["phase"] for event in told] == phases
+
+
 def test_a_warning_is_also_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     EventWriter(None, 0).warn("mind the gap")
     assert capsys.readouterr().err == "launch: warning: mind the gap\n"

@@ -1,15 +1,15 @@
 """The events of a run (phases, steps, patches, evidence, warnings, errors), and the metrics of its
 steps.
 
-Workers write events as JSON lines; a trainer's reader makes them from its log lines. Step events of
-rank 0 become the objects of metrics.jsonl, one per logged step. Their keys, where the trainer logs
-them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (over all ranks since the previous logged
-step, without and with padding), `padding_share` (of tokens_padded); `seconds` (since the previous
-logged step); `tokens_per_second` (without padding, in those seconds) and `tokens_per_second_total`
-(since this process began to train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0: what
-tensors took, and what torch held for them); `grad_norm` (before clipping); and whatever else the
-trainer logs, under its own names. The file is strict JSON: a loss that is NaN is written as
-`"loss": null` and `"loss_text": "nan"`.
+Workers write events as JSON lines. Step events of rank 0 become the objects of metrics.jsonl, one
+per logged step. Their keys, where the trainer logs them: `step`; `loss`; `lr`; `tokens` and
+`tokens_padded` (over all ranks since the previous logged step, without and with padding),
+`padding_share` (of tokens_padded); `seconds` (since the previous logged step); `tokens_per_second`
+(without padding, in those seconds) and `tokens_per_second_total` (since this process began to
+train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0: what tensors took, and what torch
+held for them); `grad_norm` (before clipping); and whatever else the trainer logs, under its own
+names. The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"loss_text":
+"nan"`.
 """
 
 from __future__ import annotations

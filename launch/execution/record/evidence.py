@@ -1,7 +1,7 @@
 """What a run proved about itself: evidence.json, and the table printed at its end.
 
-The worker judges at the first optimizer step (launch/worker/evidence). Its findings, the readers'
-(the caches) and the requested settings that nothing checked become one list here.
+The worker judges at the first optimizer step (launch/worker/evidence). Its findings, its
+reports of the caches and the requested settings that nothing checked become one list here.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ _PIPE_SIZE = 1 << 20  # bytes, on Linux: a burst of this size does not block the
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 # seconds between two rounds while little arrives; waking up for every line would cost more
 _IDLE = 0.02
-_TICK = 0.5  # seconds
 LAUNCHER = -1  # the source number of the launcher's own output; ranks are 0, 1, ...
 
 
@@ -188,16 +187,12 @@ class Pump:
         self._selector.close()
 
     def _read_all(self) -> None:
-        ticked = time.time()
         while not self._closing.is_set():
-            ready = self._selector.select(_TICK)
+            ready = self._selector.select()
             now = time.time()
             bytes_read = sum(
                 self._read(key.fd, key.data, now) for key, _ in ready if key.data is not None
             )
-            if now - ticked >= _TICK:
-                ticked = now
-                self._call_safely(self._sink.tick, now)
             if bytes_read < _PIPE_SIZE // 8:
                 self._closing.wait(_IDLE)
         now = time.time()

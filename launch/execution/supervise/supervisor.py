@@ -59,7 +59,6 @@ class Execution:
     """A command to supervise."""
 
     argv: tuple[str, ...]
-    reader: str  # of the log: the trainer's (launch/execution/supervise/readers.py)
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
     # with the ranks and steps, in its guard_context
@@ -164,7 +163,7 @@ def _supervise(
         lambda: reaper is not None and reaper.halt(),
         execution.peers,
     )
-    observer = Observer(execution.reader, context.ranks, folder, watch)
+    observer = Observer(context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
     screen = SafeDisplay(display)
@@ -191,7 +190,7 @@ def _supervise(
         pump.finish()
         watch.close()
         run.show()
-        observer.close(time.time())
+        observer.close()
         shutil.rmtree(channel.folder, ignore_errors=True)
         screen.close()
     end = conclude(

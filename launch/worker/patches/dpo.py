@@ -1,9 +1,9 @@
 """Patches for open-instruct's DPO scripts: one process without DeepSpeed, a GPU that upstream
 lacks, steps, the cache.
 
-The step events come from dpo_tune_cache.py, whose log line has only loss and learning rate. A
-handler on its logger sees the line of each logged step and reads, in the frame that logs it, the
-dictionary that the trainer would send to wandb. The trainer does not count tokens with and without
+The step events are those of dpo_tune_cache.py, whose log line has only loss and learning rate. A
+handler on its logger notices the line of each logged step and takes, from the frame that logs it,
+the dictionary that the trainer would send to wandb. The trainer does not count tokens with and without
 padding; they are added to its own tracker, which it reduces over the ranks at each logged step
 anyway.
 
@@ -19,15 +19,17 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import hooks
+from ..channel import EventWriter
 from ..evidence import trainer_objects
 from ..hooks import replaces
 from .on_cpu import UNKNOWN_SPEED, has_cuda, peak_memory
 from .patch import PatchContext, PatchInfo
-from .shared import StepListener
+from .shared import StepListener, when_about_to_train
 
 
 def _make_process_group(context: PatchContext) -> None:
@@ -136,26 +138,15 @@ UNLISTED_GPU = PatchInfo(
 
 
 _ID = "dpo_steps"
-_TOTAL = "  Total optimization steps = "
 _OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
 _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 
 
-class DPOStepListener(StepListener):
-    """Turns the trainer's log records into "total_steps" and "step" events."""
-
-    def __init__(self, context: PatchContext, norm: hooks.LastNorm) -> None:
-        super().__init__(_ID, context.events, self.step)
-        self._norm = norm
-
-    def read(self, message: str) -> None:
-        if message.startswith(_TOTAL):
-            self._events.emit("total_steps", steps=int(message[len(_TOTAL) :]))
-
-    def step(self, local: Mapping[str, Any]) -> None:
-        # which the trainer sends to its trackers after this log line
-        self._norm.add_to(local["metrics_to_log"])
-        self._events.emit("step", **step_fields(local), **peak_memory())
+def send_step(events: EventWriter, norm: hooks.LastNorm, local: Mapping[str, Any]) -> None:
+    """Send the step that the frame with these variables logs."""
+    # which the trainer sends to its trackers after this log line
+    norm.add_to(local["metrics_to_log"])
+    events.emit("step", **step_fields(local), **peak_memory())
 
 
 def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,8 +206,17 @@ def count_tokens(model: Any) -> None:
 def _listen(context: PatchContext) -> None:
     norm = hooks.follow_norm()
     hooks.when_prepared(count_tokens)
+
+    def begin(args: Any) -> None:
+        if context.events.rank == 0:
+            context.events.emit("total_steps", steps=args.max_train_steps)
+        if not args.loss_type.needs_reference_model:  # else it trains after the reference's pass
+            context.events.begin("training")
+
+    when_about_to_train(begin)
     if context.events.rank == 0:
-        logging.getLogger("__main__").addHandler(DPOStepListener(context, norm))
+        listener = StepListener(_ID, context.events, partial(send_step, context.events, norm))
+        logging.getLogger("__main__").addHandler(listener)
 
 
 STEPS = PatchInfo(
@@ -226,7 +226,8 @@ STEPS = PatchInfo(
     lines={
         "open_instruct/dpo_tune_cache.py": {
             73: "logger = logger_utils.setup_logger(__name__)",
-            488: 'logger.info(f"  Total optimization steps = {args.max_train_steps}")',
+            493: "last_checkpoint_path = get_last_checkpoint_path(args)",
+            519: "if args.loss_type.needs_reference_model:",
             549: "local_metrics = utils.MetricsTracker(device=accelerator.device)",
             620: "global_metrics_tensor /= args.gradient_accumulation_steps * args.logging_steps",
             630: 'total_tokens_step = int(global_metrics["token_count"])',
@@ -274,12 +275,20 @@ def _patch_cache(context: PatchContext) -> None:
 
     umask = os.umask(0)
     os.umask(umask)
+    # dpo.py builds its OLMo-core trainer first (dpo.py:318-336)
+    trains_next = context.trainer.script_name == "dpo_tune_cache.py"
 
     @replaces(dpo_utils, "build_reference_logprobs_cache")
     def build_and_time(build: Any, **options: Any) -> Any:
+        context.events.begin("reference_logprobs")
         options["cache_path"] = add_commit(options["cache_path"], find_commit(options["model"]))
         is_cached, began = options["cache_path"].exists(), time.perf_counter()
         built = build(**options)
+        if trains_next:
+            context.events.begin("training")
+        if is_cached or context.events.rank == 0:  # which writes the cache
+            value = "hit" if is_cached else "built"
+            context.events.emit("evidence", what="reference_logprobs_cache", value=value)
         if context.events.rank == 0:
             numbers = describe_pass(
                 int(options["full_dataset_size"]), time.perf_counter() - began, is_cached=is_cached
@@ -301,11 +310,12 @@ def _patch_cache(context: PatchContext) -> None:
 CACHE = PatchInfo(
     id="dpo_reference_cache",
     reason="the cache's name lacks the commit of a hub model, only its owner can read its file, "
-    "and it is not timed",
+    "and nothing says when it is built",
     lines={
         "open_instruct/dpo_utils.py": {
             436: "if cache_path.exists():",
-            516: "cache.to_disk(cache_path)",
+            (514, 516): 'if is_main_process: logger.info(f"Saving reference logprobs cache to '
+            '{cache_path}") cache.to_disk(cache_path)',
         },
         "open_instruct/model_utils.py": {
             107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"

@@ -1,17 +1,24 @@
-"""Patches for finetune.py (a local model folder, the gradient norm) and reward_modeling.py (its
-models).
+"""Patches for finetune.py (a local model folder, its steps) and reward_modeling.py (its models, its
+steps).
+
+finetune.py calls `accelerator.log` only where a tracker is on. A handler on its logger notices the
+line of each logged step and takes, from the frame that logs it, the dictionary that the trainer
+would send to its trackers.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from .. import hooks
+from ..channel import EventWriter
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
-from .shared import StepListener
+from .shared import StepListener, when_about_to_train
 
 
 def _accept_local_model(_: PatchContext) -> None:
@@ -37,32 +44,99 @@ LOCAL_MODEL = PatchInfo(
 )
 
 
-_ID = "finetune_grad_norm"
+_ID = "finetune_steps"
+# upstream's name of a metric -> the name in a step event
+_METRICS = {
+    "train_loss": "loss",
+    "learning_rate": "lr",
+    "total_tokens": "total_tokens",
+    "total_tokens_including_padding": "total_tokens_including_padding",
+    "allocated_mem_GiB": "memory_gib",
+    "reserved_mem_GiB": "memory_reserved_gib",
+    "grad_norm": "grad_norm",
+    # of the patch balanced_batches
+    "imbalance": "imbalance",
+    "imbalance_upstream": "imbalance_upstream",
+}
+_MEMORY = ("memory_gib", "memory_reserved_gib")
 
 
-def _add_to_metrics(context: PatchContext) -> None:
-    last = hooks.follow_norm()
-    if context.events.rank == 0:
-        listener = StepListener(
-            _ID, context.events, lambda local: last.add_to(local["metrics_to_log"])
-        )
-        logging.getLogger("__main__").addHandler(listener)
+class FinetuneSteps:
+    """Sends each step that finetune.py logs, with the gradient norm that it measures for
+    clipping.
+    """
+
+    def __init__(self, events: EventWriter, norm: hooks.LastNorm) -> None:
+        self._events, self._norm = events, norm
+        self._logged_at: float | None = None  # the last logged step, by time.perf_counter
+
+    def send(self, local: Mapping[str, Any]) -> None:
+        """Send the step that the frame with these variables logs."""
+        # which the trainer sends to its trackers after this log line
+        self._norm.add_to(local["metrics_to_log"])
+        fields = step_fields(local)
+        now = time.perf_counter()
+        before = local["start_time"] if self._logged_at is None else self._logged_at
+        self._logged_at = now
+        self._events.emit("step", **fields, seconds=round(now - before, 6))
 
 
-GRAD_NORM = PatchInfo(
+def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the fields of a "step" event from the variables of the frame that logs it.
+
+    `total_tokens` and `total_tokens_including_padding` count since the start of the process, over
+    all ranks; memory is the peak of this rank, and left out on a CPU.
+    """
+    fields: dict[str, Any] = {"step": local["completed_steps"]}
+    metrics = local["metrics_to_log"]
+    for name, own_name in _METRICS.items():
+        if name in metrics:
+            fields[own_name] = metrics[name]
+    for name in _MEMORY:
+        if not fields.get(name):
+            fields.pop(name, None)
+    if local["args"].load_balancing_loss:  # the metrics get it after the log line
+        fields["aux_loss"] = local["avg_aux_loss"]
+    return fields
+
+
+def _send_steps(context: PatchContext) -> None:
+    events = context.events
+    norm = hooks.follow_norm()
+
+    def begin(args: Any) -> None:
+        events.begin("training")
+        if events.rank == 0:
+            events.emit("total_steps", steps=args.max_train_steps)
+
+    when_about_to_train(begin)
+    if events.rank == 0:
+        steps = FinetuneSteps(events, norm)
+        logging.getLogger("__main__").addHandler(StepListener(_ID, events, steps.send))
+
+
+STEPS = PatchInfo(
     id=_ID,
-    reason="finetune.py measures the gradient norm for clipping but does not report it; this adds "
-    "it to the logs",
+    reason="reports finetune.py's steps with the gradient norm, which it measures for clipping and "
+    "does not log; the norm goes to its trackers too",
     lines={
         "open_instruct/finetune.py": {
             73: "logger = get_logger(__name__)",
+            744: "last_checkpoint_path = get_last_checkpoint_path(args)",
+            776: "start_time = time.perf_counter()",
             848: "accelerator.clip_grad_norm_(model.parameters(), args.clip_grad_norm)",
-            888: "metrics_to_log = {",
+            (888, 891): 'metrics_to_log = { "learning_rate": lr_scheduler.get_last_lr()[0], '
+            '"total_tokens": total_tokens, '
+            '"total_tokens_including_padding": total_tokens_including_padding,',
+            (903, 904): '"reserved_mem_GiB": torch.cuda.max_memory_reserved('
+            "device=torch.cuda.current_device()) / 2**30, "
+            '"allocated_mem_GiB": torch.cuda.max_memory_allocated(',
+            928: 'metrics_to_log["train_loss"] = avg_loss',
+            938: "avg_aux_loss = (",
             (948, 949): 'logger.info( f"  Step: {completed_steps}, LR: ',
-            952: 'accelerator.print(f"{metrics_to_log=}")',
         }
     },
-    apply=_add_to_metrics,
+    apply=_send_steps,
 )
 
 
@@ -87,4 +161,54 @@ REGISTERED_MODELS = PatchInfo(
         }
     },
     apply=_allow_registering_again,
+)
+
+
+# upstream's name of a metric -> the name in a step event
+_REWARD_NAMES = {
+    "train/rm/loss": "loss",
+    "train/rm/lr": "lr",
+    "train/rm/accuracy": "rewards/accuracy",
+    "train/rm/chosen_rewards": "rewards/chosen",
+    "train/rm/rejected_rewards": "rewards/rejected",
+    "train/rm/reward_margin": "rewards/margin",
+    "epoch": "epoch",
+    "episode": "episode",
+}
+
+
+def reward_fields(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the fields of a "step" event but its number from the metrics that reward_modeling.py
+    prints.
+    """
+    return {own_name: metrics[name] for name, own_name in _REWARD_NAMES.items() if name in metrics}
+
+
+def _send_reward_steps(context: PatchContext) -> None:
+    from open_instruct import model_utils
+
+    steps = 0
+
+    @replaces(model_utils, "print_rich_single_line_metrics")
+    def send_and_print(show: Any, metrics: Mapping[str, Any]) -> Any:
+        nonlocal steps
+        if "train/rm/loss" in metrics:  # else they are an evaluation's
+            steps += 1
+            context.events.emit("step", step=steps, **reward_fields(metrics))
+        return show(metrics)
+
+
+REWARD_STEPS = PatchInfo(
+    id="reward_steps",
+    reason="reports reward_modeling.py's steps, which it prints without a number and rounded; "
+    "changes nothing",
+    lines={
+        "open_instruct/reward_modeling.py": {
+            (378, 381): 'metrics = { "episode": episode, "epoch": episode / len(train_dataset), '
+            '"train/rm/accuracy": global_metrics[0],',
+            (388, 389): "if accelerator.is_main_process: print_rich_single_line_metrics(metrics)",
+        },
+        "open_instruct/model_utils.py": {753: "def print_rich_single_line_metrics(metrics):"},
+    },
+    apply=_send_reward_steps,
 )

@@ -35,8 +35,8 @@ def find_logging_frame() -> FrameType:
 
 
 class StepListener(logging.Handler):
-    """Calls `step(locals)` with the variables of the frame that logs a step. Never raises into the
-    training.
+    """Calls `step(locals)` with the variables of the frame that logs a step; the text of the log
+    line is not read. Never raises into the training.
     """
 
     def __init__(
@@ -47,17 +47,27 @@ class StepListener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            message = record.getMessage()
-            self.read(message)
-            if _STEP in message:  # accelerate's loggers prepend the rank
+            if _STEP in record.getMessage():  # accelerate's loggers prepend the rank
                 self._step(find_logging_frame().f_locals)
         except Exception as error:
             self._events.warn(
                 f"patch {self._patch} could not read a step: {type(error).__name__}: {error}"
             )
 
-    def read(self, message: str) -> None:
-        """Handle any line of the trainer's own logger; for subclasses."""
+
+def when_about_to_train(callback: Callable[[Any], None]) -> None:
+    """Register `callback(args)`, called with the script's arguments right before it trains.
+
+    finetune.py and dpo_tune_cache.py look for their last checkpoint there, once they have set
+    `args.max_train_steps`; later they look for an incomplete one after each checkpoint.
+    """
+    from open_instruct import utils
+
+    @replaces(utils, "get_last_checkpoint_path")
+    def notify_and_find(find: Any, args: Any, incomplete: bool = False) -> Any:
+        if not incomplete:
+            callback(args)
+        return find(args, incomplete)
 
 
 def _collect_evidence(context: PatchContext) -> None:

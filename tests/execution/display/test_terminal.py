@@ -15,9 +15,9 @@ import pytest
 from tests.execution.supervise.fake import ROOT, alive, supervisor_command
 
 BODY = """
-print("  Total optimization steps = 50")
-print("***** Running training *****")
-print("  Step: 7, LR: 5e-06, Loss: 1.25, TPS: 100.0")
+event("total_steps", steps=50)
+event("phase", phase="training")
+event("step", step=7, lr=5e-06, loss=1.25)
 time.sleep(600)
 """
 

@@ -4,7 +4,6 @@ import json
 import math
 
 from launch.execution.record.events import Event, Metrics
-from launch.execution.supervise.observer import PhaseTracker
 
 
 def step(number: int, time: float, rank: int = 0, **data: object) -> Event:
@@ -77,21 +76,3 @@ def test_a_nan_is_strict_json() -> None:
     }  # fmt: skip
     assert metrics.last_loss is not None
     assert math.isnan(metrics.last_loss)
-
-
-def test_a_log_line_only_moves_the_phase_forwards() -> None:
-    phase = PhaseTracker("finetune")
-    assert phase.update("import", 1.0, from_worker=True)
-    assert phase.update("load", 2.0)
-    assert not phase.update("tokenize", 3.0)
-    assert phase.update("training", 4.0)
-    assert phase.update("checkpoint", 5.0)
-    assert not phase.update("training", 4.9)  # a step that was sent before the checkpoint began
-    assert phase.update("training", 6.0)
-    assert phase.update("load", 7.0, from_worker=True)
-    assert phase.current == "load"
-
-
-def test_trl_loads_before_it_tokenizes() -> None:
-    phase = PhaseTracker("trl")
-    assert [phase.update(name, 1.0) for name in ("load", "tokenize", "load")] == [True, True, False]

@@ -75,7 +75,6 @@ def run(
     *,
     before: Sequence[str] = (),
     ranks: Sequence[int] = (0,),
-    reader: str = "finetune",
     env: Mapping[str, str] | None = None,
 ) -> Finished:
     """Runs `python BEFORE trainer.py` to its end under the supervisor."""
@@ -84,7 +83,7 @@ def run(
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
     watched = WatchConfig(guard_context=GuardContext(ranks=tuple(ranks)))
-    execution = Execution(argv=argv, reader=reader, env=env or {}, watch_config=watched)
+    execution = Execution(argv=argv, env=env or {}, watch_config=watched)
     outcome = supervise(execution, run_folder, PlainDisplay(shown))
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
@@ -105,7 +104,7 @@ run = RunFolder(folder / "run")
 run.create()
 watched = WatchConfig(guard_context=GuardContext(ranks=tuple(range(int(sys.argv[2])))))
 outcome = supervise(
-    Execution(argv=tuple(sys.argv[3:]), reader="finetune", watch_config=watched, env={"FAKE": sys.argv[1]}),
+    Execution(argv=tuple(sys.argv[3:]), watch_config=watched, env={"FAKE": sys.argv[1]}),
     run, display_for(sys.stdout),
 )
 run.finish(outcome)

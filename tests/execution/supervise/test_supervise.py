@@ -23,13 +23,14 @@ from tests.execution.supervise.fake import CONNECT, Finished, run, script
 from tests.execution.supervise.test_teardown import ELASTIC
 
 TRAINING = """
-print("2026 - INFO -   Total optimization steps = 20")
-print("2026 - INFO - ***** Running training *****")
+event("total_steps", steps=20)
+event("phase", phase="training")
 for step in range(1, 21):
     time.sleep(0.02)
     print(f"2026 - INFO -   Step: {step}, LR: 5e-06, Loss: {5 / step}, TPS: 100.0")
-    print(f"metrics_to_log={{'total_tokens': {step * 100}, 'total_tokens_including_padding': {step * 150}}}")
-print("[transformers] Configuration saved in x")
+    sums = {"total_tokens": step * 100, "total_tokens_including_padding": step * 150}
+    event("step", step=step, lr=5e-06, loss=5 / step, seconds=1.0, **sums)
+event("phase", phase="save")
 """
 
 
@@ -74,7 +75,7 @@ def test_steps_of_the_worker_and_garbage_between_them(tmp_path: Path) -> None:
     event("warning", message="slow disk")
     event("warning", message="slow disk")
     """
-    finished = run(tmp_path, body, reader="trl")
+    finished = run(tmp_path, body)
     metrics = finished.metrics()
     assert [values["step"] for values in metrics] == [1, 2, 3]
     assert (metrics[0]["tokens_per_second"], metrics[0]["grad_norm"]) == (20.0, 2)
@@ -106,7 +107,7 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create()
     display = PlainDisplay(sys.stdout)
-    outcome = supervise(Execution(argv=("/no/such/python",), reader="finetune"), folder, display)
+    outcome = supervise(Execution(argv=("/no/such/python",)), folder, display)
     assert outcome.exit_code == 1
     assert outcome.cause == "/no/such/python: No such file or directory"
 
@@ -124,7 +125,6 @@ def test_what_is_set_and_unset_for_the_trainer(
     folder.create()
     execution = Execution(
         argv=(sys.executable, str(path)),
-        reader="finetune",
         env={"NEW": "x"},
         unset=("BEAKER_*", "GONE"),
     )
@@ -151,7 +151,7 @@ def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.create()
     codes: list[int] = []
-    execution = Execution(argv=(sys.executable, str(path)), reader="finetune")
+    execution = Execution(argv=(sys.executable, str(path)))
     display = PlainDisplay(sys.stdout)
     thread = threading.Thread(
         target=lambda: codes.append(supervise(execution, folder, display).exit_code)
@@ -166,7 +166,7 @@ def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
     os.close(reading)
     folder = RunFolder(tmp_path / "run")
     folder.create()
-    execution = Execution(argv=(sys.executable, str(script(tmp_path, TRAINING))), reader="finetune")
+    execution = Execution(argv=(sys.executable, str(script(tmp_path, TRAINING))))
     display = PlainDisplay(os.fdopen(writing, "w", buffering=1, closefd=False))
     outcome = supervise(execution, folder, display)
     os.close(writing)

@@ -16,7 +16,7 @@ import pytest
 
 from launch.config.guards import DeadRankLimits, GuardsConfig
 from launch.config.schema import Family
-from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput
+from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput, PhaseStarted
 from launch.execution.record.checkpoints import Layout
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
@@ -131,14 +131,14 @@ def test_a_line_that_repeats_itself_is_no_sign_of_life(tmp_path: Path) -> None:
         now[0] += 2.0
         return now[0]
 
-    observer = Observer("finetune", [0], RunFolder(tmp_path), facts, clock)
+    observer = Observer([0], RunFolder(tmp_path), facts, clock)
     for _ in range(50):
         observer.lines(0, ["waiting for a lock"], 1.0)
     assert [type(fact) for fact in facts.seen] == [NewOutput]
     for percent in range(50):
         observer.lines(0, [f"tokenizing {percent}%"], 1.0)
     assert len(facts.seen) == 51
-    observer.close(1.0)
+    observer.close()
 
 
 def test_a_bar_of_the_first_rank_is_shown_until_the_training(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_bar_of_the_first_rank_is_shown_until_the_training(tmp_path: Path) -> 
         now[0] += 2.0
         return now[0]
 
-    observer = Observer("trl", [0, 1], RunFolder(tmp_path), _Facts(), clock)
+    observer = Observer([0, 1], RunFolder(tmp_path), _Facts(), clock)
     bar = (
         "Computing reference log probs for train dataset:  {0}%|##   | {0}/200 [00:01<00:20,  "
         "9.91it/s]"
@@ -160,7 +160,54 @@ def test_a_bar_of_the_first_rank_is_shown_until_the_training(tmp_path: Path) -> 
     shown = [event.data for event in observer.display_events if event.kind == "progress"]
     assert shown == [{"done": 24, "total": 200}, {"done": 50, "total": 200}]
     assert "progress" not in RunFolder(tmp_path).events.read_text(encoding="utf-8")
-    observer.close(1.0)
+    observer.close()
+
+
+def test_a_step_begins_the_training_and_ends_a_checkpoint(tmp_path: Path) -> None:
+    facts = _Facts()
+    observer = Observer([0, 1], RunFolder(tmp_path), facts)
+    sent = [
+        ("phase", {"phase": "load"}),
+        ("phase", {"phase": "load"}),
+        ("step", {"step": 1}),
+        ("phase", {"phase": "checkpoint"}),
+        ("step", {"step": 2}),
+        ("phase", {"phase": "save"}),
+    ]
+    for second, (kind, data) in enumerate(sent):
+        observer.event(Event(kind, float(second), 0, data))
+    observer.event(Event("phase", 9.0, 1, {"phase": "import"}))  # a rank that tells its process
+    observer.close()
+    recorded = [
+        (event["phase"], event["rank"], event["time"])
+        for event in map(json.loads, RunFolder(tmp_path).events.read_text().splitlines())
+    ]
+    assert recorded == [
+        ("load", 0, 0.0),
+        ("training", 0, 2.0),
+        ("checkpoint", 0, 3.0),
+        ("training", 0, 4.0),
+        ("save", 0, 5.0),
+        ("import", 1, 9.0),
+    ]
+    began = [fact.phase for fact in facts.seen if isinstance(fact, PhaseStarted)]
+    assert began == ["load", "training", "checkpoint", "training", "save"]
+
+
+def test_what_looks_like_a_step_in_the_output_is_none(tmp_path: Path) -> None:
+    observer = Observer([0], RunFolder(tmp_path), _Facts())
+    lines = [
+        "***** Running training *****",
+        "  Step: 1, LR: 5e-06, Loss: 1.25, TPS: 100.0",
+        "metrics_to_log={'total_tokens': 100}",
+        "[step=2/12,epoch=1]",
+        "    train/CE loss=2.51",
+        "Configuration saved in x",
+    ]
+    observer.lines(0, lines, 1.0)
+    observer.close()
+    assert RunFolder(tmp_path).metrics.read_text() == RunFolder(tmp_path).events.read_text() == ""
+    assert list(observer.display_events) == []
 
 
 def test_a_rank_that_left_before_it_was_looked_at_is_gone(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ def run_for(
     shown = io.StringIO()
     execution = Execution(
         argv=(sys.executable, str(script(folder, body))),
-        reader="trl",
         env={"FAKE": str(folder)},
         stop_after=steps,
         seconds=seconds,

@@ -1,0 +1,193 @@
+"""Patches that report what OLMo-core's trainers do: steps, phases, checkpoints, packed data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from ..channel import EventWriter
+from ..evidence.trainer_objects import frames
+from ..hooks import replaces
+from .olmo_core import PADDED, TOKENS
+from .patch import PatchContext, PatchInfo
+from .progress import send_dataset
+
+# what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and the patch
+# olmo_core_tokens record; OLMo-core's console logger has its own list of the other metrics
+_EXTRA_METRICS = (
+    "train_loss",
+    "learning_rate",
+    "logps/*",
+    "rewards/*",
+    "aux_loss",
+    "launch/*",
+    "train/global_sequences_per_step",
+    "perf/seconds_per_step",
+    "perf/mfu_step",
+)
+# upstream's name of a metric -> the name in a step event
+_NAMES = {
+    "train/CE loss": "loss",
+    "train_loss": "loss",
+    "optim/total grad norm": "grad_norm",
+    "gpu_memory/GPU active mem (GiB)": "memory_gib",
+    "gpu_memory/GPU reserved mem (GiB)": "memory_reserved_gib",
+    TOKENS: "tokens",
+    PADDED: "tokens_padded",
+    "train/global_sequences_per_step": "sequences",
+    "perf/seconds_per_step": "seconds",
+    # percent of the data sheet's rate, by upstream's operation count (utils.py:2510)
+    "perf/mfu_step": "mfu",
+    "throughput/device/MFU": "mfu",
+    "learning_rate": "lr",
+}
+
+
+def step_fields(metrics: Mapping[str, float], reported: Sequence[str]) -> dict[str, float]:
+    """Build the fields of a "step" event from the metrics of a step whose names match a pattern.
+
+    The named ones come first. Of two metrics for one field the first counts.
+    """
+    named: dict[str, float] = {}
+    others: dict[str, float] = {}
+    for name, value in metrics.items():
+        if not any(fnmatch(name, pattern) for pattern in reported):
+            continue
+        if name.startswith("optim/LR"):  # of each group of parameters
+            named.setdefault("lr", value)
+        elif name in _NAMES:
+            named.setdefault(_NAMES[name], value)
+        else:
+            others[name] = value
+    if named.get("mfu") == 0:  # a CPU, or a GPU that upstream does not know
+        del named["mfu"]
+    return named | others
+
+
+def make_callback(events: EventWriter) -> Any:
+    """Return the callback of OLMo-core's trainer that sends its steps."""
+    from olmo_core.train.callbacks import Callback, ConsoleLoggerCallback
+
+    reported = (*ConsoleLoggerCallback().metrics, *_EXTRA_METRICS)
+
+    class StepReport(Callback):  # type: ignore[misc,unused-ignore]
+        """Sends events from the first rank only; every rank gets the same reduced metrics."""
+
+        def pre_train(self) -> None:
+            if events.rank == 0 and self.trainer.max_steps is not None:
+                events.emit("total_steps", steps=self.trainer.max_steps)
+
+        def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+            fields = step_fields(metrics, reported)
+            if events.rank == 0 and fields:
+                events.emit("step", step=step, epoch=self.trainer.epoch, **fields)
+
+    return StepReport()
+
+
+def _send_steps(context: PatchContext) -> None:
+    from olmo_core.train import Trainer, TrainerConfig
+    from olmo_core.train.checkpoint import Checkpointer
+
+    events = context.events
+
+    @replaces(TrainerConfig, "build")
+    def build_and_report(build: Any, self: Any, *arguments: Any, **options: Any) -> Any:
+        self.callbacks["launch_steps"] = make_callback(events)
+        return build(self, *arguments, **options)
+
+    @replaces(Trainer, "fit")
+    def fit_and_report(fit: Any, self: Any) -> None:
+        events.begin("first_step")
+        fit(self)
+        events.begin("save")
+
+    for name in ("save", "save_async"):
+
+        @replaces(Checkpointer, name)
+        def begin_and_save(save: Any, *arguments: Any, **options: Any) -> Any:
+            if events.rank == 0:  # whose next step ends this phase
+                events.begin("checkpoint")
+            return save(*arguments, **options)
+
+
+STEPS = PatchInfo(
+    id="olmo_core_steps",
+    reason="reports the steps of OLMo-core's trainer, whose loss and rewards dpo.py sends only to "
+    "wandb; changes nothing",
+    lines={
+        "olmo_core/train/callbacks/console_logger.py": {33: "metrics: List[str] = field("},
+        "olmo_core/train/callbacks/callback.py": {
+            85: "def pre_train(self):",
+            143: "def log_metrics(self, step: int, metrics: Dict[str, float]):",
+        },
+        "olmo_core/train/checkpoint.py": {102: "def save(", 147: "def save_async("},
+        "olmo_core/train/config.py": {149: "train_module: TrainModule,"},
+        "olmo_core/train/trainer.py": {
+            687: "def fit(self):",
+            1184: "self.checkpointer.save(",
+            1222: "fut = self.checkpointer.save_async(",
+            1645: "callback.log_metrics(step, metrics[step])",
+        },
+    },
+    apply=_send_steps,
+)
+
+
+class PackedDataListener(logging.Handler):
+    """Sends that the packed files are there already. It notices the line that says so, and takes
+    the folder from the frame that logs it. Never raises into the script.
+    """
+
+    _LINE = "Numpy SFT files already present at "
+
+    def __init__(self, events: EventWriter) -> None:
+        super().__init__(logging.INFO)
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._LINE not in record.getMessage():
+            return
+        folders = (
+            frame.f_locals["numpy_dir"] for frame in frames() if "numpy_dir" in frame.f_locals
+        )
+        folder = next(folders, None)
+        if folder is None:
+            self._events.warn(f"patch {_PACKED} could not read the folder of the packed data")
+            return
+        self._events.begin("load")
+        send_dataset(self._events, str(folder), is_built=False)
+
+
+def _report_packed_data(context: PatchContext) -> None:
+    from open_instruct import numpy_dataset_conversion
+
+    @replaces(numpy_dataset_conversion, "convert_hf_to_numpy_sft")
+    def pack_and_report(pack: Any, **options: Any) -> None:
+        context.events.begin("tokenize")
+        pack(**options)
+        send_dataset(context.events, str(options["output_dir"]), is_built=True)
+
+    logging.getLogger("__main__").addHandler(PackedDataListener(context.events))
+
+
+_PACKED = "olmo_core_packed_data"
+PACKED_DATA = PatchInfo(
+    id=_PACKED,
+    reason="reports the folder of olmo_core_finetune.py's packed data, and whether it was there "
+    "already; changes nothing",
+    lines={
+        "open_instruct/olmo_core_finetune.py": {
+            50: "logger = logger_utils.setup_logger(__name__)",
+            (93, 94): "numpy_dataset_conversion.convert_hf_to_numpy_sft( "
+            "output_dir=pathlib.Path(numpy_dir),",
+            158: 'logger.info(f"Numpy SFT files already present at {numpy_dir}; nothing to do.")',
+        },
+        "open_instruct/numpy_dataset_conversion.py": {
+            (208, 209): "def convert_hf_to_numpy_sft( output_dir: pathlib.Path,"
+        },
+    },
+    apply=_report_packed_data,
+)
