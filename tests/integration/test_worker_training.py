@@ -340,6 +340,8 @@ def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
     assert [event["phase"] for event in run.finished.of_kind("phase")] == [
         "import",
+        "load",
+        "tokenize",
         "training",
         "checkpoint",
         "save",
