@@ -233,8 +233,9 @@ def test_the_cache_pass_is_one_plain_process_on_the_cpu(tmp_path: Path) -> None:
     assert argv[0] == plan.command[0]
     assert argv[1].endswith("entry.py")
     assert not {"--expect", "accelerate.commands.launch"} & set(argv)
-    assert argv[2:4] == ["--patch", f"lengths={plan.lengths_file}"]
-    assert cache_pass.patches == (argv[3],)
+    assert cache_pass.patches == ("dataset_cache", f"lengths={plan.lengths_file}")
+    first, second = cache_pass.patches
+    assert argv[2:6] == ["--patch", first, "--patch", second]
     assert argv[-2:] == ["--cache_dataset_only", "true"]
     assert str(plan.model_dir) not in argv
     flags, planned = argv[argv.index("--") + 1 : -2], plan.command[plan.command.index("--") + 1 :]

@@ -77,7 +77,7 @@ def test_a_border_is_a_cut_and_nothing_else(lengths: list[int], border: int) -> 
     assert ends == set(accumulate(lengths)) | ({border} if 0 < border < sum(lengths) else set())
 
 
-@pytest.mark.parametrize("module", [olmo_core_documents, olmo_core, dpo])
+@pytest.mark.parametrize("module", [olmo_core_documents, dpo])
 def test_the_examples_hold(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
