@@ -314,8 +314,7 @@ CACHE = PatchInfo(
     lines={
         "open_instruct/dpo_utils.py": {
             436: "if cache_path.exists():",
-            (514, 516): 'if is_main_process: logger.info(f"Saving reference logprobs cache to '
-            '{cache_path}") cache.to_disk(cache_path)',
+            516: "cache.to_disk(cache_path)",
         },
         "open_instruct/model_utils.py": {
             107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"

@@ -128,9 +128,8 @@ STEPS = PatchInfo(
             (888, 891): 'metrics_to_log = { "learning_rate": lr_scheduler.get_last_lr()[0], '
             '"total_tokens": total_tokens, '
             '"total_tokens_including_padding": total_tokens_including_padding,',
-            (903, 904): '"reserved_mem_GiB": torch.cuda.max_memory_reserved('
-            "device=torch.cuda.current_device()) / 2**30, "
-            '"allocated_mem_GiB": torch.cuda.max_memory_allocated(',
+            903: '"reserved_mem_GiB": torch.cuda.max_memory_reserved(',
+            904: '"allocated_mem_GiB": torch.cuda.max_memory_allocated(',
             928: 'metrics_to_log["train_loss"] = avg_loss',
             938: "avg_aux_loss = (",
             (948, 949): 'logger.info( f"  Step: {completed_steps}, LR: ',

@@ -183,7 +183,7 @@ PACKED_DATA = PatchInfo(
             50: "logger = logger_utils.setup_logger(__name__)",
             (93, 94): "numpy_dataset_conversion.convert_hf_to_numpy_sft( "
             "output_dir=pathlib.Path(numpy_dir),",
-            158: 'logger.info(f"Numpy SFT files already present at {numpy_dir}; nothing to do.")',
+            158: "Numpy SFT files already present at {numpy_dir}",
         },
         "open_instruct/numpy_dataset_conversion.py": {
             (208, 209): "def convert_hf_to_numpy_sft( output_dir: pathlib.Path,"
