@@ -64,12 +64,7 @@ def main(
     """Train, and save the model. Raises EntryError, VerifierError, UnmetExpectation, and whatever
     TRL raises.
     """
-    job = _parse(program, options, events, allowed)
-    if "preview" in options:
-        from . import trl_preview
-
-        trl_preview.hand_over(job)
-        return
+    job = parse(program, options, events, allowed)
     args, script = job.args, job.script
     trainer = _build(job)
     # packed rows are not samples
@@ -86,7 +81,7 @@ def main(
         trainer.end()
 
 
-def _parse(
+def parse(
     program: TrainerProgram,
     options: Mapping[str, str],
     events: EventWriter,

@@ -6,17 +6,30 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from . import samples, trl_data, trl_entry
+from .channel import EventWriter
 from .columns import MASKED
 from .model_loading import read_base
+from .trainer import TrainerProgram
 from .trl_options import MixturePart
 
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
+
+
+def main(
+    program: TrainerProgram,
+    options: Mapping[str, str],
+    events: EventWriter,
+    allowed: Collection[str] = (),
+) -> None:
+    """Hand over the samples of a command line, and exit with code 0. Raises EntryError."""
+    hand_over(trl_entry.parse(program, options, events, allowed))
 
 
 def hand_over(job: trl_entry.EntryJob) -> None:

@@ -234,7 +234,7 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve calls until the connection, whose descriptor is the argument, or the parent ends."""
-    from .program import die_with_parent
+    from .process import die_with_parent
 
     die_with_parent()
     connection, thread = Connection(int(arguments[0])), ThreadPoolExecutor(1)

@@ -19,13 +19,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from launch.execution.record.events import parse_event
+from launch.execution.record.events import Event, parse_event
 from launch.redact import StreamRedactor, process_redactor
-
-if TYPE_CHECKING:
-    from launch.execution.supervise.observer import Observer
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
@@ -99,10 +96,20 @@ class LineCutter:
         return [line[:LINE_LIMIT].decode("utf-8", "replace") for line in lines if line]
 
 
+class StreamSink(Protocol):
+    """What the pump gives the lines and events of a run to."""
+
+    def lines(self, source: int, lines: Sequence[str], now: float) -> None:
+        """Take lines of the output of rank `source`, or of the LAUNCHER."""
+
+    def event(self, event: Event) -> None:
+        """Take an event that a worker sent."""
+
+
 class _OutputReader:
     """Handles the output of one process: redacted into its log, line by line to the sink."""
 
-    def __init__(self, source: int, log: _LogFile, sink: Observer) -> None:
+    def __init__(self, source: int, log: _LogFile, sink: StreamSink) -> None:
         self.source, self.log, self._sink = source, log, sink
         self._redactor, self._cutter = StreamRedactor(process_redactor()), LineCutter()
 
@@ -125,7 +132,7 @@ class _OutputReader:
 class _EventReader:
     """Parses the events of one rank, JSON lines; invalid ones are dropped."""
 
-    def __init__(self, rank: int, sink: Observer) -> None:
+    def __init__(self, rank: int, sink: StreamSink) -> None:
         self._rank, self._sink, self._cutter = rank, sink, LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
@@ -145,7 +152,7 @@ class Pump:
     kept in `fault`.
     """
 
-    def __init__(self, channel: Channel, launcher: int, logs: Path, sink: Observer) -> None:
+    def __init__(self, channel: Channel, launcher: int, logs: Path, sink: StreamSink) -> None:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()
