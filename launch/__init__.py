@@ -1,10 +1,6 @@
-"""Plan, check, run and record post-training stages with a pinned, unmodified open-instruct (or
-TRL).
-"""
+"""Plan, check, run and record post-training with a pinned, unmodified open-instruct (or TRL)."""
 
 import sys
-
-from launch.worker.finding import Finding
 
 if (
     sys.argv[:1] == ["-m"]
@@ -13,9 +9,10 @@ if (
 ):
     # `python -m launch` has put the working folder first: a random.py among the data would be
     # imported as Python's own. A clone that is not installed is needed, but last
-    sys.path.append(sys.path.pop(0)) if __file__.startswith(
-        f"{sys.path[0]}/launch/"
-    ) else sys.path.pop(0)
+    first = sys.path.pop(0)
+    if __file__.startswith(f"{first}/launch/"):
+        sys.path.append(first)
+    del first
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from launch.api.running import PipelineHandle, RunHandle, run, runs
     from launch.api.tables import compare, status
     from launch.errors import UserError
+    from launch.worker.finding import Finding
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,7 +42,8 @@ _MODULES = {
     **dict.fromkeys(("PlannedRun", "plan"), "launch.api.planning"),
     **dict.fromkeys(("PipelineHandle", "RunHandle", "run", "runs"), "launch.api.running"),
     **dict.fromkeys(("compare", "status"), "launch.api.tables"),
-    **dict.fromkeys(("Finding", "UserError"), "launch.errors"),
+    "Finding": "launch.worker.finding",
+    "UserError": "launch.errors",
 }
 
 
