@@ -12,8 +12,8 @@ from launch.errors import UserError, refusal
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
 from launch.execution.record.run import Run, is_run_folder, mapping, objects
+from launch.execution.report.evaluation import read_evaluation
 from launch.execution.report.page import render_runs
-from launch.execution.report.summary import read_evaluation
 from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
 from launch.pipelines.record import stage_runs

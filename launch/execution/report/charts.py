@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,35 +22,41 @@ class Line:
 
     label: str
     curve: Curve
-    scale: float  # from the recorded value to the chart's unit
-    colour: int
-    dash: int
+    scale: float  # factor from the recorded value to the chart's unit
+    colour: int  # index, below COLOURS
+    dash: int  # index of a pattern in drawing.py's DASHES
 
     @cached_property
     def points(self) -> list[Point]:
         return [(step, value * self.scale) for step, value in self.curve.points()]
 
     def describe_at(self, step: int) -> str:
-        """Return the value at `step`, or the one before it with its own step; "" outside of the
-        curve.
+        """Return the value at `step`, or the value before it together with its step.
+
+        The text is empty outside of the curve.
         """
         index = bisect_right(self.points, step, key=lambda point: point[0]) - 1
         if index < 0 or step > self.points[-1][0]:
             return ""
-        own, value = self.points[index]
-        return format_value(value) + ("" if own == step else f" (step {own:,})")
+        point_step, value = self.points[index]
+        if point_step == step:
+            return format_value(value)
+        return f"{format_value(value)} (step {point_step:,})"
 
-    def describe_extremes(self) -> list[str]:
+    def describe_extremes(self) -> tuple[str, str]:
         """Return the lowest and the highest value with their steps."""
-        ends = (self.curve.low, self.curve.high)
-        return [
-            f"{format_value(end[1] * self.scale)} (step {end[0]:,})" if end else "" for end in ends
-        ]
+        return self._describe_point(self.curve.low), self._describe_point(self.curve.high)
+
+    def _describe_point(self, point: Point | None) -> str:
+        if point is None:
+            return ""
+        step, value = point
+        return f"{format_value(value * self.scale)} (step {step:,})"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """MetricCurves with one unit."""
+    """Curves with one unit."""
 
     title: str
     unit: str
@@ -64,31 +70,32 @@ class Chart:
 
     def as_json(self) -> dict[str, object]:
         """Return what charts.js reads: the points, a value that is not finite as text."""
-        return {
-            "steps": self.steps,
-            "unit": self.unit,
-            "lines": [
-                {
-                    "label": line.label,
-                    "steps": [step for step, _ in line.points],
-                    "values": [round_value(value) for _, value in line.points],
-                }
-                for line in self.lines
-            ],
-        }
+        lines = []
+        for line in self.lines:
+            steps = [step for step, _ in line.points]
+            values = [round_value(value) for _, value in line.points]
+            lines.append({"label": line.label, "steps": steps, "values": values})
+        return {"steps": self.steps, "unit": self.unit, "lines": lines}
 
     def table(self) -> list[list[str]]:
-        """Return each curve's values at a few steps, its lowest and its highest, below a head: the
-        chart as text.
+        """Return the chart as text: each curve's values at a few steps, its lowest and its highest.
+
+        The first row is the head.
         """
+        shown_steps = self._choose_table_steps()
+        step_heads = [f"step {step:,}" for step in shown_steps]
+        rows = [["curve", *step_heads, "lowest", "highest"]]
+        for line in self.lines:
+            values = [line.describe_at(step) for step in shown_steps]
+            rows.append([line.label, *values, *line.describe_extremes()])
+        return rows
+
+    def _choose_table_steps(self) -> list[int]:
+        """Return at most _TABLE_STEPS of the logged steps, evenly spaced among them."""
         steps = sorted({step for line in self.lines for step, _ in line.points})
         last = len(steps) - 1
-        shown = sorted({steps[last * index // (_TABLE_STEPS - 1)] for index in range(_TABLE_STEPS)})
-        rows = [
-            [line.label, *(line.describe_at(step) for step in shown), *line.describe_extremes()]
-            for line in self.lines
-        ]
-        return [["curve", *(f"step {step:,}" for step in shown), "lowest", "highest"], *rows]
+        chosen = {steps[last * index // (_TABLE_STEPS - 1)] for index in range(_TABLE_STEPS)}
+        return sorted(chosen)
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,8 @@ class ChartKind:
 
     title: str
     unit: str
-    pattern: str  # of the metrics' names, matched as a whole
-    scale: float = 1.0  # from the recorded value to the unit
+    pattern: str  # regular expression that matches a metric's whole name
+    scale: float = 1.0  # factor from the recorded value to the unit
 
 
 _LABELS = {
@@ -114,7 +121,8 @@ _LABELS = {
     "tokens": "without padding",
     "tokens_padded": "with padding",
 }
-# the first kind that matches a metric shows it; what none matches has a chart of its own at the end
+# The first kind that matches a metric shows it. A metric that none matches has a chart of its own,
+# after the others.
 _KINDS = (
     ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss"),
     ChartKind("Reward margin", "", r".*margins?"),
@@ -144,42 +152,58 @@ _KINDS = (
 
 
 def build_charts(runs: Mapping[str, MetricCurves]) -> list[Chart]:
-    """Return the charts of one or several runs, by label: one run's curves differ in colour,
-    several runs do.
+    """Return the charts of one or several runs, which are given by label.
+
+    The curves of one run differ in colour. With several runs, each run has one colour.
     """
-    names = list(dict.fromkeys(name for metrics in runs.values() for name in metrics.curves))
-    ends = [step for metrics in runs.values() for step in _ends(metrics)]
-    if not ends:
+    steps = _find_step_range(runs.values())
+    if steps is None:
         return []
-    steps = (min(ends), max(ends))
-    groups: dict[ChartKind, list[str]] = {kind: [] for kind in _KINDS}
-    for name in names:
-        own = ChartKind(name.removeprefix("eval_").capitalize(), "", "")
-        kind = next((kind for kind in _KINDS if re.fullmatch(kind.pattern, name)), own)
-        groups.setdefault(kind, []).append(name)
-    charts = [
-        Chart(kind.title, kind.unit, _lines(runs, kind, members), steps)
-        for kind, members in groups.items()
-    ]
-    return [chart for chart in charts if chart.lines]
+    names_by_kind: dict[ChartKind, list[str]] = {kind: [] for kind in _KINDS}
+    for metrics in runs.values():
+        for name in metrics.curves:
+            names = names_by_kind.setdefault(_find_kind(name), [])
+            if name not in names:
+                names.append(name)
+    charts = []
+    for kind, names in names_by_kind.items():
+        lines = _build_lines(runs, kind, names)
+        if lines:
+            charts.append(Chart(kind.title, kind.unit, lines, steps))
+    return charts
 
 
-def _lines(runs: Mapping[str, MetricCurves], kind: ChartKind, names: Sequence[str]) -> list[Line]:
+def _find_kind(name: str) -> ChartKind:
+    """Return the chart that shows a metric: one of _KINDS, else a chart of its own."""
+    for kind in _KINDS:
+        if re.fullmatch(kind.pattern, name):
+            return kind
+    return ChartKind(name.removeprefix("eval_").capitalize(), "", "")
+
+
+def _build_lines(
+    runs: Mapping[str, MetricCurves], kind: ChartKind, names: Sequence[str]
+) -> list[Line]:
+    """Return the curves of a chart, which shows the metrics `names` of each run."""
     lines = []
     for run_index, (run, metrics) in enumerate(runs.items()):
-        for name_index, name in enumerate(name for name in names if name in metrics.curves):
+        logged_names = [name for name in names if name in metrics.curves]
+        for name_index, name in enumerate(logged_names):
             label = _describe_metric(name)
-            index, dash = name_index, 0
+            colour = name_index
+            dash = 0
             if len(runs) > 1:
-                label, index, dash = (
-                    (f"{run}: {label}" if len(names) > 1 else run),
-                    run_index,
-                    name_index,
-                )
-            dash += index // COLOURS
-            lines.append(
-                Line(printable(label), metrics.curves[name], kind.scale, index % COLOURS, dash % 4)
+                label = f"{run}: {label}" if len(names) > 1 else run
+                colour = run_index
+                dash = name_index
+            line = Line(
+                label=printable(label),
+                curve=metrics.curves[name],
+                scale=kind.scale,
+                colour=colour % COLOURS,
+                dash=(dash + colour // COLOURS) % 4,
             )
+            lines.append(line)
     return lines
 
 
@@ -189,9 +213,17 @@ def _describe_metric(name: str) -> str:
     return _LABELS.get(name, name)
 
 
-def _ends(metrics: MetricCurves) -> list[int]:
-    points = [curve.points() for curve in metrics.curves.values()]
-    return [step for curve in points if curve for step in (curve[0][0], curve[-1][0])]
+def _find_step_range(runs: Iterable[MetricCurves]) -> tuple[int, int] | None:
+    """Return the first and the last step of all curves; None without a curve."""
+    steps = []
+    for metrics in runs:
+        for curve in metrics.curves.values():
+            points = curve.points()
+            if points:
+                steps += [points[0][0], points[-1][0]]
+    if not steps:
+        return None
+    return min(steps), max(steps)
 
 
 def round_value(value: float) -> float | str:
@@ -207,6 +239,7 @@ def format_value(value: float) -> str:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e7:
         return f"{value:.4g}"
-    return (
-        f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.4g}'):,}".removesuffix(".0")
-    )
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    four_digits = float(f"{value:.4g}")
+    return f"{four_digits:,}".removesuffix(".0")

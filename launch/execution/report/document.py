@@ -37,20 +37,18 @@ class SpreadPlot:
     reference: float | None = None  # a value to compare with, drawn as a line
 
     def percent(self, value: float) -> float:
-        """Return the position of a value from the left."""
-        ends = [
-            end
-            for spread in self.spreads
-            for end in (*spread.values, spread.high, self.reference)
-            if end
-        ]
-        most = 1.05 * max(ends, default=1.0)
-        return 100 * max(0.0, value) / most if most > 0 else 0.0
+        """Return the position of a value, in percent of the axis from the left."""
+        shown = [self.reference]
+        for spread in self.spreads:
+            shown += [*spread.values, spread.high]
+        largest = max((value for value in shown if value), default=1.0)
+        axis_end = 1.05 * largest
+        return 100 * max(0.0, value) / axis_end if axis_end > 0 else 0.0
 
 
 @dataclass
 class Document:
-    """What a report shows; plots and curves are on its page only."""
+    """The content of a report; plots and curves are shown on its page only."""
 
     title: str
     state: str
@@ -83,44 +81,63 @@ class Document:
                 self.runs[label] = metrics
 
     def text(self) -> str:
-        lines = [self.title, "", *wrap(self.summary), ""]
+        """Return the report for a terminal."""
+        lines = [self.title, ""]
+        lines += wrap(self.summary)
+        lines.append("")
         lines += [f"{figure.label}: {figure.value}" for figure in self.figures]
         for table in self.tables:
             lines += ["", table.title, *table.lines()]
-        return "\n".join([*lines, "", *wrap(self.notes), ""])
+        lines.append("")
+        lines += wrap(self.notes)
+        lines.append("")
+        return "\n".join(lines)
 
     def markdown(self) -> str:
-        """The report for an issue or a page."""
-        lines = [f"### {self.title}", "", *(f"- {sentence}" for sentence in self.summary), ""]
+        """Return the report for an issue or a page."""
+        lines = [f"### {self.title}", ""]
+        lines += [f"- {sentence}" for sentence in self.summary]
+        lines.append("")
         lines += [f"- {figure.label}: `{figure.value}`" for figure in self.figures]
         for table in self.tables:
             lines += ["", f"**{table.title}**", "", *table.markdown()]
-        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes), ""])
+        lines.append("")
+        lines += [f"- {note}" for note in self.notes]
+        lines.append("")
+        return "\n".join(lines)
 
 
 def wrap(sentences: Sequence[str]) -> list[str]:
     """Wrap sentences for a terminal; their further lines are indented."""
-    return [
-        line
-        for sentence in sentences
-        for line in textwrap.wrap(sentence, _LINE, subsequent_indent="  ", break_long_words=False)
-    ]
+    wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_long_words=False)
+    lines = []
+    for sentence in sentences:
+        lines += wrapper.wrap(sentence)
+    return lines
 
 
 def show(value: object, unit: str, scale: float = 1.0) -> str:
-    """Return a number of a record with its unit; `-` without one."""
+    """Return a number of a record with its unit; `-` for anything else."""
     converted = number(value)
-    return "-" if converted is None else f"{format_value(converted * scale)} {unit}".rstrip()
+    if converted is None:
+        return "-"
+    return f"{format_value(converted * scale)} {unit}".rstrip()
 
 
 def show_range(low: object, high: object, scale: float = 1.0) -> str:
-    first, last = show(low, "", scale), show(high, "", scale)
-    return "-" if "-" in (first, last) else f"{first} to {last}"
+    """Return `LOW to HIGH`; `-` if one of them is not a number."""
+    lowest = show(low, "", scale)
+    highest = show(high, "", scale)
+    if "-" in (lowest, highest):
+        return "-"
+    return f"{lowest} to {highest}"
 
 
 def numbers(values: object) -> list[float]:
     """Return the numbers of a JSON list; [] for anything else."""
-    converted = [number(value) for value in values] if isinstance(values, list) else []
+    if not isinstance(values, list):
+        return []
+    converted = [number(value) for value in values]
     return [value for value in converted if value is not None]
 
 

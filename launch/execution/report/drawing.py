@@ -1,15 +1,15 @@
-"""A chart as SVG: axes with round numbers, and curves reduced to what a column of pixels can show.
+"""Draw a chart as SVG: axes with round numbers, and curves with a few points a column of pixels.
 
-The page shows this drawing without a script; charts.js draws it again at the size of the window and
-for a zoom, by the same rules (drawing.js). What depends on the width is in shares of it, so that
-labels keep their size on a phone.
+The page shows this drawing without a script. charts.js draws it again at the size of the window and
+for a zoom, by the same rules (drawing.js). Horizontal positions are given as shares of the width,
+so that labels keep their size on a phone.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -23,20 +23,20 @@ Place = tuple[float, float]  # pixels from the left and from the top
 _SIZE = (560, 210)
 _LARGE_SIZE = (840, 340)
 _BOTTOM = 26  # pixels below the area of the curves, for the labels of the steps
-_ROW = 18  # pixels of a line of text below the chart
+_ROW = 18  # pixels; height of a line of text below the chart
 DASHES = ("", "7 4", "2 4", "9 4 2 4")
-_CHARACTER = 6.6  # pixels of a digit at 11 px, at most
-_NARROW = 250  # pixels of the area on a phone, where the labels of the steps have to fit too
-_TICK_HEIGHT = 28  # pixels between the labels of values, at least
-_DOT_GAP = 12  # pixels between two steps from which on each one is a dot
-_LEAST_SPAN = 1e-305  # floats are too coarse for an axis below it
+_CHARACTER = 6.6  # pixels; greatest width of a digit at a font size of 11 pixels
+_NARROW = 250  # pixels; width of the area on a phone, where the labels of the steps have to fit
+_TICK_HEIGHT = 28  # pixels; least distance of the labels of values
+_DOT_GAP = 12  # pixels; steps that are farther apart are drawn as dots
+_LEAST_SPAN = 1e-305  # floats are too coarse for an axis with a smaller span
 
 
 @dataclass(frozen=True)
 class AxisTick:
     """A label of an axis."""
 
-    place: float  # of values pixels from the top, of steps percent of the width
+    place: float  # for values: pixels from the top; for steps: percent of the width from the left
     label: str
 
 
@@ -52,16 +52,20 @@ class Drawing:
         return self.chart.title == "Loss"
 
     @property
+    def _size(self) -> tuple[int, int]:
+        return _LARGE_SIZE if self.is_large else _SIZE
+
+    @property
     def width(self) -> int:
-        return (_LARGE_SIZE if self.is_large else _SIZE)[0]
+        return self._size[0]
 
     @property
     def height(self) -> int:
-        return (_LARGE_SIZE if self.is_large else _SIZE)[1]
+        return self._size[1]
 
     @property
     def full_height(self) -> int:
-        """The height with the key, which the page does not show: it has a legend."""
+        """The height with the key, which only a saved picture shows: the page has a legend."""
         return self.row(len(self.chart.lines)) + _ROW // 2
 
     def row(self, index: int) -> int:
@@ -83,7 +87,7 @@ class Drawing:
 
     @cached_property
     def left(self) -> int:
-        """The pixels beside the area of the curves, for the labels of the values."""
+        """The pixels on the left of the area of the curves, for the labels of the values."""
         longest = max((len(tick.label) for tick in self.value_ticks), default=0)
         return max(30, self.right, math.ceil(longest * _CHARACTER) + 10)
 
@@ -117,62 +121,95 @@ class Drawing:
     @property
     def step_ticks(self) -> list[AxisTick]:
         first, last = self.chart.steps
-        space = max(36.0, len(f"{last:,}") * _CHARACTER + 14)
-        ticks = choose_ticks(first, last, max(2, int(_NARROW / space)), is_whole=True)
-        return [
-            AxisTick(round(100 * (step - first) / (last - first), 2), label)
-            for step, label in ticks
-        ]
+        label_width = max(36.0, len(f"{last:,}") * _CHARACTER + 14)
+        most = max(2, int(_NARROW / label_width))
+        ticks = []
+        for step, label in choose_ticks(first, last, most, is_whole=True):
+            percent = 100 * (step - first) / (last - first)
+            ticks.append(AxisTick(round(percent, 2), label))
+        return ticks
 
     @property
     def paths(self) -> list[tuple[Line, str, str]]:
-        """Each line with the path of its curve and that of its dots."""
-        return [(line, *self._trace(line)) for line in self.chart.lines]
+        """Each line with the SVG path of its curve and the path of its dots."""
+        paths = []
+        for line in self.chart.lines:
+            segments = self._place_segments(line)
+            paths.append((line, _curve_path(segments), _dots_path(segments)))
+        return paths
 
     @cached_property
     def _range(self) -> tuple[float, float]:
-        values = [value for line in self.chart.lines for _, value in _finite(line)]
+        """The lowest and the highest value of the axis."""
+        values = [value for line in self.chart.lines for _, value in _finite_points(line)]
         return value_range(min(values), max(values)) if values else (0.0, 1.0)
 
     def _top_of(self, value: float) -> float:
+        """Return the pixels of a value from the top. Halves do not overflow at the largest float."""
         low, high = self._range
         return self.area_height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2))
 
-    def _trace(self, line: Line) -> tuple[str, str]:
-        """Return the path of the curve, which a value that is not finite interrupts, and that of
-        its dots.
-        """
+    def _place_segments(self, line: Line) -> list[list[Place]]:
+        """Return the places of a curve's points. A value that is not finite ends a segment."""
         first, last = self.chart.steps
-        scale = self.area_width / (last - first)
-        parts: list[list[Place]] = [[]]
+        pixels_per_step = self.area_width / (last - first)
+        segments: list[list[Place]] = [[]]
         for step, value in line.points:
-            shown = round_value(value)
-            if isinstance(shown, str):
-                parts.append([])
-            else:
-                parts[-1].append((scale * (step - first), self._top_of(shown)))
-        places = [place for part in parts for place in part]
-        is_sparse = len(places) < 2 or (places[-1][0] - places[0][0]) / (len(places) - 1) > _DOT_GAP
-        dots = places if is_sparse else [part[0] for part in parts if len(part) == 1]
-        curve = "".join(f"M{_write(thin(part))}" for part in parts if len(part) > 1)
-        return curve, "".join(f"M{_write([dot])}h0" for dot in dots)
+            rounded = round_value(value)
+            if isinstance(rounded, str):
+                segments.append([])
+                continue
+            left = pixels_per_step * (step - first)
+            segments[-1].append((left, self._top_of(rounded)))
+        return segments
+
+
+def _curve_path(segments: Sequence[Sequence[Place]]) -> str:
+    """Return the SVG path of the segments that have more than one point."""
+    path = ""
+    for segment in segments:
+        if len(segment) > 1:
+            path += f"M{_write_places(thin(segment))}"
+    return path
+
+
+def _dots_path(segments: Sequence[Sequence[Place]]) -> str:
+    """Return the SVG path of the dots: all points if they are sparse, else the points that stand
+    alone.
+    """
+    places = [place for segment in segments for place in segment]
+    is_sparse = True
+    if len(places) > 1:
+        distance = (places[-1][0] - places[0][0]) / (len(places) - 1)
+        is_sparse = distance > _DOT_GAP
+    dots = places
+    if not is_sparse:
+        dots = [segment[0] for segment in segments if len(segment) == 1]
+    path = ""
+    for dot in dots:
+        path += f"M{_write_places([dot])}h0"
+    return path
 
 
 def value_range(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the axis of these values: they and a margin."""
-    span = high / 2 - low / 2
-    margin = span / 10 if span > _LEAST_SPAN else abs(high) / 20
+    """Return the ends of the axis for values from `low` to `high`: these and a margin."""
+    half_span = high / 2 - low / 2
+    margin = half_span / 10 if half_span > _LEAST_SPAN else abs(high) / 20
     if margin <= _LEAST_SPAN:
         margin = 1.0
-    most = sys.float_info.max
-    return max(-most, low - margin), min(most, high + margin)
+    largest = sys.float_info.max
+    return max(-largest, low - margin), min(largest, high + margin)
 
 
 def choose_ticks(
     low: float, high: float, most: int, *, is_whole: bool = False
 ) -> list[tuple[float, str]]:
-    """Return up to about `most` round values from `low` to `high`, with the label of each."""
-    mantissa, _, exponent = f"{(high / 2 - low / 2) / most * 2:e}".partition("e")
+    """Return up to about `most` round values from `low` to `high`, with the label of each.
+
+    Their distance is 1, 2 or 5 times a power of ten.
+    """
+    distance = (high / 2 - low / 2) / most * 2
+    mantissa, _, exponent = f"{distance:e}".partition("e")
     factor = next(factor for factor in (1, 2, 5, 10) if factor >= float(mantissa))
     power = int(exponent)
     if factor == 10:
@@ -182,8 +219,10 @@ def choose_ticks(
         factor = 1
         power = 0
     values = _multiples(low, high, factor, power)
-    if not values:  # the axis lies between two of them
-        factor, power = {1: (5, power - 1), 2: (1, power), 5: (2, power)}[factor]
+    if not values:  # the axis lies between two multiples: the next smaller distance has one on it
+        if factor == 1:
+            power -= 1
+        factor = {1: 5, 2: 1, 5: 2}[factor]
         values = _multiples(low, high, factor, power)
     size = max(map(abs, values), default=0.0)
     is_scientific = not is_whole and (size >= 1e7 or size < 1e-3)
@@ -193,40 +232,41 @@ def choose_ticks(
 def _multiples(low: float, high: float, factor: int, power: int) -> list[float]:
     """Return the multiples of `factor` x 10^`power` from `low` to `high`."""
     step = float(f"{factor}e{power}")
-    indices = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return [float(f"{index * factor}e{power}") for index in indices]
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [float(f"{index * factor}e{power}") for index in range(first, last + 1)]
 
 
 def _label(value: float, power: int, is_scientific: bool) -> str:
-    if not value or not is_scientific:
-        return f"{value:,.{max(0, -power)}f}" if value else "0"
+    """Return a value as text, with no more digits than a multiple of 10^`power` needs."""
+    if not value:
+        return "0"
+    if not is_scientific:
+        return f"{value:,.{max(0, -power)}f}"
     size = int(f"{value:e}".partition("e")[2])
     mantissa, _, exponent = f"{value:.{max(0, size - power)}e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def thin(places: Sequence[Place]) -> list[Place]:
-    """Return a curve with at most four places in each column of pixels: the first, the ends, and
-    the last.
+    """Return a curve with at most four places in each column of pixels: the first, the highest, the
+    lowest, and the last.
     """
-    return [
-        place
-        for _, column in groupby(places, key=lambda place: int(place[0]))
-        for place in _ends(list(column))
-    ]
+    kept: list[Place] = []
+    for _, group in groupby(places, key=lambda place: int(place[0])):
+        column = list(group)
+        tops = [top for _, top in column]
+        indices = {0, tops.index(min(tops)), tops.index(max(tops)), len(column) - 1}
+        kept += [column[index] for index in sorted(indices)]
+    return kept
 
 
-def _ends(column: Sequence[Place]) -> Iterator[Place]:
-    heights = [height for _, height in column]
-    kept = {0, heights.index(min(heights)), heights.index(max(heights)), len(column) - 1}
-    return (column[index] for index in sorted(kept))
-
-
-def _write(places: Sequence[Place]) -> str:
+def _write_places(places: Sequence[Place]) -> str:
+    """Return places as an SVG path has them, with tenths of a pixel."""
     return " ".join(f"{round(left, 1):g} {round(top, 1):g}" for left, top in places)
 
 
-def _finite(line: Line) -> list[Point]:
+def _finite_points(line: Line) -> list[Point]:
     rounded = [(step, round_value(value)) for step, value in line.points]
     return [(step, value) for step, value in rounded if not isinstance(value, str)]
 

@@ -1,6 +1,4 @@
-"""The page of runs or of a trial, one HTML file that loads nothing: its parts, its rendering, its
-writing.
-"""
+"""Render the page of runs or of a trial: one HTML file that loads nothing, and write it."""
 
 from __future__ import annotations
 
@@ -20,21 +18,20 @@ from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts, format_value
 from launch.execution.report.document import Document
 from launch.execution.report.drawing import DASHES, Drawing
+from launch.execution.report.evaluation import read_evaluation, read_samples
 from launch.execution.report.summary import (
     Figure,
-    comparison,
-    ending,
-    figures,
+    collect_figures,
+    compare_runs,
+    describe_ending,
+    describe_non_finite_metrics,
+    describe_setup,
+    find_state,
     flag_rows,
     git_rows,
     guard_rows,
-    labels,
-    losses_that_are_not_finite,
-    read_evaluation,
-    read_samples,
-    setup,
-    single_values,
-    verdict,
+    label_runs,
+    single_value_figures,
     version_figures,
 )
 from launch.execution.report.timeline import build_timelines
@@ -56,15 +53,20 @@ def render_runs(
 ) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
-    `tables` and `notes` compare them; they follow the figures of the runs. `title`: by default the
-    names of the runs.
+    `tables` and `notes` compare the runs; they follow the figures of the runs. The default of
+    `title` is the names of the runs.
     """
-    named = labels(runs)
+    run_by_label = label_runs(runs)
+    default_title = runs[0].name
+    comparison: list[list[str]] = []
+    if len(runs) > 1:
+        default_title = f"{len(runs)} runs: {', '.join(run_by_label)}"
+        comparison = compare_runs(run_by_label)
     return _render(
-        title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(named)}"),
-        {label: run.metrics for label, run in named.items()},
-        runs=[_sections(label, run) for label, run in named.items()],
-        comparison=comparison(named) if len(runs) > 1 else [],
+        title or default_title,
+        {label: run.metrics for label, run in run_by_label.items()},
+        runs=[_run_sections(label, run) for label, run in run_by_label.items()],
+        comparison=comparison,
         tables=tables,
         notes=notes,
     )
@@ -75,56 +77,60 @@ def render_document(document: Document) -> str:
     return _render(document.title, document.runs, trial=document)
 
 
-def _render(title: str, measured: Mapping[str, MetricCurves], **content: Any) -> str:
-    """Return a page: its head, style and scripts, with the policy that allows nothing else, and its
-    content.
+def _render(title: str, curves_by_run: Mapping[str, MetricCurves], **content: Any) -> str:
+    """Return a page: its head, its style and its scripts, its charts, and the rest of its content.
+
+    The page's content security policy allows these scripts and nothing else.
     """
-    for metrics in measured.values():
-        metrics.thin(_MAX_POINTS // len(measured))
-    charts = build_charts(measured)
-    drawn = [chart for chart in charts if chart.is_drawn]
+    for curves in curves_by_run.values():
+        curves.thin(_MAX_POINTS // len(curves_by_run))
+    drawn = []
+    single_values: list[Figure] = []
+    for chart in build_charts(curves_by_run):
+        if chart.is_drawn:
+            drawn.append(chart)
+        else:
+            single_values.extend(single_value_figures(chart))
     style = _read("page.css")
-    scripts = [_read(name) for name in ([*_CHART_SCRIPTS, "page.js"] if drawn else ["page.js"])]
-    page = (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title,
-            style=style,
-            colours=_light_colours(style),
-            dashes=DASHES,
-            scripts=scripts,
-            policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src {' '.join(map(_digest, scripts))}",
-            written=time.time(),
-            drawings=[Drawing(chart) for chart in drawn],
-            single=[
-                figure for chart in charts if not chart.is_drawn for figure in single_values(chart)
-            ],
-            data=[chart.as_json() for chart in drawn],
-            **content,
-        )
+    script_names = [*_CHART_SCRIPTS, "page.js"] if drawn else ["page.js"]
+    scripts = [_read(name) for name in script_names]
+    template = _environment().get_template("page.html.j2")
+    page = template.render(
+        title=title,
+        style=style,
+        colours=_light_colours(style),
+        dashes=DASHES,
+        scripts=scripts,
+        policy=_content_security_policy(scripts),
+        written=time.time(),
+        drawings=[Drawing(chart) for chart in drawn],
+        single=single_values,
+        data=[chart.as_json() for chart in drawn],
+        **content,
     )
     return str(page)
 
 
-def _sections(label: str, run: Run) -> dict[str, Any]:
+def _run_sections(label: str, run: Run) -> dict[str, Any]:
+    """Return what the template shows of one run."""
+    attempts = run.event_summary.attempts
+    resumed_from = [attempt.get("resumed_from") for attempt in run.attempts]
+    warnings = run.event_summary.warnings.values()
+    plan_warnings = objects(run.plan.get("warnings"))
     return {
         "label": label,
         "record": run,
-        "state": ending(run),
-        "verdict": verdict(run),
-        "figures": figures(run),
-        "setup": setup(run),
-        "not_finite": losses_that_are_not_finite(run),
-        "timelines": build_timelines(
-            run.event_summary.attempts, [at.get("resumed_from") for at in run.attempts]
-        ),
-        "warnings": sorted(run.event_summary.warnings.values(), key=lambda warned: -warned.count),
+        "state": find_state(run),
+        "verdict": describe_ending(run),
+        "figures": collect_figures(run),
+        "setup": describe_setup(run),
+        "not_finite": describe_non_finite_metrics(run),
+        "timelines": build_timelines(attempts, resumed_from),
+        "warnings": sorted(warnings, key=lambda warning: -warning.count),
         "evaluation": read_evaluation(run.folder),
         "samples": read_samples(run),
         "guards": guard_rows(run.settings),
-        "plan_warnings": [_describe(warning) for warning in objects(run.plan.get("warnings"))],
+        "plan_warnings": [_describe_warning(warning) for warning in plan_warnings],
         "flags": flag_rows(run.plan),
         "versions": version_figures(run.versions),
         "git": git_rows(run.git),
@@ -136,15 +142,25 @@ def _read(name: str) -> str:
 
 
 def _light_colours(style: str) -> Mapping[str, str]:
-    """Return the colours by name: those of a drawing's attributes, which hold where the page's
-    style does not.
+    """Return the colours of the light style by name.
+
+    A drawing has them as attributes, which count where the page's style does not: in a saved SVG.
     """
-    return dict(re.findall(r"--(\w+): (#[0-9a-f]+)", style.partition("@media")[0]))
+    light, _, _ = style.partition("@media")
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]+)", light))
 
 
-def _digest(script: str) -> str:
-    """Return a script as the source of a content security policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+def _content_security_policy(scripts: Sequence[str]) -> str:
+    """Return the policy that allows inline styles, inline pictures, and these scripts by digest."""
+    sources = []
+    for script in scripts:
+        digest = hashlib.sha256(script.encode()).digest()
+        sources.append(f"'sha256-{base64.b64encode(digest).decode()}'")
+    allowed_scripts = " ".join(sources)
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src {allowed_scripts}"
+    )
 
 
 @cache
@@ -153,10 +169,10 @@ def _environment() -> Any:
     from markupsafe import Markup
 
     def clean(value: object) -> object:
-        """Escape codes and other control characters of a name or a log must not get into the
-        page.
-        """
-        return value if isinstance(value, (Markup, jinja2.Undefined)) else printable(str(value))
+        """Remove the escape codes and other control characters of a name or a log."""
+        if isinstance(value, (Markup, jinja2.Undefined)):
+            return value
+        return printable(str(value))
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -170,7 +186,7 @@ def _environment() -> Any:
     environment.filters["utc"] = format_utc
     environment.filters["source"] = Markup
     environment.filters["value"] = format_value
-    environment.filters["numbers"] = _numbers
+    environment.filters["numbers"] = _guard_figures
     return environment
 
 
@@ -183,17 +199,16 @@ def format_utc(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _numbers(guard: object) -> list[Figure]:
-    numbers = mapping(mapping(guard).get("numbers"))
-    return [
-        Figure(
-            name.replace("_", " "), format_value(value) if isinstance(value, float) else str(value)
-        )
-        for name, value in numbers.items()
-    ]
+def _guard_figures(guard: object) -> list[Figure]:
+    """Return the numbers on which a guard based its finding."""
+    figures = []
+    for name, value in mapping(mapping(guard).get("numbers")).items():
+        text = format_value(value) if isinstance(value, float) else str(value)
+        figures.append(Figure(name.replace("_", " "), text))
+    return figures
 
 
-def _describe(warning: Mapping[str, Any]) -> str:
+def _describe_warning(warning: Mapping[str, Any]) -> str:
     cure = f"; {warning['cure']}" if warning.get("cure") else ""
     return f"{warning.get('message')}{cure} [{warning.get('id')}]"
 
@@ -203,42 +218,40 @@ _BYTES_PER_SECOND = 25_000_000  # read by one core: 0.43 GB of eleven metrics to
 
 
 def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
-    """Report how much there is to read of these runs, and about how long that takes, where it takes
-    a while.
+    """Report how much there is to read of these runs, and about how long that takes.
+
+    Nothing is reported where it takes a few seconds.
     """
     files = [folder / "metrics.jsonl" for folder in folders]
     size = sum(file.stat().st_size for file in files if file.is_file())
     if size > _LARGE:
-        notify(
-            f"reading {size / 1e9:.1f} GB of metrics, about "
-            f"{format_duration(size / _BYTES_PER_SECOND)}"
-        )
+        duration = format_duration(size / _BYTES_PER_SECOND)
+        notify(f"reading {size / 1e9:.1f} GB of metrics, about {duration}")
 
 
 def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
-    """Write report.html into a run's folder; whatever goes wrong with it is a warning and changes
-    nothing else.
-    """
+    """Write report.html into a run's folder; any problem with it is a warning."""
     announce_reading([folder], notify)
     write_report(folder, lambda: render_runs([Run(folder)]), notify)
 
 
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
-    """Write what `render` returns as report.html into a folder, and print its path; a problem is a
-    warning.
+    """Write what `render` returns as report.html into a folder, and report its path.
+
+    A problem is a warning: the outcome of the run is recorded by now.
     """
     try:
         write_file(folder / FILE, render())
     except KeyboardInterrupt:
         notify("the report was left out: interrupted")
-    except Exception as error:  # the outcome is recorded: no fault of a page may change it
+    except Exception as error:
         notify(f"warning: {folder / FILE} could not be written: {type(error).__name__}: {error}")
     else:
         notify(f"report: {folder / FILE}")
 
 
 def save_page(path: Path, page: str) -> None:
-    """Write a page that was asked for. Raises UserError: report_not_written."""
+    """Write a page that the user requested. Raises UserError: report_not_written."""
     try:
         write_file(path, page)
     except OSError as error:

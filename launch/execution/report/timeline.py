@@ -26,9 +26,9 @@ class AttemptTimeline:
     number: int
     began: float  # unix seconds
     bars: Sequence[Bar]
-    # phase, its title, its time, its share of the attempt
+    # a row for each phase: its name, its title, its time, its share of the attempt
     totals: Sequence[tuple[str, str, str, str]]
-    resumed_from: str | None
+    resumed_from: str | None  # the checkpoint
 
 
 def build_timelines(
@@ -39,53 +39,64 @@ def build_timelines(
     """
     timelines = []
     for index, phases in enumerate(attempts):
-        known = [phase for phase in phases if phase.ended is not None]
         began = phases[0].began
-        span = max((phase.ended or 0.0 for phase in known), default=began) - began
-        checkpoint = resumed_from[index] if index < len(resumed_from) else None
-        timelines.append(
-            AttemptTimeline(
-                index + 1, began, _bars(known, began, span), _totals(phases, span), checkpoint
-            )
+        ends = [phase.ended for phase in phases if phase.ended is not None]
+        span = max(ends, default=began) - began
+        timeline = AttemptTimeline(
+            number=index + 1,
+            began=began,
+            bars=_build_bars(phases, span),
+            totals=_sum_phases(phases, span),
+            resumed_from=resumed_from[index] if index < len(resumed_from) else None,
         )
+        timelines.append(timeline)
     return timelines
 
 
-def _bars(phases: Sequence[Phase], began: float, span: float) -> list[Bar]:
+def _build_bars(phases: Sequence[Phase], span: float) -> list[Bar]:
+    """Return a bar for each phase that ended; `span` is the attempt's time in seconds."""
+    attempt_began = phases[0].began
     bars = []
     for phase in phases:
-        seconds = (phase.ended or phase.began) - phase.began
-        left, width = (
-            100 * part / span if span > 0 else 0.0 for part in (phase.began - began, seconds)
-        )
-        bars.append(
-            Bar(phase.name, f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width)
-        )
+        if phase.ended is None:
+            continue
+        seconds = phase.ended - phase.began
+        left = width = 0.0
+        if span > 0:
+            left = 100 * (phase.began - attempt_began) / span
+            width = 100 * seconds / span
+        title = f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}"
+        bars.append(Bar(phase.name, title, left, width))
     return bars
 
 
-def _totals(phases: Sequence[Phase], span: float) -> list[tuple[str, str, str, str]]:
-    seconds: dict[str, float | None] = {}
+def _sum_phases(phases: Sequence[Phase], span: float) -> list[tuple[str, str, str, str]]:
+    """Return the time of each phase over an attempt of `span` seconds, as text.
+
+    The time of a phase is unknown if the end of one of its parts was not recorded.
+    """
+    totals: dict[str, float] = {}
+    unended = set()
     for phase in phases:
-        known = None if phase.ended is None else phase.ended - phase.began
-        earlier = seconds.get(phase.name, 0.0)
-        seconds[phase.name] = None if known is None or earlier is None else earlier + known
-    return [
-        (
-            name,
-            PHASE_NAMES[name],
-            "its end was not recorded" if total is None else _format_seconds(total),
-            f"{100 * total / span:.0f} %" if total is not None and span > 0 else "",
-        )
-        for name, total in seconds.items()
-    ]
+        seconds = 0.0
+        if phase.ended is None:
+            unended.add(phase.name)
+        else:
+            seconds = phase.ended - phase.began
+        totals[phase.name] = totals.get(phase.name, 0.0) + seconds
+    rows = []
+    for name, total in totals.items():
+        duration = _format_seconds(total)
+        share = f"{100 * total / span:.0f} %" if span > 0 else ""
+        if name in unended:
+            duration = "its end was not recorded"
+            share = ""
+        rows.append((name, PHASE_NAMES[name], duration, share))
+    return rows
 
 
 def _format_seconds(seconds: float) -> str:
-    return (
-        f"{seconds:.1f} s"
-        if seconds < 60
-        else f"{format_duration(seconds)} (min:s)"
-        if seconds < 3600
-        else (f"{format_duration(seconds)} (h:min:s)")
-    )
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    unit = "min:s" if seconds < 3600 else "h:min:s"
+    return f"{format_duration(seconds)} ({unit})"
