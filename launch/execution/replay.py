@@ -1,6 +1,4 @@
-"""Prints a run's display again from its events, for `logs`, and goes along with one that is
-live.
-"""
+"""Print a run's display again from its events, or a growing log file, for `launch logs`."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from launch.redact import StreamRedactor, process_redactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds
-# of whether the run is still active, which creates a file on the run's file system
+# polls before each check whether the run is still active, which creates a file in its folder
 _POLLS_PER_CHECK = 6
 
 
@@ -24,14 +22,14 @@ class Replay:
     """Prints the lines of one run's display on `stream`, the same as on the run's own terminal."""
 
     def __init__(self, folder: Path, stream: TextIO) -> None:
-        self._history = EventFollower(folder)
+        self._events = EventFollower(folder)
         self._now = 0.0
         self._display = PlainDisplay(stream, clock=lambda: self._now)
         self._display.start(None)
 
     def show(self) -> None:
         """Print the lines of new events."""
-        for event in self._history.read():
+        for event in self._events.read():
             self._now = event.time
             self._display.show(event)
 
@@ -41,15 +39,19 @@ class Replay:
 
 
 class Tail:
-    """Copies one growing file to `stream`, without secrets or what controls a terminal; a progress
-    bar's CR stays.
+    """Copies one growing file to `stream`, without secrets and without a terminal's control codes.
+
+    The carriage returns of a progress bar stay.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
-        self._path, self._stream, self._position = path, stream, 0
+        self._path = path
+        self._stream = stream
+        self._position = 0
         self._redactor = StreamRedactor(process_redactor())
 
     def show(self) -> None:
+        """Print what is new in the file."""
         try:
             with open_file(self._path) as file:
                 file.seek(self._position)

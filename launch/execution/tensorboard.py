@@ -1,8 +1,8 @@
-"""Write TensorBoard files from metrics.jsonl while the run is live: the same for every trainer.
+"""Write TensorBoard files from metrics.jsonl while the run is live, whatever its trainer.
 
-open-instruct can't do it itself: finetune fails at any `report_to` without wandb (finetune.py:469),
-and the other trainers offer no choice of tracker. The package tensorboard is an extra, which a plan
-with tracking=tensorboard needs.
+open-instruct cannot: finetune fails with any `report_to` that lacks wandb (finetune.py:469), and
+its other trainers offer no choice of tracker. A plan with tracking=tensorboard needs the extra
+package tensorboard.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.events import is_number
+from launch.execution.record.events import Event, is_number
 from launch.execution.record.follow import EventFollower
 from launch.redact import process_redactor
 
@@ -26,8 +26,8 @@ def tensorboard_writer(folder: Path, say: Callable[[str], None]) -> Iterator[Non
     """Write the steps of the run in `folder` into its `tensorboard` folder while this context
     lasts.
 
-    An earlier attempt's files are rewritten from the record, so that no step is there twice. A full
-    disk stops the writing, not the run.
+    The files of an earlier attempt are written anew from the record, so that no step is there
+    twice. A full disk stops the writing, not the run.
     """
     finished = threading.Event()
     thread = threading.Thread(
@@ -42,44 +42,47 @@ def tensorboard_writer(folder: Path, say: Callable[[str], None]) -> Iterator[Non
 
 
 def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None]) -> None:
-    redact, target = process_redactor().redact_text, folder / "tensorboard"
+    target = folder / "tensorboard"
     try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         target.mkdir(parents=True, exist_ok=True)
         for old_file in target.glob("events.out.tfevents.*.launch"):
             old_file.unlink()
-        history = EventFollower(folder)
+        events = EventFollower(folder)
         with contextlib.closing(EventFileWriter(str(target), filename_suffix=".launch")) as file:
-            running = True
-            while running:
-                running = not finished.wait(_INTERVAL)
-                for event in history.read():
-                    if event.kind == "step" and (scalars := extract_scalars(event.data)):
-                        values = [
-                            Summary.Value(tag=redact(tag), simple_value=value)
-                            for tag, value in scalars.items()
-                        ]
-                        step = event.data["step"]
-                        file.add_event(
-                            Event(wall_time=event.time, step=step, summary=Summary(value=values))
-                        )
+            is_running = True
+            while is_running:
+                is_running = not finished.wait(_INTERVAL)
+                for event in events.read():
+                    if event.kind == "step":
+                        _write_step(file, event)
                 file.flush()
-    except (
-        ImportError,
-        OSError,
-    ) as error:  # the plan was made in another interpreter, or the disk is full
-        say(
-            "warning: TensorBoard's file can't be written: "
-            f"{getattr(error, 'strerror', None) or error}"
-        )
+    # the package is missing if the plan was made in another interpreter; the disk may be full
+    except (ImportError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        say(f"warning: TensorBoard's file can't be written: {reason}")
+
+
+def _write_step(file: Any, event: Event) -> None:
+    """Write the numbers of a step with tensorboard's EventFileWriter."""
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    redactor = process_redactor()
+    values = []
+    for tag, value in extract_scalars(event.data).items():
+        values.append(Summary.Value(tag=redactor.redact_text(tag), simple_value=value))
+    if values:
+        summary = Summary(value=values)
+        step = event.data["step"]
+        file.add_event(event_pb2.Event(wall_time=event.time, step=step, summary=summary))
 
 
 def extract_scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a step by tag; a NaN, which is null in the record, becomes NaN
-    again.
+    """Return the numbers of a step by tag.
+
+    A value that is NaN or infinite is null in the record, and its text is under `NAME_text`.
     """
     tags = {}
     for name, value in values.items():

@@ -38,7 +38,7 @@ def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[
 
 
 def supersede_steps(metrics: Path, step: int) -> None:
-    """Keep the steps up to `step`, one object each, in order; move the others to
+    """Keep the steps up to `step`, in order and each once; move the others to
     metrics.superseded.jsonl.
     """
     kept: dict[int, Mapping[str, Any]] = {}
@@ -54,8 +54,9 @@ def supersede_steps(metrics: Path, step: int) -> None:
 
 
 def earlier_losses(folder: Path) -> dict[int, float]:
-    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from
-    its first step.
+    """Return the loss of each step that earlier attempts of a resumed run logged.
+
+    It is empty for an attempt that begins at the first step.
     """
     attempts = read_json_lines(folder / ATTEMPTS)
     if not attempts or attempts[-1].get("resumed_from") is None:
@@ -69,8 +70,9 @@ def earlier_losses(folder: Path) -> dict[int, float]:
 
 
 def drop_repeated_steps(metrics: Path) -> None:
-    """Leave one object a step, in order, where a later attempt began at a step not known in advance
-    (an epoch's).
+    """Remove the steps that a later attempt logged again.
+
+    An attempt that resumes from an epoch's checkpoint begins at a step that nobody knew before.
     """
     entries = read_steps(metrics)
     kept: list[Mapping[str, Any]] = []
@@ -83,8 +85,9 @@ def drop_repeated_steps(metrics: Path) -> None:
 
 
 def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
-    """Return the outcome with the run's last step, for a resumed attempt that had no step left to
-    log.
+    """Return the outcome with the last step of the whole run.
+
+    A resumed attempt may have had no step left to log.
     """
     entries = read_steps(metrics)
     if not entries or outcome.steps >= entries[-1]["step"]:

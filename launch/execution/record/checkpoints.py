@@ -29,17 +29,18 @@ _NAME_PATTERNS = {
     Family.open_instruct: re.compile(r"(?P<unit>step|epoch)_(?P<number>\d+)"),
     Family.trl: re.compile(r"(?P<unit>checkpoint)-(?P<number>\d+)"),
 }
-# names that upstream takes for a checkpoint (utils.py:791, transformers trainer_utils.py:270)
+# A folder with such a name is a checkpoint for upstream (utils.py:791, transformers
+# trainer_utils.py:270).
 _PREFIXES = {Family.open_instruct: ("step_", "epoch_"), Family.trl: ("checkpoint-",)}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What determines the files of a run's checkpoints."""
+    """The settings that determine the files of a run's checkpoints."""
 
     family: Family
     world_size: int
-    zero_stage: int | None  # None: without DeepSpeed
+    zero_stage: int | None  # None means without DeepSpeed
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Checkpoint:
     path: Path
     unit: Unit
     number: int  # optimizer steps done, or the epoch (from 0); -1 if the name has no number
-    faults: tuple[str, ...]  # why it can't be loaded
-    marked: bool  # with open-instruct's COMPLETED
+    faults: tuple[str, ...]  # reasons why it can't be loaded
+    marked: bool  # open-instruct's file COMPLETED is there
 
     @property
     def complete(self) -> bool:
@@ -63,12 +64,11 @@ def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
     """
     if not output.is_dir():
         return []
-    folders = [
-        path
-        for path in output.iterdir()
-        if path.is_dir() and path.name.startswith(_PREFIXES[layout.family])
+    prefixes = _PREFIXES[layout.family]
+    folders = [path for path in output.iterdir() if path.is_dir()]
+    checkpoints = [
+        _read_checkpoint(folder, layout) for folder in folders if folder.name.startswith(prefixes)
     ]
-    checkpoints = [_read_checkpoint(path, layout) for path in folders]
     return sorted(
         checkpoints, key=lambda checkpoint: (checkpoint.unit == "step", checkpoint.number)
     )
@@ -79,17 +79,16 @@ def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
     if match is None:
         return Checkpoint(path, "step", -1, ("its name has no number",), marked=False)
     number = int(match["number"])
-    faults = (
-        _trl_faults(path, number, layout)
-        if layout.family == Family.trl
-        else _accelerate_faults(path, layout)
-    )
     unit: Unit = "epoch" if match["unit"] == "epoch" else "step"
-    return Checkpoint(path, unit, number, tuple(faults), (path / MARK).exists())
+    if layout.family == Family.trl:
+        faults = tuple(_trl_faults(path, number, layout))
+    else:
+        faults = tuple(_accelerate_faults(path, layout))
+    return Checkpoint(path, unit, number, faults, marked=(path / MARK).exists())
 
 
 def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:
-    """Check what accelerate's save_state writes (accelerate/accelerator.py:3625,
+    """Check the files of accelerate's save_state (accelerate/accelerator.py:3625,
     checkpointing.py:63).
     """
     yield from _count_faults("random_states_*.pkl", path, layout.world_size)
@@ -98,15 +97,16 @@ def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:
         yield from _deepspeed_faults(path, "pytorch_model", layout)
         return
     yield from _file_faults(path, ["optimizer.bin"])
-    weights = [
-        name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).exists()
-    ]
-    yield from _file_faults(path, weights[:1] or ["model.safetensors"])
+    weights = "model.safetensors"
+    if not (path / weights).exists() and (path / "pytorch_model.bin").exists():
+        weights = "pytorch_model.bin"
+    yield from _file_faults(path, [weights])
 
 
 def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
-    """Check what transformers' Trainer._save_checkpoint writes (trainer.py:3355),
-    trainer_state.json last.
+    """Check the files of transformers' Trainer._save_checkpoint (trainer.py:3355).
+
+    It writes trainer_state.json last.
     """
     saved = read_json_object(path / "trainer_state.json").get("global_step")
     if saved is None:
@@ -122,8 +122,9 @@ def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
 
 
 def _deepspeed_faults(path: Path, tag: str, layout: Layout) -> Iterator[str]:
-    """Check DeepSpeedEngine.save_checkpoint's: each rank's part of the optimizer, and of the model
-    under ZeRO-3.
+    """Check the files of DeepSpeedEngine.save_checkpoint.
+
+    Each rank writes its part of the optimizer and, under ZeRO-3, its part of the model.
     """
     try:
         latest = read_file(path / "latest").decode().strip()
@@ -137,6 +138,7 @@ def _deepspeed_faults(path: Path, tag: str, layout: Layout) -> Iterator[str]:
 
 
 def _count_faults(pattern: str, folder: Path, count: int) -> Iterator[str]:
+    """Check that `count` files match the pattern, and that they can be read."""
     files = sorted(folder.glob(pattern)) if folder.is_dir() else []
     if len(files) != count:
         yield f"found {len(files)} {pattern}, expected {count}"
@@ -144,6 +146,7 @@ def _count_faults(pattern: str, folder: Path, count: int) -> Iterator[str]:
 
 
 def _file_faults(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    """Check that these files are there and complete."""
     for name in names:
         if not (folder / name).is_file():
             yield f"{name} is missing"

@@ -1,15 +1,19 @@
-"""The events of a run (phases, steps, patches, evidence, warnings, errors), and the metrics of its
-steps.
+"""The events of a run (phases, steps, patches, evidence, warnings, errors), and its metrics.
 
 Workers write events as JSON lines. Step events of rank 0 become the objects of metrics.jsonl, one
-per logged step. Their keys, where the trainer logs them: `step`; `loss`; `lr`; `tokens` and
-`tokens_padded` (over all ranks since the previous logged step, without and with padding),
-`padding_share` (of tokens_padded); `seconds` (since the previous logged step); `tokens_per_second`
-(without padding, in those seconds) and `tokens_per_second_total` (since this process began to
-train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0: what tensors took, and what torch
-held for them); `grad_norm` (before clipping); and whatever else the trainer logs, under its own
-names. The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"loss_text":
-"nan"`.
+for each logged step. An object has these keys, where the trainer logs them:
+
+- `step`, `loss`, `lr`;
+- `grad_norm`: before clipping;
+- `tokens`, `tokens_padded`: over all ranks since the previous logged step, without and with padding;
+- `padding_share`: the share of padding in `tokens_padded`;
+- `seconds`: since the previous logged step;
+- `tokens_per_second`: without padding, in those seconds;
+- `tokens_per_second_total`: without padding, since this process began to train;
+- `memory_gib`, `memory_reserved_gib`: peaks of rank 0, of what tensors took and of what torch held;
+- whatever else the trainer logs, under its own names.
+
+The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"loss_text": "nan"`.
 """
 
 from __future__ import annotations
@@ -43,13 +47,15 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "error": {"message": str},
     "guard": {"id": str, "message": str},
     "total_steps": {"steps": int},
-    # with eval_loss and what else the trainer measures on its validation data
+    # it also has eval_loss, and what else the trainer measures on its validation data
     "evaluation": {"step": int},
-    "early_stop": {"step": int, "best_step": int, "evaluations": int},  # with best_loss
-    # of one of the prompts that an RLVR run samples again, with its rewards
+    "early_stop": {"step": int, "best_step": int, "evaluations": int},  # it also has best_loss
+    # an answer to one of the prompts that an RLVR run samples again; it also has the rewards
     "completion": {"step": int},
-    "saved": {"step": int},  # the model, by a worker that has compared its files with memory
-    "first_rows": {"rows": list},  # tokens of the first samples of a run that trains an adapter
+    # the model was saved, and the worker has compared its files with the weights in memory
+    "saved": {"step": int},
+    # the tokens of the first samples, in a run that trains an adapter
+    "first_rows": {"rows": list},
 }
 
 
@@ -73,18 +79,21 @@ def parse_event(line: str | bytes, rank: int) -> Event | None:
     """
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError):  # ValueError: a UnicodeDecodeError too
+    except (ValueError, RecursionError):  # a UnicodeDecodeError is a ValueError
         return None
-    event = read_event({"rank": rank, **value}) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    event = read_event({"rank": rank, **value})
     return event if event is not None and event.rank == rank else None
 
 
 def read_event(value: Mapping[str, Any]) -> Event | None:
     """Return the event that a JSON object holds; None if it is not a valid one."""
     data = dict(value)
-    version, kind, time, rank = (
-        data.pop(name, None) for name in ("schema_version", "kind", "time", "rank")
-    )
+    version = data.pop("schema_version", None)
+    kind = data.pop("kind", None)
+    time = data.pop("time", None)
+    rank = data.pop("rank", None)
     if version != SCHEMA_VERSION or not isinstance(kind, str) or not isinstance(rank, int):
         return None
     if not is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
@@ -93,18 +102,25 @@ def read_event(value: Mapping[str, Any]) -> Event | None:
 
 
 def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:
-    if kind not in _REQUIRED or (kind == "phase" and data.get("phase") not in PHASES):
+    """Return whether the data of an event has the keys that its kind requires."""
+    if kind not in _REQUIRED:
+        return False
+    if kind == "phase" and data.get("phase") not in PHASES:
         return False
     for name, required in _REQUIRED[kind].items():
         value = data.get(name)
         if not isinstance(value, required):
             return False
-        if required is int and (isinstance(value, bool) or (isinstance(value, int) and value < 0)):
+        if required is int and not _is_count(value):
             return False
     return True
 
 
-# the keys above, in the order of the file
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+# keys of metrics.jsonl, in the order of the file
 MetricName = Literal[
     "loss",
     "lr",
@@ -119,7 +135,8 @@ MetricName = Literal[
     "padding_share",
 ]
 
-# sums since the start of the process; a step's own value is the difference
+# Some trainers log sums since the start of the process, under these names. The value of a step is
+# the difference between its sum and the previous one.
 _SUMS: Mapping[str, str] = {
     "tokens": "total_tokens",
     "tokens_padded": "total_tokens_including_padding",
@@ -127,7 +144,7 @@ _SUMS: Mapping[str, str] = {
 
 
 class Metrics:
-    """Makes the objects of metrics.jsonl; a repeated or smaller step gives none."""
+    """Makes the objects of metrics.jsonl; a repeated step, or one out of order, gives none."""
 
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}
@@ -154,34 +171,40 @@ class Metrics:
         self._step = step
         if "loss" in known:
             self.last_loss = float(known["loss"])
-        first = {name: known[name] for name in ("step", *get_args(MetricName)) if name in known}
-        self.last = first | {
-            name: value for name, value in known.items() if name not in _SUMS.values()
-        }
+        named_first = ("step", *get_args(MetricName))
+        ordered_names = [*(name for name in named_first if name in known), *known]
+        self.last = {name: known[name] for name in ordered_names if name not in _SUMS.values()}
         return versioned(self.last)
 
     def _add_rates(self, values: dict[str, Any]) -> None:
-        tokens, seconds = values.get("tokens"), values.get("seconds", 0)
+        """Add tokens per second and the share of padding to the values of a step."""
+        tokens = values.get("tokens")
+        seconds = values.get("seconds", 0)
         if tokens is None:
             return
         if seconds > 0:
             values.setdefault("tokens_per_second", round(tokens / seconds, 3))
-            self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+            self._tokens += tokens
+            self._seconds += seconds
             values["tokens_per_second_total"] = round(self._tokens / self._seconds, 3)
-        if values.get("tokens_padded", 0) >= tokens > 0:
-            values["padding_share"] = round(1 - tokens / values["tokens_padded"], 6)
+        padded = values.get("tokens_padded", 0)
+        if padded >= tokens > 0:
+            values["padding_share"] = round(1 - tokens / padded, 6)
 
     def _add_differences(self, values: dict[str, Any], time: float) -> None:
+        """Add the seconds and the tokens since the previous step to the values of a step."""
         if "seconds" not in values and self._time is not None and time > self._time:
             values["seconds"] = round(time - self._time, 6)
         self._time = time
         for name, sum_name in _SUMS.items():
-            if (total := values.get(sum_name)) is not None:
-                if name not in values and total >= self._sums[name]:
-                    values[name] = total - self._sums[name]
-                self._sums[name] = total
+            total = values.get(sum_name)
+            if total is None:
+                continue
+            if name not in values and total >= self._sums[name]:
+                values[name] = total - self._sums[name]
+            self._sums[name] = total
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number of JSON, and not true or false."""
+    """Return whether the value is a JSON number, which true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

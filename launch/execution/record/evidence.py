@@ -1,7 +1,8 @@
-"""What a run proved about itself: evidence.json, and the table printed at its end.
+"""The evidence of a run: which requested settings were in effect, in evidence.json and as a table.
 
-The worker judges at the first optimizer step (launch/worker/evidence). Its findings, its
-reports of the caches and the requested settings that nothing checked become one list here.
+The worker checks the settings at the first optimizer step (launch/worker/evidence) and reports the
+caches. This module merges what it reports over all ranks, and adds the requested settings that
+nothing checked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from launch.worker.json_codec import versioned
 _NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"
 _OVERRIDDEN = "not checked: a flag of the user's replaces it"
-# shown in the table although nothing requested them
+# settings that the table shows although nothing requested them
 _NOTABLE = (
     "attention",
     "balance",
@@ -53,57 +54,60 @@ def merge_events(
 
     The `requested` settings that are not among them follow as unproven.
     """
-    settings: dict[str, dict[int, Mapping[str, Any]]] = {}
+    settings: dict[str, dict[int, Mapping[str, Any]]] = {}  # by setting, then by rank
     for event in events:
-        # a later one of the same rank replaces an earlier one
+        # a later report of the same rank replaces an earlier one
         settings.setdefault(event.data["what"], {})[event.rank] = event.data
-    reported = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
+    items = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
     how = _NOT_REACHED if inspects else _NO_INSPECTOR
-    missing = [
-        Evidence(what, None, how, requested[what], UNPROVEN)
-        for what in requested
-        if what not in settings
-    ]
-    return (*reported, *missing)
+    for what, value in requested.items():
+        if what not in settings:
+            items.append(Evidence(what, None, how, value, UNPROVEN))
+    return tuple(items)
 
 
 def unchecked_settings(overridden: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """Return settings of the recipe that flags replace: they count among those requested, and stop
-    no run.
+    """Return the recipe's settings that flags replace as unproven: they were requested, but they
+    stop no run.
     """
-    return tuple(
-        Evidence(what, None, _OVERRIDDEN, value, UNPROVEN) for what, value in overridden.items()
-    )
+    items = []
+    for what, value in overridden.items():
+        items.append(Evidence(what, None, _OVERRIDDEN, value, UNPROVEN))
+    return tuple(items)
 
 
 def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidence:
     """Return the worst verdict of all ranks, and every value where they differ."""
-    verdicts = [event.get("verdict") for event in by_rank.values()]
+    reports = list(by_rank.values())
+    verdicts = [report.get("verdict") for report in reports]
     verdict = next((worst for worst in (REFUTED, UNPROVEN, PROVEN) if worst in verdicts), None)
-    chosen = next(event for event in by_rank.values() if event.get("verdict") == verdict)
-    values = {rank: event.get("value") for rank, event in sorted(by_rank.items())}
-    agree = all(value == chosen.get("value") for value in values.values())
-    # the other ranks waited for the one that built it
+    chosen = reports[verdicts.index(verdict)]
+    values = {rank: report.get("value") for rank, report in sorted(by_rank.items())}
+    value: Any
     if what.endswith("_cache") and "built" in values.values():
-        agree, chosen = (
-            True,
-            next(event for event in by_rank.values() if event.get("value") == "built"),
-        )
-    value = (
-        chosen.get("value")
-        if agree
-        else "; ".join(f"rank {rank}: {value}" for rank, value in values.items())
-    )
+        # one rank built the cache, and the others waited for it
+        chosen = next(report for report in reports if report.get("value") == "built")
+        value = "built"
+    elif all(other == chosen.get("value") for other in values.values()):
+        value = chosen.get("value")
+    else:
+        value = "; ".join(f"rank {rank}: {of_rank}" for rank, of_rank in values.items())
     how = chosen.get("how") or chosen.get("path")
     return Evidence(what, value, how, chosen.get("requested"), verdict, chosen.get("note"))
 
 
 def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Finding]:
-    """Return what stops a run: requested settings that are not proven, where a worker checks them
-    in this trainer.
+    """Return the failures that stop a run: requested settings that are not proven, although a
+    worker checks them in this trainer.
     """
-    found = (item.finding(allow) for item in items if item.how not in (_NO_INSPECTOR, _OVERRIDDEN))
-    return [finding for finding in found if finding and finding.stops]
+    failures = []
+    for item in items:
+        if item.how in (_NO_INSPECTOR, _OVERRIDDEN):
+            continue
+        finding = item.finding(allow)
+        if finding is not None and finding.stops:
+            failures.append(finding)
+    return failures
 
 
 def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
@@ -112,18 +116,20 @@ def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
 
 
 def _item_as_json(item: Evidence) -> dict[str, Any]:
-    named = {
+    return {
         "what": item.what,
         "requested": item.requested,
         "found": item.value,
         "verdict": item.verdict,
+        "how": item.how,
+        "note": item.note,
     }
-    return {**named, "how": item.how, "note": item.note}
 
 
 def evidence_table(items: Sequence[Evidence]) -> list[str]:
-    """Return the lines for the terminal, what is not proven first; [] when nothing was
-    requested.
+    """Return the lines for the terminal; [] when nothing was requested.
+
+    Settings that are refuted or unproven come first.
     """
     judged = [item for item in items if item.verdict is not None]
     if not judged:
@@ -131,13 +137,14 @@ def evidence_table(items: Sequence[Evidence]) -> list[str]:
     order = (REFUTED, UNPROVEN, PROVEN)
     judged.sort(key=lambda item: order.index(str(item.verdict)))
     others = [item for item in items if item.verdict is None and item.what in _NOTABLE]
-    rows = [
-        (str(item.verdict or "-"), item.what, _describe_value(item), _describe_note(item))
-        for item in (*judged, *others)
-    ]
+    rows = []
+    for item in (*judged, *others):
+        verdict = str(item.verdict or "-")
+        rows.append((verdict, item.what, _describe_value(item), _describe_note(item)))
     proven = sum(item.verdict == PROVEN for item in judged)
     header = f"evidence: {proven} of {len(judged)} requested settings are proven"
-    return [header, *(f"  {line}" for line in Table("", rows).lines())]
+    table = Table("", rows)
+    return [header, *(f"  {line}" for line in table.lines())]
 
 
 def _describe_value(item: Evidence) -> str:
@@ -148,8 +155,11 @@ def _describe_value(item: Evidence) -> str:
 
 
 def _describe_note(item: Evidence) -> str:
-    how = str(item.how) if item.verdict in (REFUTED, UNPROVEN) and item.how else ""
-    return _truncate(item.note or how)
+    if item.note:
+        return _truncate(item.note)
+    if item.how and item.verdict in (REFUTED, UNPROVEN):
+        return _truncate(item.how)
+    return ""
 
 
 def _truncate(text: str) -> str:

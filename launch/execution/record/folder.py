@@ -1,7 +1,7 @@
-"""Write and read the folder of one run.
+"""Write the folder of one run.
 
-Files are redacted and written atomically and durably. Disk space for DONE and FAILED is reserved
-from the start.
+Secrets are masked, and files are written atomically and durably. The disk space of DONE and FAILED
+is reserved from the start.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ class RunFolder:
         """Write command.sh. Of the environment it has only what the plan sets (`env`) and
         unsets.
         """
-        write_file(
-            self.path / "command.sh", render_command_script(argv, env, unset), 0o755, durable=True
-        )
+        script = render_command_script(argv, env, unset)
+        write_file(self.path / "command.sh", script, 0o755, durable=True)
 
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
@@ -83,9 +82,8 @@ class RunFolder:
         """Write git.json: the launcher's repository, and the open-instruct checkout where there is
         one.
         """
-        states: dict[str, Any] = {
-            "launch": read_git_state(launcher, must_hold="launch/__init__.py")
-        }
+        launcher_state = read_git_state(launcher, must_hold="launch/__init__.py")
+        states: dict[str, Any] = {"launch": launcher_state}
         if upstream is not None:
             states["open-instruct"] = read_git_state(upstream)
         self.write_json("git.json", versioned(states))
@@ -99,17 +97,18 @@ class RunFolder:
         finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         fields = to_json(replace(outcome, seconds=round(outcome.seconds, 3), finished=finished))
         known = {
-            name: value
-            for name, value in fields.items()
-            if value not in (None, []) or name == "last_loss"
+            field: value
+            for field, value in fields.items()
+            if value not in (None, []) or field == "last_loss"
         }
         self.path.mkdir(parents=True, exist_ok=True)
-        name, other = ("FAILED", "DONE") if outcome.exit_code else ("DONE", "FAILED")
+        name = "FAILED" if outcome.exit_code else "DONE"
+        other = "DONE" if outcome.exit_code else "FAILED"
         (self.path / other).unlink(missing_ok=True)
         self.write_json(name, versioned(known), reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
-        """Write a file of the run durably; `reserved` is a file that gives way."""
+        """Write a file of the run durably. On a full disk it takes the space of `reserved`."""
         write_json(self.path / name, value, 0o644, durable=True, reserved=reserved)
 
 
@@ -117,8 +116,9 @@ _TIMEOUT = 30  # seconds
 
 
 def read_versions(python: str) -> dict[str, Any]:
-    """Return what is installed for the interpreter `python`, and the machine. `problems`: what
-    could not be read.
+    """Return what is installed for the interpreter `python`, and describe the machine.
+
+    The key `problems` lists what could not be read.
     """
     versions: dict[str, Any] = {"platform": platform.platform(), "machine": platform.machine()}
     problems: list[str] = []
@@ -129,14 +129,18 @@ def read_versions(python: str) -> dict[str, Any]:
         problems.append(f"packages: {error}")
     gpus = find_gpus(os.environ)
     if not gpus.why:
-        versions["gpus"] = [{"name": gpu.name, "memory": _memory(gpu)} for gpu in gpus.present]
+        versions["gpus"] = [
+            {"name": gpu.name, "memory": _describe_memory(gpu)} for gpu in gpus.present
+        ]
         versions["driver"] = gpus.present[0].driver if gpus.present else None
     elif gpus.installed:
         problems.append(gpus.why)
-    return versions | ({"problems": problems} if problems else {})
+    if problems:
+        versions["problems"] = problems
+    return versions
 
 
-def _memory(gpu: Gpu) -> str:
+def _describe_memory(gpu: Gpu) -> str:
     return "[N/A]" if gpu.total is None else f"{gpu.total:.0f} MiB"
 
 
@@ -152,9 +156,10 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     printed, problem = _run([*git, "rev-parse", "--show-toplevel", "HEAD"])
     if printed is None:
         return unknown | {"why": problem}
-    *top, commit = printed.splitlines()
-    root = Path("\n".join(top))
-    if root.resolve() != folder.resolve() or (must_hold and not (root / must_hold).exists()):
+    *root_lines, commit = printed.splitlines()  # the name of a folder may contain a line break
+    root = Path("\n".join(root_lines))
+    is_top = root.resolve() == folder.resolve()
+    if not is_top or not (root / must_hold).exists():
         return unknown | {"why": "not the top of a git work tree"}
     changes, _ = _run(
         [*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"]
@@ -181,14 +186,13 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
 
     `unset` has names, or prefixes that end in `*`.
     """
-    # its classes are slow to import, and readers need none
-    from launch.planning.command import quote_argument
+    from launch.planning.command import quote_argument  # slow to import, and readers do not need it
 
     redactor = process_redactor()
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
-    lines += [
-        f"unset ${{!{name[:-1]}@}}" if name.endswith("*") else f"unset {name}" for name in unset
-    ]
+    for name in unset:
+        target = f"${{!{name[:-1]}@}}" if name.endswith("*") else name
+        lines.append(f"unset {target}")
     for name, value in env.items():
         clean = redactor.redact_value(name, value)
         if clean == value:
@@ -197,17 +201,17 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
             lines.append(
                 f': "${{{name}:?export it first; its value is a secret and not stored here}}"'
             )
-    command = _split_lines([quote_argument(argument) for argument in redactor.redact_argv(argv)])
-    return "\n".join([*lines, "", " \\\n    ".join(command), ""])
+    arguments = [quote_argument(argument) for argument in redactor.redact_argv(argv)]
+    command = " \\\n    ".join(_split_lines(arguments))
+    return "\n".join([*lines, "", command, ""])
 
 
 def _split_lines(arguments: Sequence[str]) -> list[str]:
     """Put each flag and its values on a line of their own."""
     lines: list[list[str]] = [[]]
     for index, argument in enumerate(arguments):
-        if index and (
-            argument.startswith("--") or (argument.startswith("-") and not argument[1:2].isdigit())
-        ):
+        is_negative_number = argument[1:2].isdigit()
+        if index and argument.startswith("-") and not is_negative_number:
             lines.append([])
         lines[-1].append(argument)
     return [" ".join(line) for line in lines]

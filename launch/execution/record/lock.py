@@ -63,8 +63,11 @@ def find_holder(path: Path) -> tuple[Holder, float] | None:
     """Return the living holder of the lock file `path` and the seconds since its heartbeat; None
     without one.
     """
-    found = _read(path)
-    return found if found is not None and _is_alive(*found) else None
+    lock = _read(path)
+    if lock is None:
+        return None
+    holder, age = lock
+    return lock if _is_alive(holder, age) else None
 
 
 def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
@@ -75,7 +78,7 @@ def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
     """
     try:
         process = _find_process(holder)
-        # by its name and not by its content: a hard link of one run's lock is not another's
+        # paths are compared and not inodes: a hard link to the lock of another run proves nothing
         is_open = os.path.realpath(path) in (file.path for file in process.open_files())
         return process if is_open else None
     except (psutil.Error, ValueError, OverflowError):
@@ -98,45 +101,60 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold the lock file `path`; `refuse` returns the problem when a living process holds it.
 
-    Folders that were created for it and hold nothing at the end are removed: a refused run leaves
-    nothing.
-    Raises UserError with that problem: not_writable, not_a_lock.
+    Folders that were created for the lock and are empty at the end are removed, so that a refused
+    run leaves nothing.
+
+    Raises UserError: the problem of `refuse`, not_writable, not_a_lock.
     """
-    missing = [folder for folder in path.parents if not folder.exists()]
-    own, stop = this_process(), threading.Event()
+    created_folders = [folder for folder in path.parents if not folder.exists()]
+    this_holder = this_process()
+    stop = threading.Event()
     heartbeat = threading.Thread(
         target=_refresh, args=(path, stop), name="lock heartbeat", daemon=True
     )
     try:  # a signal may end this process as soon as the file exists
-        while not _acquire(path, own):
-            found = _read(path)
-            if found is None:
-                _refuse_other_file(path)
-                continue  # released meanwhile
-            holder, age = found
-            if _is_alive(holder, age):
-                raise UserError(refuse(holder, age))
-            say(f"took over the lock of {holder}, which has ended (last heartbeat {age:.0f} s ago)")
-            _discard(path, holder)
+        _take_over(path, this_holder, refuse, say)
         heartbeat.start()
-        with path.open("rb"):  # what proves to `stop` that this process is the holder
+        with path.open("rb"):  # the open file proves to `launch stop` that this is the holder
             yield
     finally:
         stop.set()
         if heartbeat.ident is not None:
             heartbeat.join()
-        found = _read(path)
-        if found is not None and found[0].token == own.token:
+        lock = _read(path)
+        if lock is not None and lock[0].token == this_holder.token:
             with contextlib.suppress(OSError):
                 path.unlink()
-        for folder in missing:
+        for folder in created_folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
+def _take_over(
+    path: Path,
+    this_holder: Holder,
+    refuse: Callable[[Holder, float], Finding],
+    say: Callable[[str], None],
+) -> None:
+    """Create the lock file, after removing the file of a dead holder.
+
+    Raises UserError: the problem of `refuse` when a living process holds it.
+    """
+    while not _acquire(path, this_holder):
+        lock = _read(path)
+        if lock is None:
+            _refuse_other_file(path)
+            continue  # the holder has released it meanwhile
+        holder, age = lock
+        if _is_alive(holder, age):
+            raise UserError(refuse(holder, age))
+        say(f"took over the lock of {holder}, which has ended (last heartbeat {age:.0f} s ago)")
+        _discard(path, holder)
+
+
 def _refuse_other_file(path: Path) -> None:
-    """Raise UserError (not_a_lock) if a link, a folder or a FIFO is in the lock's place: nobody
-    would release it.
+    """Raise UserError (not_a_lock) if the path is a link, a folder or a FIFO, which nobody would
+    remove.
     """
     if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
         return
@@ -145,6 +163,9 @@ def _refuse_other_file(path: Path) -> None:
 
 
 def locked_problem(folder: Path, holder: Holder, age: float | None) -> Finding:
+    """Return the problem that a living holder locks the run; `age` is that of its heartbeat, in
+    seconds.
+    """
     heartbeat = "" if age is None else f" (heartbeat {age:.0f} s ago)"
     message = f"another launcher holds {folder}: {holder}{heartbeat}"
     return Finding.error(
@@ -165,13 +186,13 @@ def _is_alive(holder: Holder, age: float) -> bool:
 
 
 def _find_process(holder: Holder) -> psutil.Process:
-    """Return the holder's process. Process ids are reused: the time of birth distinguishes two.
+    """Return the holder's process. The system reuses process ids, so the start times must agree.
 
     Raises psutil.NoSuchProcess; ValueError or OverflowError for an id that no process can have.
     """
     process = psutil.Process(holder.pid)
-    # nor is it where a forged time is NaN
-    if not abs(process.create_time() - holder.born) < _SAME_BIRTH:
+    difference = abs(process.create_time() - holder.born)
+    if not difference < _SAME_BIRTH:  # a forged start time may be NaN, which is never smaller
         raise psutil.NoSuchProcess(holder.pid)
     return process
 
@@ -181,7 +202,7 @@ def _acquire(path: Path, holder: Holder) -> bool:
     try:
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # another launcher has removed the folder that it left empty
+            # another launcher may remove the folder while it is empty
             with contextlib.suppress(FileNotFoundError):
                 return _create(path, holder)
     except OSError as error:
@@ -192,10 +213,12 @@ def _acquire(path: Path, holder: Holder) -> bool:
 
 
 def _create(path: Path, holder: Holder) -> bool:
-    """Create the file with its content atomically, by a link; without links, empty at first. False:
-    it exists.
+    """Create the file with its content atomically, by a hard link; return False if it exists.
+
+    On a file system without hard links the file is empty at first.
     """
-    text = encode({**to_json(holder), "started": time.time(), "interval": INTERVAL}) + "\n"
+    content = {**to_json(holder), "started": time.time(), "interval": INTERVAL}
+    text = encode(content) + "\n"
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     temporary = Path(name)
     try:
@@ -221,18 +244,19 @@ def _discard(path: Path, holder: Holder) -> None:
     """Remove a dead holder's file if it is still that holder's; of several launchers one
     succeeds.
     """
-    aside = path.with_name(f"{path.name}.{holder.token}")
+    discarded = path.with_name(f"{path.name}.{holder.token}")
     with contextlib.suppress(OSError):
-        path.rename(aside)
-    found = _read(aside)
-    # a new holder came first: restore its file
-    if found is not None and found[0].token != holder.token:
+        path.rename(discarded)
+    lock = _read(discarded)
+    if lock is not None and lock[0].token != holder.token:
+        # another launcher had taken the lock over by then: restore its file
         with contextlib.suppress(OSError):
-            os.link(aside, path)
-    aside.unlink(missing_ok=True)
+            os.link(discarded, path)
+    discarded.unlink(missing_ok=True)
 
 
 def _refresh(path: Path, stop: threading.Event) -> None:
+    """Update the file's time, the heartbeat, until `stop` is set."""
     while not stop.wait(INTERVAL):
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -247,7 +271,8 @@ def _read(path: Path) -> tuple[Holder, float] | None:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return None
-        text, heartbeat = read_file(path), path.stat().st_mtime
+        text = read_file(path)
+        heartbeat = path.stat().st_mtime
     except OSError:
         return None
     age = max(0.0, _file_system_time(path.parent) - heartbeat)

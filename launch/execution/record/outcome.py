@@ -1,4 +1,4 @@
-"""How a run ended: DONE and FAILED, and what it measured on its validation data."""
+"""Read how a run ended, from DONE or FAILED, and the losses on its validation data."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ class Outcome:
     seconds: float  # wall time
     steps: int  # optimizer steps done: as the worker counted them, else the last logged one
     last_loss: float | None
-    ended_processes: int = 0  # that the tear-down had to end
+    ended_processes: int = 0  # processes that were left, and had to be ended
     # when it was recorded, as 2026-11-22T18:04:11Z
     finished: str | None = field(default=None, compare=False)
     planned_steps: int | None = None  # as the trainer reported them
-    samples: int | None = None  # trained in this attempt by all ranks; None if nothing counts them
+    # samples that all ranks trained on in this attempt; None if nothing counts them
+    samples: int | None = None
     cause: str | None = None  # one sentence
     detail: tuple[str, ...] = ()  # at most 15 lines
-    cause_id: str | None = None  # of a known cause, as is `cure`
-    cure: str | None = None
-    # the verdict that stopped the run: `id`, `message`, `numbers`
+    cause_id: str | None = None  # the id of a known cause
+    cure: str | None = None  # what to do about a known cause
+    # the finding of the guard that stopped the run: `id`, `message`, `numbers`
     guard: Mapping[str, Any] | None = None
-    checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
+    # the folder of the last good checkpoint, where a guard stopped the run
+    checkpoint: str | None = None
     stacks: tuple[str, ...] = ()  # files with each rank's stack
-    validation: ValidationRecord | None = None  # of a run that evaluated while it trained
+    validation: ValidationRecord | None = None  # None if the run did not evaluate
     afterwards: str | None = None  # what failed after the model was saved: an evaluation, a push
-    model: Mapping[str, Any] | None = None  # digests of its files (launch/planning/saved_model.py)
+    # digests of the model's files (launch/planning/saved_model.py)
+    model: Mapping[str, Any] | None = None
 
 
 def folder_status(folder: Path) -> FolderStatus:
@@ -74,10 +77,12 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 def describe_cure(outcome: Outcome) -> str:
     """Return the line that shows the cure of a known cause."""
-    possibly = "possibly: "
-    text = str(outcome.cure)
-    line = text if text.startswith(possibly) else f"cure: {text}"
-    return f"{line} [{outcome.cause_id}]" if outcome.cause_id else line
+    line = str(outcome.cure)
+    if not line.startswith("possibly: "):
+        line = f"cure: {line}"
+    if outcome.cause_id:
+        line += f" [{outcome.cause_id}]"
+    return line
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,14 @@ class ValidationRecord(ValidationLoss):
 
     def describe(self) -> str:
         """Return `eval_loss 1.5432, best 1.5001 at step 40 (checkpoint-40)`."""
-        text, best = f"eval_loss {self.eval_loss:.4f}", self.best
-        if best is None:
+        text = f"eval_loss {self.eval_loss:.4f}"
+        if self.best is None:
             return text
-        saved = (
-            f" ({best.checkpoint}{', which is the model' if best.is_model else ''})"
-            if best.checkpoint
-            else ""
-        )
-        return f"{text}, best {best.eval_loss:.4f} at step {best.step}{saved}"
+        text += f", best {self.best.eval_loss:.4f} at step {self.best.step}"
+        if self.best.checkpoint:
+            role = ", which is the model" if self.best.is_model else ""
+            text += f" ({self.best.checkpoint}{role})"
+        return text
 
 
 def read_validation(
@@ -134,15 +138,17 @@ def read_validation(
             evaluations.append(from_json(ValidationLoss, entry))
     if not evaluations:
         return None
-    last, finite = (
-        evaluations[-1],
-        [found for found in evaluations if math.isfinite(found.eval_loss)],
-    )
-    lowest, best = min(finite, key=lambda found: found.eval_loss, default=None), None
-    if lowest is not None:
-        name = f"checkpoint-{lowest.step}"
-        checkpoint = name if (folder / "model" / name).is_dir() else None
+    finite = [evaluation for evaluation in evaluations if math.isfinite(evaluation.eval_loss)]
+    best = None
+    if finite:
+        lowest = min(finite, key=lambda evaluation: evaluation.eval_loss)
+        checkpoint = f"checkpoint-{lowest.step}"
+        is_kept = (folder / "model" / checkpoint).is_dir()
         best = BestValidationLoss(
-            lowest.step, lowest.eval_loss, checkpoint, loads_best and checkpoint is not None
+            lowest.step,
+            lowest.eval_loss,
+            checkpoint=checkpoint if is_kept else None,
+            is_model=loads_best and is_kept,
         )
+    last = evaluations[-1]
     return ValidationRecord(last.step, last.eval_loss, best, early_stop)

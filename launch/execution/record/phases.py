@@ -1,16 +1,14 @@
-"""What events.jsonl records besides the steps: the phases of each attempt, warnings, and findings of
-guards.
-"""
+"""Summarize events.jsonl: the phases of each attempt, the warnings, and the findings of guards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from launch.execution.record.events import Event
 
-_LATEST = 253_402_300_800.0  # unix seconds: the year 10000, which no calendar has
-_MAX_EVENTS = 2000  # phases, warnings and guards that are kept of each kind
+_LATEST = 253_402_300_800.0  # unix seconds: the year 10000, which `time` cannot format
+_MAX_EVENTS = 2000  # phases of an attempt, different warnings, and findings of guards that are kept
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Phase:
 
 @dataclass
 class WarningCount:
-    """A warning, however often and by however many ranks."""
+    """A warning, with how often it was given, and by which ranks."""
 
     message: str
     count: int = 0
@@ -75,8 +73,9 @@ def _count_warning(summary: EventSummary, event: Event) -> None:
 
 
 def _add_phase(summary: EventSummary, name: str, moment: float, last: float) -> None:
-    """Begin a phase. An `import` begins an attempt, and the one before ended at its last event at
-    the earliest.
+    """Begin a phase at `moment`. An `import` begins an attempt.
+
+    The attempt before it ends at the time of its last event, `last`.
     """
     if name == "import" or not summary.attempts:
         if summary.attempts:
@@ -89,5 +88,9 @@ def _add_phase(summary: EventSummary, name: str, moment: float, last: float) -> 
 
 
 def _end_phase(attempt: list[Phase], moment: float | None) -> None:
-    if attempt and moment is not None and moment >= attempt[-1].began and attempt[-1].ended is None:
-        attempt[-1] = Phase(attempt[-1].name, attempt[-1].began, moment)
+    """End the last phase of an attempt at `moment`, unless the time is unknown."""
+    if not attempt or moment is None:
+        return
+    phase = attempt[-1]
+    if phase.ended is None and moment >= phase.began:
+        attempt[-1] = replace(phase, ended=moment)

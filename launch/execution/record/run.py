@@ -1,5 +1,4 @@
-"""Read a run's folder: the one reader, for status, report, compare, eval, merge, trials and the
-Python API.
+"""Read a run's folder. Status, report, compare, eval, merge, trials and the Python API use this.
 
 Each part is read when it is first used. A part that is missing, half-written or broken is empty, and
 `Run.notes` names it.
@@ -44,8 +43,8 @@ from launch.planning.find_runs import run_name
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
-_RECENT_STEPS = 20  # whose median duration gives the time left
-_TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
+_RECENT_STEPS = 20  # the median of their durations gives the time left
+_TAIL = 1 << 16  # bytes at the end of metrics.jsonl in which the recent steps are
 _FILES = (
     "plan.json",
     "metrics.jsonl",
@@ -69,7 +68,7 @@ class RunStatus:
     state: str
     since: float  # unix seconds: when it began (running) or ended
     holder: Holder | None = None
-    heartbeat: float | None = None  # seconds since the holder's last one
+    heartbeat: float | None = None  # seconds since the holder's last heartbeat
     phase: str | None = None
     step: int | None = None
     total_steps: int | None = None
@@ -81,24 +80,23 @@ class RunStatus:
     other_format: Finding | None = None  # of its record, which may then be read wrongly
 
     def __repr__(self) -> str:
-        step = (
-            f", step {self.step}" + (f"/{self.total_steps}" if self.total_steps else "")
-            if self.step
-            else ""
-        )
-        return f"<{self.name}: {self.state}{step}" + (
-            f", loss {self.loss:.4f}>" if self.loss is not None else ">"
-        )
+        parts = [f"{self.name}: {self.state}"]
+        if self.step:
+            total = f"/{self.total_steps}" if self.total_steps else ""
+            parts.append(f"step {self.step}{total}")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        return f"<{', '.join(parts)}>"
 
     def as_json(self) -> dict[str, Any]:
-        holder, outcome = self.holder, self.outcome
+        holder_fields = ("pid", "host", "user")
         return versioned(
             {
                 "run": self.name,
                 "folder": str(self.path),
                 "state": self.state,
                 "since": round(self.since, 3),
-                **{name: getattr(holder, name, None) for name in ("pid", "host", "user")},
+                **{name: getattr(self.holder, name, None) for name in holder_fields},
                 "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
                 "phase": self.phase,
                 "step": self.step,
@@ -107,7 +105,7 @@ class RunStatus:
                 "tokens_per_second": self.tokens_per_second,
                 "validation": self.validation,
                 "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-                "exit_code": outcome.exit_code if outcome else None,
+                "exit_code": self.outcome.exit_code if self.outcome else None,
                 **self._explanation(),
             }
         )
@@ -138,8 +136,9 @@ class Run:
 
     @cached_property
     def holder(self) -> tuple[Holder, float | None] | None:
-        """The process that runs it, and the seconds since its last heartbeat; None when it is not
-        running.
+        """The process that runs it, and the seconds since the last heartbeat of that process.
+
+        None when the run is not running.
         """
         return find_holder(lock_path(self.folder))
 
@@ -150,9 +149,11 @@ class Run:
     @cached_property
     def finished(self) -> float | None:
         """When the outcome was recorded, in unix seconds."""
-        text = (self.outcome.finished if self.outcome else None) or ""
+        if self.outcome is None or self.outcome.finished is None:
+            return None
         try:
-            return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
+            moment = time.strptime(self.outcome.finished, "%Y-%m-%dT%H:%M:%SZ")
+            return float(calendar.timegm(moment))
         except ValueError:
             return None
 
@@ -171,10 +172,8 @@ class Run:
     @cached_property
     def flags(self) -> dict[str, Any]:
         """The value of each flag of the trainer."""
-        return {
-            name: mapping(flag).get("value")
-            for name, flag in mapping(self.plan.get("flags")).items()
-        }
+        flags = mapping(self.plan.get("flags"))
+        return {name: mapping(flag).get("value") for name, flag in flags.items()}
 
     @cached_property
     def versions(self) -> dict[str, Any]:
@@ -256,11 +255,10 @@ class Run:
     def notes(self) -> list[str]:
         """A sentence for each part of the record that is missing, or that could not be read."""
         notes = [self._note_plan(), self._note_steps(), *self.damaged_lines]
-        notes += [
-            f"{name} cannot be read"
-            for name in ("DONE", "FAILED", "evidence.json", "versions.json", "git.json")
-            if (self.folder / name).exists() and not read_json_object(self.folder / name)
-        ]
+        for name in ("DONE", "FAILED", "evidence.json", "versions.json", "git.json"):
+            path = self.folder / name
+            if path.exists() and not read_json_object(path):
+                notes.append(f"{name} cannot be read")
         return [note for note in notes if note]
 
     def _note_plan(self) -> str | None:
@@ -276,15 +274,16 @@ class Run:
 
     @cached_property
     def damaged_lines(self) -> list[str]:
-        """A sentence for each file of lines with some that could not be read."""
+        """A sentence for each JSON Lines file with lines that could not be read."""
         events = iterate_json_lines(self.folder / "events.jsonl")
         attempts = iterate_json_lines(self.folder / "attempts.jsonl")
-        counts = {
-            "metrics.jsonl": self.metrics.unreadable,
-            "events.jsonl": sum(line is None or read_event(line) is None for line in events),
-            "attempts.jsonl": sum(line is None for line in attempts),
-        }
-        notes = [count_unreadable(name, count) for name, count in counts.items()]
+        damaged_events = sum(value is None or read_event(value) is None for value in events)
+        damaged_attempts = sum(value is None for value in attempts)
+        notes = [
+            count_unreadable("metrics.jsonl", self.metrics.unreadable),
+            count_unreadable("events.jsonl", damaged_events),
+            count_unreadable("attempts.jsonl", damaged_attempts),
+        ]
         return [note for note in notes if note]
 
     @cached_property
@@ -295,17 +294,8 @@ class Run:
         state = "running" if holder else str(self.folder_status)
         if outcome is not None and outcome.exit_code == EXIT_INTERRUPTED:
             state = "stopped"
-        phase = self._last_phase() if holder else None
-        steps = self._recent_steps()
-        last = steps[-1] if steps else {}
-        durations = sorted(
-            seconds for step in steps if (seconds := number(step.get("seconds"))) is not None
-        )
-        step = last.get("step")
-        seconds_left = None
-        if holder and self.total_steps and step is not None and durations:
-            # the median: the first step of each attempt includes its warm-up
-            seconds_left = max(0, self.total_steps - step) * durations[len(durations) // 2]
+        recent_steps = self._recent_steps()
+        last_step = recent_steps[-1] if recent_steps else {}
         return RunStatus(
             path=self.folder,
             name=self.name,
@@ -313,38 +303,52 @@ class Run:
             since=self._find_since(state),
             holder=holder,
             heartbeat=heartbeat,
-            phase=phase,
-            step=step,
+            phase=self._last_phase() if holder else None,
+            step=last_step.get("step"),
             total_steps=self.total_steps,
-            loss=number(last.get("loss")),
-            tokens_per_second=number(last.get("tokens_per_second")),
-            seconds_left=seconds_left,
+            loss=number(last_step.get("loss")),
+            tokens_per_second=number(last_step.get("tokens_per_second")),
+            seconds_left=self._estimate_seconds_left(recent_steps) if holder else None,
             outcome=outcome,
             validation=outcome.validation if outcome else read_validation(self.folder),
             other_format=self.other_format,
         )
+
+    def _estimate_seconds_left(self, recent_steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """Estimate the time left from the median duration of the recent steps; None if it is
+        unknown. A mean would include the warm-up in the first step of an attempt.
+        """
+        durations = [number(step.get("seconds")) for step in recent_steps]
+        known_durations = sorted(seconds for seconds in durations if seconds is not None)
+        if not self.total_steps or not known_durations:
+            return None
+        median = known_durations[len(known_durations) // 2]
+        last_step: int = recent_steps[-1]["step"]
+        return max(0, self.total_steps - last_step) * median
 
     def _last_phase(self) -> str | None:
         phases = [str(event.data["phase"]) for event in self.events("phase") if event.rank == 0]
         return phases[-1] if phases else None
 
     def _recent_steps(self) -> Sequence[Mapping[str, Any]]:
+        """Return the last logged steps, at most _RECENT_STEPS, from the end of metrics.jsonl."""
         try:
             with open_file(self.folder / "metrics.jsonl") as file:
-                file.seek(max(0, file.seek(0, 2) - _TAIL))
-                lines = file.read().split(b"\n")[:-1][-_RECENT_STEPS:]
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _TAIL))
+                *lines, _ = file.read().split(b"\n")  # a line that is still written is left out
         except OSError:
             return []
-        return [value for value in parse_json_lines(lines) if value is not None and is_step(value)]
+        values = parse_json_lines(lines[-_RECENT_STEPS:])
+        return [value for value in values if value is not None and is_step(value)]
 
     def _find_since(self, state: str) -> float:
         """Return when the run began (running) or ended: the time of the file that was written
         then.
         """
         names = {"running": ("command.sh", "plan.json"), "done": ("DONE",), "failed": ("FAILED",)}
-        written = first_written(
-            self.folder, names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json"))
-        )
+        otherwise = ("metrics.jsonl", "events.jsonl", "plan.json")
+        written = first_written(self.folder, names.get(state, otherwise))
         return time.time() if written is None else written
 
 
@@ -362,7 +366,7 @@ def count_unreadable(name: str, count: int) -> str | None:
 
 
 def number(value: object) -> float | None:
-    """Return a JSON number as a float; None for anything else, and for what is not finite."""
+    """Return a JSON number as a float; None for anything else, a NaN and an infinity included."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -378,7 +382,9 @@ def mapping(value: object) -> dict[str, Any]:
 
 def objects(value: object) -> list[dict[str, Any]]:
     """Return the objects of a JSON list; [] for anything else."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def _read_text(path: Path) -> str:

@@ -1,6 +1,4 @@
-"""The steps of metrics.jsonl: which lines are steps, their numbers, and their curves, thinned as they
-are read.
-"""
+"""Read the steps of metrics.jsonl, and their metrics as curves of a bounded number of points."""
 
 from __future__ import annotations
 
@@ -15,15 +13,16 @@ from launch.files import iterate_json_lines, read_json_lines
 
 Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
-_COMPLETE = 4096  # steps of a run whose curves are complete
-_GROUPS = 1024  # of steps that the curves of a longer run are thinned to
+_COMPLETE = 4096  # a run of fewer steps has complete curves
+_GROUPS = 1024  # the steps of a longer run are put into so many groups, and curves thinned by group
 _MAX_CURVES = 120
-_MAX_STEP = 1 << 53  # that a float holds
+_MAX_STEP = 1 << 53  # floats hold all whole numbers up to it
 
 
 def is_step(entry: Mapping[str, Any] | None) -> bool:
-    """Return whether a line of metrics.jsonl is a logged step; None stands for a line that is cut
-    off or not an object.
+    """Return whether a line of metrics.jsonl is a logged step.
+
+    A line that is cut off or that is not an object is given as None.
     """
     if entry is None:
         return False
@@ -62,29 +61,33 @@ class Curve:
     """One metric over the steps, which are added from the last one to the first, as the file is
     read from its end.
 
-    Of each `width` steps the lowest and the highest value remain, and the first one that is not
-    finite: memory is bounded, and no spike is lost.
+    Of each group of `width` steps the lowest and the highest value are kept, and the first value
+    that is not finite. So memory is bounded, and no spike is lost.
     """
 
     def __init__(self, width: int = 1) -> None:
-        self.count = self.bad_count = 0  # of all values, and of those that are NaN or infinite
-        self.total = 0.0  # of the others
-        self.first_bad: Point | None = None
+        self.count = 0  # all values
+        self.bad_count = 0  # values that are NaN or infinite
+        self.total = 0.0  # sum of the finite values
+        self.first_bad: Point | None = None  # the first point that is NaN or infinite
         self.last: Point | None = None
         self._first: Point | None = None
         self._width = width
-        self._groups: dict[int, dict[str, Point]] = {}  # of steps
+        self._groups: dict[int, dict[str, Point]] = {}  # by number of the group: low, high, bad
 
     def add(self, step: int, value: float) -> None:
+        """Add the point before those that were added until now."""
+        point = (step, value)
         self.count += 1
         if math.isfinite(value):
             self.total += value
         else:
             self.bad_count += 1
-            self.first_bad = step, value
-        self._first = step, value
-        self.last = self.last or self._first
-        self._keep(self._first)
+            self.first_bad = point
+        self._first = point
+        if self.last is None:
+            self.last = point
+        self._keep(point)
 
     def _keep(self, point: Point) -> None:
         step, value = point
@@ -100,15 +103,23 @@ class Curve:
 
     def thin(self, most: int) -> None:
         """Reduce the curve to about `most` points."""
-        while len(points := self.points()) > most:
-            self._width, self._groups = self._width * 4, {}
+        points = self.points()
+        while len(points) > most:
+            self._width *= 4
+            self._groups = {}
             for point in reversed(points):
                 self._keep(point)
+            points = self.points()
 
     def points(self) -> list[Point]:
-        """Return the points that are left, by step, the first and the last one included."""
-        kept = {point for group in self._groups.values() for point in group.values()}
-        return sorted(kept.union(filter(None, (self._first, self.last))), key=itemgetter(0))
+        """Return the points that are kept, by step, the first and the last one included."""
+        kept: set[Point] = set()
+        for group in self._groups.values():
+            kept.update(group.values())
+        for point in (self._first, self.last):
+            if point is not None:
+                kept.add(point)
+        return sorted(kept, key=itemgetter(0))
 
     @property
     def low(self) -> Point | None:
@@ -135,7 +146,9 @@ class MetricCurves:
         """Return the sum of a metric over the logged steps; None where it was not logged, or no
         float holds it.
         """
-        total = self.curves[name].total if name in self.curves else math.inf
+        if name not in self.curves:
+            return None
+        total = self.curves[name].total
         return total if math.isfinite(total) else None
 
     def thin(self, points: int) -> None:
@@ -145,8 +158,9 @@ class MetricCurves:
 
 
 def read_curves(path: Path) -> MetricCurves:
-    """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once,
-    as logged last.
+    """Read metrics.jsonl in one pass, from its end.
+
+    A step that a resumed run repeats counts once, as it was logged last.
     """
     result = MetricCurves()
     curves: dict[str, Curve] = {}
@@ -163,20 +177,24 @@ def read_curves(path: Path) -> MetricCurves:
         if result.last_step is None:
             result.last_step = step
             width = 1 if step < _COMPLETE else 1 + step // _GROUPS
-        for name, logged in entry.items():
-            if name in ("schema_version", "step"):
-                continue
-            # most are floats; json.loads also takes NaN and Infinity
-            value = logged if type(logged) is float else logged_number(entry, name)
-            if value is None:
-                continue
-            curve = curves.get(name)
-            if curve is None:
-                if len(curves) >= _MAX_CURVES:
-                    continue
-                curve = curves[name] = Curve(width)
-            curve.add(step, value)
+        _add_step(curves, entry, width)
     result.steps = max((curve.count for curve in curves.values()), default=0)
-    # in the order of the log
-    result.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))
+    by_first_step = sorted(curves.items(), key=lambda item: item[1].points()[0][0])
+    result.curves = dict(by_first_step)
     return result
+
+
+def _add_step(curves: dict[str, Curve], entry: Mapping[str, Any], width: int) -> None:
+    """Add the metrics of a logged step to their curves; a new curve has groups of `width` steps."""
+    for name, logged in entry.items():
+        if name in ("schema_version", "step"):
+            continue
+        # most are floats, which may be NaN or infinite: json.loads takes these words
+        value = logged if type(logged) is float else logged_number(entry, name)
+        if value is None:
+            continue
+        if name not in curves:
+            if len(curves) >= _MAX_CURVES:
+                continue
+            curves[name] = Curve(width)
+        curves[name].add(entry["step"], value)
