@@ -1,9 +1,8 @@
-"""What to do against each known cause of failure (known.yaml), computed from the plan where
-possible.
+"""Find the cure of a failure among the known causes (known.yaml), computed from the plan if possible.
 
-The class and the message of an exception, and where it was raised, lead to what to change; for a
-process that died without one, the line that says so. A cure that other causes would need too says
-"possibly".
+A cause is recognised by the class and the message of an exception and the package that raised it;
+for a process that died without an exception, by a line that it printed. A cure that may not help,
+since the cause may be another, begins with "possibly".
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 class Situation:
     """The plan's settings that a cure may change, and the cures that are computed from them.
 
-    A setting is None if it is unknown (the command was not planned here). `plans`: whether the
-    run's line still plans with other overrides, which are advised only then.
+    A setting is None if it is unknown, as in a run that was not planned here. The methods that are
+    given a match are named in known.yaml, whose pattern matched.
     """
 
     trainer: str = ""
@@ -45,50 +44,57 @@ class Situation:
     gradient_checkpointing: bool = False
     max_seq_length: int | None = None
     memory: MemorySetting | None = None  # with all samples at the maximum length
-    lengths: Path | None = None  # of the tokenised samples; the trainer writes it
-    runs: Path | None = None
-    cache: Path | None = None
-    python: str | None = None
+    lengths: Path | None = None  # file with the lengths of the tokenised samples, by the trainer
+    runs: Path | None = None  # folder of all runs
+    cache: Path | None = None  # folder of the tokenised data
+    python: str | None = None  # the trainer's interpreter
+    # whether the run's command line still plans with these overrides added; only then are they
+    # advised
     plans: Callable[[str], bool] = bool
 
     def out_of_memory(self, match: re.Match[str]) -> str:
         batch = self.batch
         if batch is None:
             return "set a smaller per-device batch size, and more gradient accumulation instead"
-        if predicted := self._predict_remedy(match.string):
+        predicted = self._predict_remedy(match.string)
+        if predicted is not None:
             return predicted
         smaller = [
             size for size in divisors(batch.global_ // batch.width) if size < batch.per_device
         ]
-        override = f"recipe.per_device_batch_size={smaller[-1]}" if smaller else ""
-        if smaller and self.plans(override):
+        if smaller:
+            override = f"recipe.per_device_batch_size={smaller[-1]}"
             accumulation = batch.global_ // (batch.width * smaller[-1])
-            return (
-                f"set {override}: the same global batch of {batch.global_}, with "
-                f"{accumulation} accumulation steps instead of {batch.accumulation}"
-            )
-        options = []
-        if not self.gradient_checkpointing:
-            options.append("recipe.gradient_checkpointing=true")
-        next_mode = NEXT_MODE.get(self.mode) if self.mode and batch.width > 1 else None
-        if next_mode:
-            options.append(f"parallel={next_mode}")
-        wider = batch.global_ % (batch.width * 2) == 0
-        if self.device == Device.cuda and wider:
-            options.append(f"gpus={batch.width * 2}")
-        options = [*filter(self.plans, options)]
-        if self.device == Device.cuda and not wider:
-            options.append("more GPUs")
-        if self.max_seq_length:
-            options.append(
-                f"recipe.max_seq_length={self.max_seq_length // 2} (shorter samples change the "
-                "training)"
-            )
-        choice = ", or ".join(options)
+            if self.plans(override):
+                return (
+                    f"set {override}: the same global batch of {batch.global_}, with "
+                    f"{accumulation} accumulation steps instead of {batch.accumulation}"
+                )
+        choice = ", or ".join(self._save_memory(batch))
         return (
             f"the per-device batch size can't be smaller; set {choice}; the global batch stays "
             "the same"
         )
+
+    def _save_memory(self, batch: Batch) -> list[str]:
+        """Return the settings that take less memory with the same batch on each device."""
+        overrides = []
+        if not self.gradient_checkpointing:
+            overrides.append("recipe.gradient_checkpointing=true")
+        if self.mode and batch.width > 1:
+            next_mode = NEXT_MODE.get(self.mode)
+            if next_mode:
+                overrides.append(f"parallel={next_mode}")
+        can_double = batch.global_ % (batch.width * 2) == 0
+        if self.device == Device.cuda and can_double:
+            overrides.append(f"gpus={batch.width * 2}")
+        options = [override for override in overrides if self.plans(override)]
+        if self.device == Device.cuda and not can_double:
+            options.append("more GPUs")
+        if self.max_seq_length:
+            shorter = f"recipe.max_seq_length={self.max_seq_length // 2}"
+            options.append(f"{shorter} (shorter samples change the training)")
+        return options
 
     def _predict_remedy(self, message: str) -> str | None:
         """Return the first setting predicted to fit the GPU whose size torch's message gives."""
@@ -96,17 +102,14 @@ class Situation:
         if capacity_match is None or self.memory is None:
             return None
         capacity = float(capacity_match["gib"])
-        room = capacity / (1 + UNCERTAINTY)
+        limit = capacity / (1 + UNCERTAINTY)
         lengths = load_lengths(self.lengths)
-        remedies = (
-            remedy_for(self.memory, room, liger=liger, lengths=lengths) for liger in (False, True)
-        )
-        remedy = next(filter(None, remedies), None)
-        if (
-            remedy is None
-            or remedy.gib >= estimate_memory(self.memory).total
-            or not self.plans(str(remedy))
-        ):
+        remedy = remedy_for(self.memory, limit, liger=False, lengths=lengths)
+        if remedy is None:
+            remedy = remedy_for(self.memory, limit, liger=True, lengths=lengths)
+        if remedy is None or remedy.gib >= estimate_memory(self.memory).total:
+            return None
+        if not self.plans(str(remedy)):
             return None
         rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
         return (
@@ -115,9 +118,14 @@ class Situation:
         )
 
     def gpu_shared(self, match: re.Match[str]) -> str:
-        pid, used, capacity = match["pid"], match["used"], match["capacity"]
-        text = f"process {pid} uses {used} of the GPU's {capacity} GiB: end it, or use another GPU"
-        return text if float(used) > 0.1 * float(capacity) else self.out_of_memory(match)
+        used = match["used"]
+        capacity = match["capacity"]
+        if float(used) <= 0.1 * float(capacity):
+            return self.out_of_memory(match)
+        return (
+            f"process {match['pid']} uses {used} of the GPU's {capacity} GiB: end it, or use "
+            "another GPU"
+        )
 
     def host_memory(self, match: re.Match[str]) -> str:
         if self.device == Device.cpu:
@@ -132,26 +140,21 @@ class Situation:
         python = self.python or "python"
         for extra, names in known().packages.items():
             if name in names:
-                return (
-                    f'{name} is in the extra "{extra}": {python} -m pip install '
-                    f"{requirement(extra)}"
-                )
-        return (
-            f"{POSSIBLY}install the package that provides {name} ({python} -m pip install "
-            "...); "
-            "no extra has it"
-        )
+                command = f"{python} -m pip install {requirement(extra)}"
+                return f'{name} is in the extra "{extra}": {command}'
+        command = f"{python} -m pip install ..."
+        return f"{POSSIBLY}install the package that provides {name} ({command}); no extra has it"
 
     def other_version(self, match: re.Match[str]) -> str:
         python = self.python or "python"
         name = match["name"].split(".")[0].replace("_", "-")
-        known_to_work = (
+        cure = (
             f"compare versions.json with constraints.txt, and {python} -m pip install "
             f"-c constraints.txt {name}"
         )
         if not IN_CLONE:
-            known_to_work = f"{python} -m pip install {requirement('train')}"
-        return f"the installed {name} is another version than its caller expects: {known_to_work}"
+            cure = f"{python} -m pip install {requirement('train')}"
+        return f"the installed {name} is another version than its caller expects: {cure}"
 
     def repository_name(self, match: re.Match[str]) -> str:
         owner, _, rest = match["repo"].partition("/")
@@ -165,19 +168,20 @@ class Situation:
 
     def disk_full(self, match: re.Match[str]) -> str:
         named = _NAMED_PATH.search(match.string)
-        folders = [folder for folder in (self.runs, self.cache) if folder is not None]
-        is_own = named is not None and any(
-            named["path"].startswith(f"{folder}/") for folder in folders
-        )
-        if named is not None and not is_own:
+        if named is not None and not self._is_launch_path(named["path"]):
             return f"free some space on the disk of {named['path']}"
         if self.runs is None:
             return "free some space, or write to another disk"
-        where = (
+        cure = (
             f"free some space where {self.runs} and {self.cache} are, or set runs= and cache= "
             "to another disk"
         )
-        return where if is_own else f"{POSSIBLY}{where}"
+        return f"{POSSIBLY}{cure}" if named is None else cure
+
+    def _is_launch_path(self, path: str) -> bool:
+        """Return whether a path is below the folder of runs or below the cache."""
+        folders = [folder for folder in (self.runs, self.cache) if folder is not None]
+        return any(path.startswith(f"{folder}/") for folder in folders)
 
     def stale_cache(self, match: re.Match[str]) -> str:
         path = match["path"]
@@ -210,8 +214,7 @@ class Situation:
             return "a flag makes the trainer require a GPU: recipe.precision=fp32 needs none"
         return (
             "torch sees no GPU that it can use: `launch check` shows what this machine has "
-            "(driver, "
-            "CUDA_VISIBLE_DEVICES, a torch without CUDA); device=cpu needs none"
+            "(driver, CUDA_VISIBLE_DEVICES, a torch without CUDA); device=cpu needs none"
         )
 
 
@@ -229,48 +232,57 @@ class Cure:
 def cure_for_errors(
     chain: Sequence[RaisedError], situation: Situation
 ) -> tuple[RaisedError, Cure] | None:
-    """Return the cure of the first known cause in a chain of exceptions, root first, and its
-    exception.
+    """Return the first exception of a chain (root first) whose cause is known, and its cure.
 
-    A certain cure goes before an uncertain one. That of a failed import which was handled is
-    uncertain: libraries try imports, and what fails in the handler is the cause.
+    A certain cure is preferred to an uncertain one. The cure of an import that failed and was
+    handled is uncertain: libraries try imports, and the error in the handler is the cause.
     """
     for is_certain in (True, False):
         for error in chain:
-            is_doubted = error.was_handled and error.type in _IMPORT_ERRORS
-            if is_doubted and is_certain:
+            was_handled_import = error.was_handled and error.type in _IMPORT_ERRORS
+            if was_handled_import and is_certain:
                 continue
-            if cure := _find_cure(error, situation, is_certain=is_certain):
+            cure = _find_cure(error, situation, is_certain=is_certain)
+            if cure is None and was_handled_import:
+                cure = _find_cure(error, situation, is_certain=True)
+                if cure is not None:
+                    cure = replace(cure, text=_mark_uncertain(cure.text))
+            if cure is not None:
                 return error, cure
-            if is_doubted and (cure := _find_cure(error, situation, is_certain=True)):
-                return error, replace(cure, text=f"{POSSIBLY}{cure.text.removeprefix(POSSIBLY)}")
     return None
 
 
 def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
+    """Return the cure of the first known cause of an exception, among the causes that are certain
+    or not.
+    """
     for cause in known().causes:
-        if (
-            cause.errors is None
-            or cause.certain != is_certain
-            or not re.fullmatch(cause.errors, error.type)
-        ):
+        if cause.errors is None or cause.certain != is_certain:
             continue
-        if cause.raised_in and not any(
-            re.fullmatch(cause.raised_in, package) for package in error.packages
-        ):
+        if not re.fullmatch(cause.errors, error.type):
             continue
-        if match := re.search(cause.pattern, error.message):
+        if cause.raised_in and not _passed_through(error, cause.raised_in):
+            continue
+        match = re.search(cause.pattern, error.message)
+        if match:
             return _compute_cure(cause, match, situation)
     return None
 
 
+def _passed_through(error: RaisedError, pattern: str) -> bool:
+    """Return whether the exception passed through code of a package that matches the pattern."""
+    return any(re.fullmatch(pattern, package) for package in error.packages)
+
+
 def cure_for_lines(lines: Sequence[str], situation: Situation) -> Cure | None:
-    """Return the cure of the first known cause in what a process without an exception printed
-    last.
+    """Return the cure of the first known cause in the last lines of a process without an
+    exception.
     """
+    line_causes = [cause for cause in known().causes if cause.errors is None]
     for line in lines:
-        for cause in known().causes:
-            if cause.errors is None and (match := re.search(cause.pattern, line)):
+        for cause in line_causes:
+            match = re.search(cause.pattern, line)
+            if match:
                 return _compute_cure(cause, match, situation)
     return None
 
@@ -280,5 +292,8 @@ def _compute_cure(cause: KnownCause, match: re.Match[str], situation: Situation)
         text = cause.cure.format(**match.groupdict())
     else:
         text = getattr(situation, str(cause.computed))(match)
-    is_marked = cause.certain or text.startswith(POSSIBLY)
-    return Cure(cause.id, text if is_marked else f"{POSSIBLY}{text}")
+    return Cure(cause.id, text if cause.certain else _mark_uncertain(text))
+
+
+def _mark_uncertain(text: str) -> str:
+    return f"{POSSIBLY}{text.removeprefix(POSSIBLY)}"

@@ -1,8 +1,8 @@
-"""Finds why a run failed: the error of the rank that failed first, not the last of many.
+"""Find why a run failed: the error of the rank that failed first, which is not the last one printed.
 
-A rank's exceptions are known from the event that its worker sends, else from the traceback at the
-end of its log. Where there is none (a signal, a watchdog, an abort in C++) its last lines count.
-The rest of a log never does.
+The exceptions of a rank come from the event that its worker sends, else from the traceback at the
+end of its log. Where there is none (a signal, a watchdog, an abort in C++), the last lines of the
+log are searched. The rest of a log is not.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from launch.terminal import format_ranks, printable
 
 DETAIL_LINES = 15
 _MAX_LINE = 400  # characters of a cause
-# a row of the table in torch/distributed/elastic/multiprocessing/errors, and the head of its last
-# one
+_MAX_ERRORS = 1000  # error events that are kept
+# A row of the table of torch/distributed/elastic/multiprocessing/errors, and the head of the row
+# that follows it: the rank that failed first.
 _FAILED = re.compile(r"^ +rank *: (?P<rank>\d+).*\n +exitcode *: (?P<code>-?\d+)", re.MULTILINE)
 _ROOT = "Root Cause (first observed failure)"
-# subprocess.CalledProcessError, which accelerate raises for its only process
+# accelerate raises subprocess.CalledProcessError if its only process fails
 _CHILD_EXIT = re.compile(
     r"CalledProcessError: .*(?:died with <Signals\.\w+: (\d+)>|non-zero exit status (\d+))"
 )
-# neither SIGTERM, with which elastic ends the other ranks, nor SIGABRT, with which NCCL's watchdog
-# ends its own rank
+_LAUNCHER_ERRORS = ("CalledProcessError", "ChildFailedError")  # raised because a rank failed
+# Exit codes of a process that the system killed. They do not include SIGTERM, with which elastic
+# ends the other ranks, and SIGABRT, with which NCCL's watchdog ends its own rank.
 _SYSTEM_KILLS = tuple(
     -getattr(signal, name)
     for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL")
@@ -60,7 +62,7 @@ class Cause:
     """Why a run failed."""
 
     line: str  # one sentence
-    detail: tuple[str, ...] = ()  # at most 15 lines of the log that it comes from
+    detail: tuple[str, ...] = ()  # the lines of the log that show it, at most DETAIL_LINES
     rank: int | None = None  # None for the launcher
     cure: Cure | None = None  # None for an unknown cause
 
@@ -72,31 +74,32 @@ class CauseFinder:
         self._tails = {rank: LogTail() for rank in ranks}
         self._launcher = LogTail()
         self._errors: list[Event] = []
-        self._nccl_timeouts: dict[
-            int, str
-        ] = {}  # rank -> the NCCL collective in which it timed out
-        self._exits: dict[
-            int, int
-        ] = {}  # rank -> exit code, from elastic's table or from accelerate
-        self._root_rank: int | None = None
+        self._nccl_timeouts: dict[int, str] = {}  # by rank: the collective in which it timed out
+        # exit codes by rank, from elastic's table or from accelerate
+        self._exits: dict[int, int] = {}
+        self._root_rank: int | None = None  # the rank that failed first
 
     def add_lines(self, rank: int, lines: Sequence[str], now: float) -> None:
+        """Add lines that a rank printed at `now` (unix seconds)."""
         tail = self._tails[rank]
         for line in lines:
             tail.add(line, now)
-            if _WATCHDOG in line and (work := _NCCL_WORK.search(line)):
+            work = _NCCL_WORK.search(line) if _WATCHDOG in line else None
+            if work:
                 self._nccl_timeouts.setdefault(rank, f"{work['kind']} number {work['number']}")
 
     def add_launcher_lines(self, lines: Sequence[str], now: float) -> None:
+        """Add lines that the launcher printed at `now` (unix seconds)."""
         for line in lines:
             self._launcher.add(line, now)
-            if len(self._tails) == 1 and (match := _CHILD_EXIT.search(line)):
+            match = _CHILD_EXIT.search(line) if len(self._tails) == 1 else None
+            if match:
                 (self._root_rank,) = self._tails
                 self._exits[self._root_rank] = -int(match[1]) if match[1] else int(match[2])
 
     def _read_exits(self) -> None:
-        """Read from elastic's table, in the launcher's last lines, how its ranks ended, and which
-        failed first.
+        """Read how the ranks ended, and which failed first, from elastic's table in the launcher's
+        last lines.
         """
         text = "\n".join(self._launcher.lines)
         for match in _FAILED.finditer(text):
@@ -105,7 +108,8 @@ class CauseFinder:
                 self._root_rank = int(match["rank"])
 
     def add_error(self, event: Event) -> None:
-        if len(self._errors) < 1000:
+        """Add an "error" event of a rank."""
+        if len(self._errors) < _MAX_ERRORS:
             self._errors.append(event)
 
     def unmet_expectation(self) -> str | None:
@@ -125,9 +129,12 @@ class CauseFinder:
         """
         self._situation = situation or Situation()
         self._read_exits()
-        if (first := self._first_error()) is not None:
-            if _has_lost_peer(event_chain(first.data)) and (silent := self._find_silent()):
-                return silent
+        first = self._first_error()
+        if first is not None:
+            if _has_lost_peer(event_chain(first.data)):
+                killed_peer = self._explain_killed_peer()
+                if killed_peer is not None:
+                    return killed_peer
             return self._explain_gloo_timeout(first) or self._explain_event(first)
         if self._nccl_timeouts:
             return self._explain_nccl_timeout()
@@ -141,92 +148,96 @@ class CauseFinder:
         tail = self._launcher if rank is None else self._tails[rank]
         ending = _describe_exit(status)
         if status is not None and status < 0:
-            return _build_cause(ending, None, tail.printed(), self._killed_cure(status))
-        if status == _NOT_STARTED and (last := tail.last_line()):  # the reaper has printed why
-            return _build_cause(last, None, tail.printed())
-        return _unknown_cause(
-            ending, "its last line" if rank is None else f"the last line of rank {rank}", tail
-        )
+            return _build_cause(ending, None, tail.printed(), self._cure_for_signal(status))
+        last_line = tail.last_line()
+        if status == _NOT_STARTED and last_line:  # the reaper has printed the reason
+            return _build_cause(last_line, None, tail.printed())
+        source = "its last line" if rank is None else f"the last line of rank {rank}"
+        return _unknown_cause(ending, source, tail)
 
     def _first_error(self) -> Event | None:
-        """Return the earliest error that is not merely the loss of another rank, else the earliest
-        of all.
+        """Return the earliest error of a rank that did not merely lose the connection to another.
+
+        If all did, return the earliest error of all; None without an error.
         """
         ordered = sorted(self._errors, key=lambda event: event.time)
-        own = [event for event in ordered if not _has_lost_peer(event_chain(event.data))]
-        return next(iter(own or ordered), None)
+        for event in ordered:
+            if not _has_lost_peer(event_chain(event.data)):
+                return event
+        return ordered[0] if ordered else None
 
     def _explain_end(self, rank: int | None) -> Cause | None:
-        """Explain the end of a rank, or of the launcher, that reported no error; None if nothing is
-        known of it.
+        """Explain the end of a rank, or of the launcher (None), that reported no error.
+
+        Return None if its log does not show the reason.
         """
-        tail, code = (
-            (self._launcher, None) if rank is None else (self._tails[rank], self._exits.get(rank))
-        )
+        tail = self._launcher if rank is None else self._tails[rank]
+        code = None if rank is None else self._exits.get(rank)
         chain = printed_chain(tail.traceback) if tail.ends_in_traceback else []
-        if rank is not None and _has_lost_peer(chain) and (silent := self._find_silent()):
-            return silent
+        if rank is not None and _has_lost_peer(chain):
+            killed_peer = self._explain_killed_peer()
+            if killed_peer is not None:
+                return killed_peer
         was_killed = code is not None and code < 0 and code != -signal.SIGABRT
         if chain and not was_killed:
             return self._explain_chain(chain, rank, list(tail.traceback))
         if rank is not None and code is not None:
-            return self._explain_silent(rank, code)
-        words = tail.last_words()
-        return self._explain_words(words, rank, None) if words else None
+            return self._explain_exit_code(rank, code)
+        last_words = tail.last_words()
+        return self._explain_last_words(last_words, rank, None) if last_words else None
 
-    def _explain_silent(self, rank: int, code: int) -> Cause:
+    def _explain_exit_code(self, rank: int, code: int) -> Cause:
         """Explain a rank that ended with this code and no exception."""
         tail = self._tails[rank]
-        words = tail.last_words()
+        last_words = tail.last_words()
         ending = f"rank {rank} {_describe_code(code)}"
-        if words:
-            return self._explain_words(words, rank, ending if code < 0 else None)
+        if last_words:
+            return self._explain_last_words(last_words, rank, ending if code < 0 else None)
         if code >= 0:
             return replace(_unknown_cause(ending, "its last line", tail), rank=rank)
-        return _build_cause(ending, rank, tail.printed(), self._killed_cure(code))
+        return _build_cause(ending, rank, tail.printed(), self._cure_for_signal(code))
 
     def _explain_event(self, event: Event) -> Cause:
-        chain, tail = event_chain(event.data), self._tails.get(event.rank)
-        if (
-            event.data.get("type") == "SystemExit"
-            and tail is not None
-            and (words := tail.last_words())
-        ):
-            # argparse prints its message, and exits with 2
-            return self._explain_words(words, event.rank, None)
-        message = str(event.data["message"])
-        traceback = list(tail.traceback) if tail is not None and tail.ends_in_traceback else []
-        return self._explain_chain(chain, event.rank, traceback or message.splitlines()[1:])
+        """Explain a run by the error that a rank reported."""
+        tail = self._tails.get(event.rank)
+        if event.data.get("type") == "SystemExit" and tail is not None:
+            last_words = tail.last_words()
+            if last_words:  # argparse prints its message, and exits with 2
+                return self._explain_last_words(last_words, event.rank, None)
+        detail = str(event.data["message"]).splitlines()[1:]
+        if tail is not None and tail.ends_in_traceback:
+            detail = list(tail.traceback)
+        return self._explain_chain(event_chain(event.data), event.rank, detail)
 
-    def _find_silent(self) -> Cause | None:
-        """Explain the first rank that the system killed, or that aborted: the others only lost
-        their connection.
+    def _explain_killed_peer(self) -> Cause | None:
+        """Explain the first rank that the system killed, or that aborted; None without one.
+
+        The other ranks only lost their connection to it.
         """
         for rank, code in sorted(self._exits.items()):
-            has_aborted = (
-                code == -signal.SIGABRT
-                and rank in self._tails
-                and bool(self._tails[rank].last_words())
-            )
-            if rank in self._tails and (code in _SYSTEM_KILLS or has_aborted):
-                return self._explain_silent(rank, code)
+            if rank not in self._tails:
+                continue
+            has_aborted = code == -signal.SIGABRT and bool(self._tails[rank].last_words())
+            if code in _SYSTEM_KILLS or has_aborted:
+                return self._explain_exit_code(rank, code)
         return None
 
     def _explain_nccl_timeout(self) -> Cause:
-        """Explain an NCCL time-out: ranks that report it had entered the collective; the others had
-        not.
+        """Explain an NCCL time-out. The ranks that report it had entered the collective; the others
+        had not.
         """
         rank = min(self._nccl_timeouts)
-        line = (
-            "NCCL timeout: "
-            f"{_describe_waiting(self._nccl_timeouts)}{self._describe_absent(set(self._nccl_timeouts))}"
-        )
+        waiting = _describe_waiting(self._nccl_timeouts)
+        absent = self._describe_absent(set(self._nccl_timeouts))
+        line = f"NCCL timeout: {waiting}{absent}"
         detail = [text for text in self._tails[rank].lines if _WATCHDOG in text][:1]
         return _build_cause(line, rank, detail, cure_for_lines([line], self._situation))
 
     def _explain_gloo_timeout(self, first: Event) -> Cause | None:
-        """Explain a gloo time-out, which names neither collective nor rank: the traceback and the
-        other ranks do.
+        """Explain a gloo time-out; None if the error is another one.
+
+        Its message names neither the collective nor the ranks. The traceback has the collective, and
+        the ranks that report an error had entered it.
         """
         match = _GLOO_TIMEOUT.search(str(first.data["message"]))
         if match is None:
@@ -234,14 +245,12 @@ class CauseFinder:
         arrived = {event.rank for event in self._errors}
         tail = self._tails.get(first.rank)
         traceback = list(tail.traceback) if tail else []
-        called = [call[1] for text in traceback if (call := _COLLECTIVE.search(text))]
-        name = called[0] if called else "a collective"
+        calls = [_COLLECTIVE.search(text) for text in traceback]
+        collective = next((call[1] for call in calls if call), "a collective")
         seconds = int(match["milliseconds"]) / 1000
-        line = (
-            f"a collective timed out after {seconds:g} s: "
-            f"{_describe_waiting(dict.fromkeys(arrived, name))}"
-        )
-        line += self._describe_absent(arrived)
+        waiting = _describe_waiting(dict.fromkeys(arrived, collective))
+        absent = self._describe_absent(arrived)
+        line = f"a collective timed out after {seconds:g} s: {waiting}{absent}"
         return _build_cause(line, first.rank, traceback, cure_for_lines([line], self._situation))
 
     def _describe_absent(self, arrived: set[int]) -> str:
@@ -249,65 +258,70 @@ class CauseFinder:
         return f"; {format_ranks(absent)} had not arrived" if absent else ""
 
     def _failing_rank(self) -> int | None:
+        """Return the rank whose log may have the cause; None if only the launcher's may."""
         if self._root_rank in self._tails:
             return self._root_rank
-        raised = [
-            (tail.traceback_time or 0.0, rank)
+        traceback_times = {
+            rank: tail.traceback_time or 0.0
             for rank, tail in self._tails.items()
             if tail.ends_in_traceback
-        ]
-        if raised:
-            return min(raised)[1]
-        launcher_error = printed_chain(self._launcher.traceback)
-        if launcher_error and launcher_error[-1].type not in (
-            "CalledProcessError",
-            "ChildFailedError",
-        ):
+        }
+        if traceback_times:
+            return min(traceback_times, key=lambda rank: (traceback_times[rank], rank))
+        launcher_chain = printed_chain(self._launcher.traceback)
+        if launcher_chain and launcher_chain[-1].type not in _LAUNCHER_ERRORS:
             return None
-        spoken = [rank for rank, tail in sorted(self._tails.items()) if tail.lines]
-        return next(
-            (rank for rank in spoken if self._tails[rank].last_words()), next(iter(spoken), None)
-        )
+        ranks_with_output = [rank for rank, tail in sorted(self._tails.items()) if tail.lines]
+        for rank in ranks_with_output:
+            if self._tails[rank].last_words():
+                return rank
+        return ranks_with_output[0] if ranks_with_output else None
 
     def _explain_chain(
         self, chain: Sequence[RaisedError], rank: int | None, detail: Sequence[str]
     ) -> Cause:
-        found = cure_for_errors(chain, self._situation)
-        leading, cure = found if found is not None else (chain[0], None)
+        """Explain a run by a chain of exceptions, with the first one that has a cure."""
+        cured = cure_for_errors(chain, self._situation)
+        if cured is None:
+            return _build_cause(describe_chain(chain, chain[0]), rank, detail)
+        leading, cure = cured
         return _build_cause(describe_chain(chain, leading), rank, detail, cure)
 
-    def _explain_words(self, words: Sequence[str], rank: int | None, ending: str | None) -> Cause:
-        summary = summarize_last_words(words)
-        cure = cure_for_errors([parse_error(summary)], self._situation)
-        line, shown = f"{ending}: {summary}" if ending else summary, words[:DETAIL_LINES]
-        return _build_cause(
-            line, rank, shown, cure[1] if cure else cure_for_lines([summary], self._situation)
-        )
+    def _explain_last_words(
+        self, last_words: Sequence[str], rank: int | None, ending: str | None
+    ) -> Cause:
+        """Explain a run by what a process printed last; `ending` describes its exit code."""
+        summary = summarize_last_words(last_words)
+        line = f"{ending}: {summary}" if ending else summary
+        cured = cure_for_errors([parse_error(summary)], self._situation)
+        cure = cured[1] if cured else cure_for_lines([summary], self._situation)
+        return _build_cause(line, rank, last_words[:DETAIL_LINES], cure)
 
-    def _killed_cure(self, code: int) -> Cure | None:
+    def _cure_for_signal(self, code: int) -> Cure | None:
+        """Return the cure for a process that a signal ended with this exit code."""
         return cure_for_lines([_describe_code(code)], self._situation)
 
 
 def _has_lost_peer(chain: Sequence[RaisedError]) -> bool:
+    """Return whether a rank failed because it lost the connection to another one."""
     return any(known().phrases["peer_died"].search(error.message) for error in chain)
 
 
 def _build_cause(
     line: str, rank: int | None, detail: Sequence[str], cure: Cure | None = None
 ) -> Cause:
+    sentence = printable(one_line(line) or line)[:_MAX_LINE]
     lines = [printable(text) for text in _drop_runpy_frames(detail)]
-    return Cause(
-        printable(one_line(line) or line)[:_MAX_LINE], tuple(lines[-DETAIL_LINES:]), rank, cure
-    )
+    return Cause(sentence, tuple(lines[-DETAIL_LINES:]), rank, cure)
 
 
-def _unknown_cause(ending: str, whose: str, tail: LogTail) -> Cause:
-    last = tail.last_line()
-    return _build_cause(
-        f"{ending}, for an unknown reason{f'; {whose}: {last}' if last else ''}",
-        None,
-        tail.printed(),
-    )
+def _unknown_cause(ending: str, source: str, tail: LogTail) -> Cause:
+    """Return a cause with the last line of a log; `source` names the log."""
+    line = f"{ending}, for an unknown reason"
+    last_line = tail.last_line()
+    if last_line:
+        line += f"; {source}: {last_line}"
+    return _build_cause(line, None, tail.printed())
 
 
 def _drop_runpy_frames(lines: Sequence[str]) -> Sequence[str]:
@@ -315,18 +329,24 @@ def _drop_runpy_frames(lines: Sequence[str]) -> Sequence[str]:
     trainer's own.
     """
     frames = [index for index, text in enumerate(lines) if "<frozen runpy>" in text]
-    return [lines[0], *lines[frames[-1] + 1 :]] if frames and TRACEBACK in lines[0] else lines
+    if not frames or TRACEBACK not in lines[0]:
+        return lines
+    return [lines[0], *lines[frames[-1] + 1 :]]
 
 
-def _describe_waiting(places: Mapping[int, str]) -> str:
+def _describe_waiting(collectives: Mapping[int, str]) -> str:
     """Render `ranks 0, 2 waited in ALLREDUCE number 5`, one part per collective."""
-    groups: dict[str, list[int]] = {}
-    for rank, place in sorted(places.items()):
-        groups.setdefault(place, []).append(rank)
-    return ", ".join(f"{format_ranks(ranks)} waited in {place}" for place, ranks in groups.items())
+    ranks_by_collective: dict[str, list[int]] = {}
+    for rank, collective in sorted(collectives.items()):
+        ranks_by_collective.setdefault(collective, []).append(rank)
+    parts = []
+    for collective, ranks in ranks_by_collective.items():
+        parts.append(f"{format_ranks(ranks)} waited in {collective}")
+    return ", ".join(parts)
 
 
 def _describe_code(code: int) -> str:
+    """Describe the exit code of a process, which is negative for a signal."""
     if code >= 0:
         return f"exited with status {code} and no error message"
     try:
@@ -339,8 +359,6 @@ def _describe_code(code: int) -> str:
 def _describe_exit(status: int | None) -> str:
     if status is None:
         return "the process that supervises the run disappeared"
-    return (
-        f"the launcher {_describe_code(status)}"
-        if status < 0
-        else f"the launcher exited with status {status}"
-    )
+    if status < 0:
+        return f"the launcher {_describe_code(status)}"
+    return f"the launcher exited with status {status}"

@@ -1,7 +1,6 @@
-"""Read known.yaml: what libraries print when a run fails, and what to do about it. It is read when
-a run has failed.
+"""Read known.yaml: what libraries print when a run fails, and what to do about it.
 
-tests/execution/diagnosis/test_known.py checks its entries.
+It is read once a run has failed. tests/execution/diagnosis/test_known.py checks its entries.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ FILE = Path(__file__).with_name("known.yaml")
 
 @dataclass(frozen=True)
 class KnownCause:
-    """A cause of failure that is recognised by an exception or, without one, by a line printed
-    last.
-    """
+    """A cause of failure. An exception shows it or, without one, a line printed last."""
 
     id: str
-    pattern: str  # searched in the message, or in each line
-    # matches the exception's whole class; None: of a process without an exception
+    pattern: str  # regular expression, searched in the exception's message or in each last line
+    # regular expression that matches the exception's whole class name; None for a cause that a
+    # process without an exception shows
     errors: str | None = None
-    # matches a package whose code the exception passed through; None: any
+    # regular expression that matches a package whose code the exception passed through; None for any
     raised_in: str | None = None
-    cure: str | None = None  # {name} is a group of the pattern
-    computed: str | None = None  # instead of `cure`: the method of advice.Situation that returns it
-    certain: bool = True
+    cure: str | None = None  # {name} stands for a group of the pattern
+    computed: str | None = None  # the method of advice.Situation that returns it, instead of `cure`
+    certain: bool = True  # whether the cure helps whenever the pattern matches
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,5 @@ def known() -> Known:
     content: Any = load_yaml(FILE.read_text(encoding="utf-8"))
     causes = tuple(from_json(KnownCause, entry) for entry in content["causes"])
     phrases = {name: re.compile(pattern) for name, pattern in content["phrases"].items()}
-    return Known(
-        causes, phrases, {extra: tuple(names) for extra, names in content["packages"].items()}
-    )
+    packages = {extra: tuple(names) for extra, names in content["packages"].items()}
+    return Known(causes, phrases, packages)
