@@ -1,5 +1,4 @@
-"""What the guards of a live run observe (steps, phases, output, ranks, free space), and what a
-guard is.
+"""`Guard`, and the facts that guards observe in a live run: steps, phases, output, ranks, free space.
 
 The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
 """
@@ -31,14 +30,16 @@ class LoggedStep(Fact):
     values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
 
     def value(self, name: str) -> float | None:
-        """Return the number under `name`, which may be NaN or infinite; None if the trainer did not
-        log one.
+        """Return the number that was logged under `name`, which may be NaN or infinite; None
+        without one.
         """
         value = self.values.get(name)
         return float(value) if is_number(value) else None
 
     def finite(self, name: str) -> float | None:
-        """Return the number under `name`; None too for a NaN or an infinity."""
+        """Return the number that was logged under `name`; None without one, and if it is not
+        finite.
+        """
         value = self.value(name)
         return value if value is not None and math.isfinite(value) else None
 
@@ -85,8 +86,8 @@ class DiskUsage(Fact):
 
 
 class Tick(Fact):
-    """Time has passed. Sent at least once per second; a longer gap means that the watcher itself
-    was suspended.
+    """Time has passed. It is sent at least once per second; a longer gap means that the watcher
+    itself was suspended.
     """
 
 
@@ -94,12 +95,12 @@ class Tick(Fact):
 class GuardFinding(Finding):
     """A failure ends the run, a warning does not."""
 
-    # the run has failed by itself; the guard only shortens the wait for its end
+    # whether the run has failed by itself; the guard only shortens the wait for its end
     failed: bool = False
-    # the last time at which the run was known to be good; None means now. A guard that gives one
-    # judges steps: its finding counts even if the run finished before it could be stopped
+    # The last time at which the run was known to be good; None means now. A finding about steps has
+    # one: it counts even if the run finished before it could be stopped.
     good_until: float | None = None
-    wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
+    wants_stacks: bool = False  # whether the stacks of all ranks are dumped before the run is ended
 
     def as_json(self) -> dict[str, Any]:
         return {"id": self.id, "message": self.message, "numbers": dict(self.numbers)}
@@ -112,7 +113,7 @@ class GuardContext:
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
-    # of a resumed run's earlier attempts, by step
+    # the losses that earlier attempts of a resumed run logged, by step
     losses: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -120,43 +121,45 @@ Fault = tuple[str, dict[str, float]]  # a message, and the numbers behind it
 
 
 class Guard:
-    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that
-    `allow=[id]` takes.
+    """A rule over the facts of a run, with a state.
 
-    A guard of one `metric` has `find_fault`, and stops a run after the `steps` of its limits in a
-    row.
+    `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes. A guard of
+    one `metric` has `find_fault`, and stops a run when as many logged steps in a row are at fault
+    as the key `steps` of its limits allows.
     """
 
     id: ClassVar[str]
     metric: ClassVar[str]
-    # the other guards run where the metrics are logged, on node 0
+    # whether it runs on every node; other guards run on node 0, where the metrics are logged
     on_every_node: ClassVar[bool] = False
     _streak = 0  # logged steps in a row with a fault, the current one included
     _good_until = -math.inf
 
     def __init__(self, config: Any, context: GuardContext | None = None) -> None:
-        self._config, self._context = config, context or GuardContext()
+        self._config = config
+        self._context = context or GuardContext()
         self._total_steps = self._context.total_steps
         # values of the last steps, for a guard that keeps them
         self._recent: deque[float] = deque(maxlen=getattr(config, "window", None))
         self.begin()
 
     def begin(self) -> None:
-        """Set up what the guard keeps of the facts."""
+        """Set up the state of the guard."""
 
     def observe(self, fact: Fact) -> GuardFinding | None:
-        """Take a fact; return what it shows, if anything."""
+        """Take a fact; return a finding if the run should stop."""
         return self.judge_step(fact) if isinstance(fact, LoggedStep) else None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        """Judge a logged step, for a guard of nothing but steps."""
+        """Judge a logged step, for a guard that needs no other fact."""
         value = step.finite(self.metric)
         if value is None:
             return None
         self._streak += 1
         fault = self.find_fault(step, value)
         if fault is None:
-            self._streak, self._good_until = 0, step.time
+            self._streak = 0
+            self._good_until = step.time
         if fault is None or self._streak < self._config.steps:
             return None
         message, numbers = fault
@@ -165,7 +168,7 @@ class Guard:
         )
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
-        """Return what is wrong with a step's value of the metric, if anything."""
+        """Return what is wrong with a step's value of the metric; None if nothing is."""
         return None
 
     def _fail(

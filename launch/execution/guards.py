@@ -31,12 +31,13 @@ from launch.table import format_bytes
 from launch.terminal import format_ranks
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
-_MIN_NORMS, _MIN_RATES = 10, 20  # needed for a meaningful median
-# phase -> key where they differ: `import` is a Python keyword
+_MIN_NORMS = 10  # gradient norms that a meaningful median needs
+_MIN_RATES = 20  # rates that a meaningful median needs
+# the key of a phase in the limits where it has another name: `import` is a Python keyword
 _CONFIG_KEYS = {"import": "importing"}
 # seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
 _GAP = 30.0
-# phases in which ranks may exit one by one: only rank 0 has something to write
+# phases in which ranks may exit one by one, since only rank 0 has something to write
 _ENDING = ("save", "push")
 
 
@@ -52,29 +53,34 @@ class NonFinite(Guard):
     _last_good: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        bad = {
-            name: value
-            for name in _METRICS
-            if (value := step.value(name)) is not None and not math.isfinite(value)
-        }
-        if not bad:
-            self._streak, self._last_good = 0, step
+        name = _find_non_finite_metric(step)
+        if name is None:
+            self._streak = 0
+            self._last_good = step
             return None
         self._streak += 1
         if self._streak < self._config.steps:
             return None
-        name, value = next(iter(bad.items()))
+        value = step.value(name)
         message = f"the {_METRICS[name]} is {value} at step {step.number}"
         numbers: dict[str, float | int | str] = {"step": step.number, name: str(value)}
         if self._last_good is None:
-            message, good_until = f"{message}, the first logged step", -math.inf
-        else:
-            numbers["last_good_step"], good_until = self._last_good.number, self._last_good.time
-            last = self._last_good.value(name)
-            if last is not None:
-                message += f" (it was {last:.4g} at step {self._last_good.number})"
-                numbers[f"last_{name}"] = last
-        return self._fail(message, good_until, **numbers)
+            return self._fail(f"{message}, the first logged step", -math.inf, **numbers)
+        numbers["last_good_step"] = self._last_good.number
+        last_value = self._last_good.value(name)
+        if last_value is not None:
+            message += f" (it was {last_value:.4g} at step {self._last_good.number})"
+            numbers[f"last_{name}"] = last_value
+        return self._fail(message, self._last_good.time, **numbers)
+
+
+def _find_non_finite_metric(step: LoggedStep) -> str | None:
+    """Return the name of a metric that is NaN or infinite; None if there is none."""
+    for name in _METRICS:
+        value = step.value(name)
+        if value is not None and not math.isfinite(value):
+            return name
+    return None
 
 
 class Divergence(Guard):
@@ -101,9 +107,9 @@ class Divergence(Guard):
         if median <= limit:
             return None
         message = (
-            f"the loss diverged: the median of the last {len(self._recent)} is {median:.4g} at "
-            f"step {step.number}, "
-            f"the best was {best:.4g} at step {best_step} (the limit is {limit:.4g})"
+            f"the loss diverged: the median of the last {len(self._recent)} is {median:.4g} "
+            f"at step {step.number}, the best was {best:.4g} at step {best_step} "
+            f"(the limit is {limit:.4g})"
         )
         return self._fail(
             message,
@@ -133,9 +139,8 @@ class GradNorm(Guard):
             self._recent.append(value)
             return None
         message = (
-            f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} for "
-            f"{self._streak} "
-            f"logged steps (its median was {median:.4g})"
+            f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} "
+            f"for {self._streak} logged steps (its median was {median:.4g})"
         )
         return message, {"grad_norm": value, "limit": limit, "median": median}
 
@@ -143,7 +148,7 @@ class GradNorm(Guard):
 class Stall(Guard):
     """Detects a run that makes no progress within the patience of its current phase.
 
-    Counts as progress: a new phase, a logged step and, until the first training step, a new line of
+    A new phase and a logged step are progress and, until the first training step, a new line of
     output. Training is checked only on the node of rank 0, the rank that logs steps.
     """
 
@@ -160,39 +165,46 @@ class Stall(Guard):
         if isinstance(fact, Tick):
             return self._check(fact.time)
         if isinstance(fact, PhaseStarted):
-            self._phase, self._last_progress = fact.phase, fact.time
+            self._phase = fact.phase
+            self._last_progress = fact.time
             if fact.phase == "training" and self._last_step_time is None:
                 self._last_step_time = fact.time
         elif isinstance(fact, LoggedStep):
             if self._last_step_time is not None:
                 self._longest_step = max(self._longest_step, fact.time - self._last_step_time)
-            self._phase, self._last_step = "training", fact
-            self._last_step_time = self._last_progress = fact.time
-        elif isinstance(fact, NewOutput) and not (self._phase == "training" and self._last_step):
+            self._phase = "training"
+            self._last_step = fact
+            self._last_step_time = fact.time
             self._last_progress = fact.time
+        elif isinstance(fact, NewOutput):
+            has_trained = self._phase == "training" and self._last_step is not None
+            if not has_trained:
+                self._last_progress = fact.time
         return None
 
     @property
     def patience(self) -> float:
         """Seconds without progress that the current phase allows."""
         if self._phase != "training":
-            return float(getattr(self._config, _CONFIG_KEYS.get(self._phase, self._phase)))
+            key = _CONFIG_KEYS.get(self._phase, self._phase)
+            return float(getattr(self._config, key))
         if self._last_step is None:
             return self._config.first_step
         return max(self._config.training, self._config.factor * self._longest_step)
 
     def _check(self, now: float) -> GuardFinding | None:
-        previous_tick, self._last_tick = self._last_tick, now
+        previous_tick = self._last_tick
+        self._last_tick = now
         if self._last_progress is None or previous_tick is None or now - previous_tick > _GAP:
-            self._last_progress = now  # nobody was watching in between
+            self._last_progress = now  # progress before this tick was not observed
         waited = now - self._last_progress
-        if waited <= self.patience or (self._phase == "training" and 0 not in self._context.ranks):
+        if waited <= self.patience:
             return None
-        where = (
-            self._phase
-            if self._phase != "training" or self._last_step
-            else "training, before the first step"
-        )
+        if self._phase == "training" and 0 not in self._context.ranks:
+            return None
+        where = self._phase
+        if self._phase == "training" and self._last_step is None:
+            where = "training, before the first step"
         message = f"no progress for {waited:.0f} s in {where} (patience {self.patience:.0f} s)"
         numbers: dict[str, float | int | str] = {"phase": self._phase, "seconds": round(waited, 1)}
         if self._last_step is not None:
@@ -267,9 +279,9 @@ class MemoryCreep(Guard):
     """Detects peak GPU memory that keeps growing, which ends in an out-of-memory error sooner or
     later.
 
-    Compares the peak at the end of each window of logged steps.
-    With batches of varying length the peak grows too, but ever more rarely: without a leak the
-    probability that each of `windows` consecutive windows sets a new peak is 1/(windows + 1)!.
+    Compares the peak at the end of each window of logged steps. With batches of varying length the
+    peak grows without a leak too, but more and more rarely: the probability that each of `windows`
+    consecutive windows sets a new peak is 1/(windows + 1)!.
     """
 
     id = "memory_creep"
@@ -290,13 +302,11 @@ class MemoryCreep(Guard):
         if self._steps % self._config.window:
             return None
         self._peaks.append(self._peak)
+        if len(self._peaks) <= self._config.windows:
+            return None
         first, last = self._peaks[0], self._peaks[-1]
         grew = all(later > earlier for earlier, later in pairwise(self._peaks))
-        if (
-            len(self._peaks) <= self._config.windows
-            or not grew
-            or last < first * (1 + self._config.share)
-        ):
+        if not grew or last < first * (1 + self._config.share):
             return None
         steps = self._config.window * self._config.windows
         message = (
@@ -309,9 +319,9 @@ class MemoryCreep(Guard):
 class DiskSpace(Guard):
     """Detects a disk too full for what the trainer writes next: a checkpoint or the final model.
 
-    Warns as soon as the free space is too small; stops shortly before the write would leave half a
-    checkpoint. What is being written, and what a checkpoint that is removed after it still
-    occupies, is not measured.
+    Warns as soon as the free space is too small, and stops the run shortly before the write that
+    would leave half a checkpoint. Nothing is measured while the trainer writes: an old checkpoint
+    is removed only after the new one is complete.
     """
 
     id = "disk"
@@ -324,83 +334,101 @@ class DiskSpace(Guard):
     def observe(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, TotalSteps):
             self._total_steps = fact.steps
-        elif isinstance(fact, LoggedStep):
-            self._first_step, self._last_step = self._first_step or fact, fact
         elif isinstance(fact, PhaseStarted):
             self._is_writing = fact.phase in ("checkpoint", "save")
+        elif isinstance(fact, LoggedStep):
+            self._first_step = self._first_step or fact
+            self._last_step = fact
         elif isinstance(fact, DiskUsage) and not self._is_writing:
             self._disk = fact
-        is_due = isinstance(fact, LoggedStep | DiskUsage) and not self._is_writing
-        return self._check() if is_due else None
-
-    def _check(self) -> GuardFinding | None:
-        if (disk := self._disk) is None:
+        if self._disk is None or self._is_writing or not isinstance(fact, LoggedStep | DiskUsage):
             return None
+        return self._check(self._disk)
+
+    def _check(self, disk: DiskUsage) -> GuardFinding | None:
         step = self._last_step.number if self._last_step else 0
-        every = self._context.checkpoint_every
-        due = step - step % every + every if every else None
-        what, size = "the next checkpoint", disk.checkpoint
-        if due is None or (self._total_steps is not None and due > self._total_steps):
-            what, due, size = "the model at the end", self._total_steps, disk.model
+        due = self._next_checkpoint(step)
+        what = "the next checkpoint"
+        size = disk.checkpoint
+        if due is None:
+            due = self._total_steps
+            what = "the model at the end"
+            size = disk.model
         if size is None or disk.free >= size * self._config.margin:
             return None
         message = (
             f"the disk has {format_bytes(disk.free)} free and {what} needs {format_bytes(size)}"
         )
         numbers = {"free_bytes": disk.free, "needed_bytes": size, "step": step}
-        left = self._estimate_seconds(due - step) if due is not None else None
-        if due is None or left is None or left > self._config.ahead:
+        seconds_left = None if due is None else self._estimate_seconds(due - step)
+        if due is None or seconds_left is None or seconds_left > self._config.ahead:
             when = f" (at step {due})" if due is not None else ""
             return GuardFinding(self.id, message + when, severity="warn", numbers=numbers)
         message = f"{message} at step {due}, {max(0, due - step)} steps from now"
         return self._fail(message, **numbers)
 
+    def _next_checkpoint(self, step: int) -> int | None:
+        """Return the step of the next checkpoint; None if none comes before the model at the end."""
+        every = self._context.checkpoint_every
+        if not every:
+            return None
+        next_step = step - step % every + every
+        if self._total_steps is not None and next_step > self._total_steps:
+            return None
+        return next_step
+
     def _estimate_seconds(self, steps: int) -> float | None:
         """Estimate the seconds that `steps` steps take; None before the pace is known."""
         if steps <= 1:
             return 0.0
-        if (
-            not self._first_step
-            or not self._last_step
-            or self._last_step.number <= self._first_step.number
-        ):
+        if self._first_step is None or self._last_step is None:
             return None
-        pace = (self._last_step.time - self._first_step.time) / (
-            self._last_step.number - self._first_step.number
-        )
-        return steps * pace
+        steps_done = self._last_step.number - self._first_step.number
+        if steps_done <= 0:
+            return None
+        return steps * (self._last_step.time - self._first_step.time) / steps_done
 
 
 class Continuity(Guard):
     """Detects a resumed run that goes on with other weights or other data than the attempt before.
 
-    The same step has the same batch, so that its loss is that of the attempt before where that got
-    as far. Otherwise it has to be among the last losses, with their spread to both sides.
+    A repeated step has the same batch, so it has the loss that the attempt before logged for it.
+    The loss of a new step has to be near the last losses: between the lowest and the highest of
+    them, or farther by at most their spread.
     """
 
     id = "continuity"
     _is_judged = False
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        losses, loss = self._context.losses, step.finite("loss")
-        is_first, self._is_judged = not self._is_judged, True
-        if not is_first or not losses or loss is None:
+        if self._is_judged:
             return None
-        last = [losses[number] for number in sorted(losses) if number < step.number][-_MIN_RATES:]
-        low = high = losses.get(step.number, math.nan)
-        if math.isnan(low) and len(last) > 1:
-            spread = max(last) - min(last)
-            low, high = min(last) - spread, max(last) + spread
+        self._is_judged = True  # only the first step after the resume is judged
+        loss = step.finite("loss")
+        if loss is None:
+            return None
+        low, high = self._expected_range(step.number)
         slack = max(self._config.margin, self._config.share * abs(high))
         if math.isnan(low) or low - slack <= loss <= high + slack:
             return None
         before = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
         message = (
             f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was "
-            f"{before} before: other "
-            "weights or other data than those of the attempt before"
+            f"{before} before: other weights or other data than those of the attempt before"
         )
         return self._fail(message, -math.inf, step=step.number, loss=loss, low=low, high=high)
+
+    def _expected_range(self, step: int) -> tuple[float, float]:
+        """Return the range of a step's loss by the earlier attempts; NaN if they do not show it."""
+        losses = self._context.losses
+        repeated = losses.get(step, math.nan)
+        earlier_steps = [number for number in sorted(losses) if number < step]
+        if not math.isnan(repeated) or len(earlier_steps) < 2:
+            return repeated, repeated
+        last_losses = [losses[number] for number in earlier_steps[-_MIN_RATES:]]
+        lowest, highest = min(last_losses), max(last_losses)
+        spread = highest - lowest
+        return lowest - spread, highest + spread
 
 
 class Throughput(Guard):
@@ -412,28 +440,40 @@ class Throughput(Guard):
 
     id = "throughput"
     _config: limits.ThroughputLimits
-    _previous: LoggedStep | None = None
+    _is_warm = False  # after the first step
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        previous, self._previous = self._previous, step
-        rate, unit, seconds = step.value("tokens_per_second"), "tokens/s", step.value("seconds")
+        if not self._is_warm:
+            self._is_warm = True  # the first step compiles and warms up
+            return None
+        rate = step.value("tokens_per_second")
+        unit = "tokens/s"
+        seconds = step.value("seconds")
         if rate is None and seconds:
-            rate, unit = 1 / seconds, "steps/s"
-        if previous is None or rate is None:
-            return None  # the first step compiles and warms up
+            rate = 1 / seconds
+            unit = "steps/s"
+        if rate is None:
+            return None
         median = statistics.median(self._recent) if len(self._recent) >= _MIN_RATES else 0.0
         if rate >= median * self._config.share:
             self._recent.append(rate)
-            self._streak, self._good_until = 0, step.time
+            self._streak = 0
+            self._good_until = step.time
             return None
         self._streak += 1
         slow = step.time - self._good_until
         if self._streak < self._config.steps or slow < self._config.seconds:
             return None
         message = (
-            f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, below "
-            f"{self._config.share:.0%} of the "
-            f"run's median {median:,.4g} for {self._streak} logged steps ({slow:.0f} s)"
+            f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, "
+            f"below {self._config.share:.0%} of the run's median {median:,.4g} "
+            f"for {self._streak} logged steps ({slow:.0f} s)"
         )
-        spans = {"steps": self._streak, "seconds": round(slow)}
-        return self._fail(message, step=step.number, rate=rate, median=median, **spans)
+        return self._fail(
+            message,
+            step=step.number,
+            rate=rate,
+            median=median,
+            steps=self._streak,
+            seconds=round(slow),
+        )

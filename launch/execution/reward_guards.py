@@ -1,8 +1,8 @@
-"""The guards of RLVR, where the loss is 0 by construction: rewards and answers show what goes
-wrong. And all guards.
+"""The guards of RLVR, and the list of all guards.
 
-All read what TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds; of other
-trainers TRL's SFT logs an entropy.
+The loss of RLVR is 0 by construction, so that rewards and answers show what goes wrong. The guards
+read the metrics that TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds.
+Of the other trainers TRL's SFT logs an entropy.
 """
 
 from __future__ import annotations
@@ -29,16 +29,12 @@ class Verifier(Guard):
         mean = sum(self._recent) / self._config.window  # steps that are still to come count as good
         if mean < self._config.share:
             return None
+        logged = len(self._recent)
         message = (
-            f"verifiers failed on {sum(self._recent) / len(self._recent):.2%} of the "
-            "answers "
-            "of the last "
+            f"verifiers failed on {sum(self._recent) / logged:.2%} of the answers of the last "
+            f"{logged} logged steps, which earned 0 (at most {self._config.share:.0%} of "
+            f"{self._config.window} steps may); the warnings have the reasons"
         )
-        message += (
-            f"{len(self._recent)} logged steps, which earned 0 (at most "
-            f"{self._config.share:.0%} of "
-        )
-        message += f"{self._config.window} steps may); the warnings have the reasons"
         return self._fail(message, step=step.number, share=mean)
 
 
@@ -47,7 +43,8 @@ class RewardVariance(Guard):
     anything.
     """
 
-    id, metric = "reward_variance", "frac_reward_zero_std"
+    id = "reward_variance"
+    metric = "frac_reward_zero_std"
     _config: limits.RewardVarianceLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
@@ -55,10 +52,10 @@ class RewardVariance(Guard):
         if value < 1 or reward >= self._config.reward:
             return None
         message = (
-            f"no prompt's completions differed in their reward for {self._streak} logged "
-            "steps: its mean is "
+            f"no prompt's completions differed in their reward for {self._streak} logged steps: "
+            f"its mean is {reward:.3g} at step {step.number}"
         )
-        return message + f"{reward:.3g} at step {step.number}", {"reward": reward}
+        return message, {"reward": reward}
 
 
 class RewardCollapse(Guard):
@@ -82,9 +79,8 @@ class RewardCollapse(Guard):
             return None
         message = (
             f"the reward collapsed: the mean of the last {len(self._recent)} steps is "
-            f"{mean:.3g} at step "
+            f"{mean:.3g} at step {step.number}, the best was {best:.3g} at step {best_step}"
         )
-        message += f"{step.number}, the best was {best:.3g} at step {best_step}"
         return self._fail(
             message, best_time, step=step.number, mean=mean, best=best, best_step=best_step
         )
@@ -101,26 +97,28 @@ class KLDivergence(Guard):
             return None
         message = (
             f"the KL divergence from the starting model is {value:.3g} a token at step "
-            f"{step.number}, above "
+            f"{step.number}, above {self._config.most:g} for {self._streak} logged steps"
         )
-        return message + f"{self._config.most:g} for {self._streak} logged steps", {"kl": value}
+        return message, {"kl": value}
 
 
 class EntropyCollapse(Guard):
     """Detects a policy that samples the same answer every time, so that it explores nothing."""
 
-    id, metric = "entropy_collapse", "entropy"
+    id = "entropy_collapse"
+    metric = "entropy"
     _config: limits.EntropyCollapseLimits
-    _first: float | None = None
+    _first: float | None = None  # the entropy of the first step
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
-        if step.finite("reward") is None:  # of SFT, whose rows may be learnt by heart
+        if step.finite("reward") is None:  # a step of SFT, whose rows may be learnt by heart
             return None
-        self._first = value if self._first is None else self._first
+        if self._first is None:
+            self._first = value
         if value >= self._first * self._config.share:
             return None
-        message = f"the entropy collapsed: {value:.3g} nats a token at step {step.number}, below "
-        message += (
+        message = (
+            f"the entropy collapsed: {value:.3g} nats a token at step {step.number}, below "
             f"{self._config.share:.0%} of the first step's {self._first:.3g} for "
             f"{self._streak} logged steps"
         )
@@ -130,20 +128,18 @@ class EntropyCollapse(Guard):
 class LengthLimit(Guard):
     """Detects answers that run into the length limit instead of ending."""
 
-    id, metric = "length_limit", "completions/clipped_ratio"
+    id = "length_limit"
+    metric = "completions/clipped_ratio"
     _config: limits.LengthLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value < self._config.share:
             return None
         message = (
-            f"{value:.0%} of the answers reach recipe.response_length without an end at "
-            "step "
-            f"{step.number}, at "
+            f"{value:.0%} of the answers reach recipe.response_length without an end at step "
+            f"{step.number}, at least {self._config.share:.0%} for {self._streak} logged steps"
         )
-        return message + f"least {self._config.share:.0%} for {self._streak} logged steps", {
-            "cut_off": value
-        }
+        return message, {"cut_off": value}
 
 
 class SamplerMismatch(Guard):
@@ -151,7 +147,8 @@ class SamplerMismatch(Guard):
     trainer's.
     """
 
-    id, metric = "sampler_mismatch", "sampling/sampling_logp_difference/mean"
+    id = "sampler_mismatch"
+    metric = "sampling/sampling_logp_difference/mean"
     _config: limits.SamplerMismatchLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
@@ -159,15 +156,13 @@ class SamplerMismatch(Guard):
             return None
         message = (
             f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
-        )
-        message += (
-            f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep "
-            "old weights"
+            f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep old "
+            "weights"
         )
         return message, {"difference": value}
 
 
-# those of launch/execution/guards.py, then those above
+# the modules with guards: launch/execution/guards.py, and this one
 _MODULES = (guards.__name__, __name__)
 GUARDS: tuple[type[Guard], ...] = tuple(
     guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES
@@ -176,5 +171,9 @@ GUARDS: tuple[type[Guard], ...] = tuple(
 
 def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> list[Guard]:
     """Build the guards that the configuration enables."""
-    by_guard = {guard: getattr(config, guard.id) for guard in GUARDS} if config else {}
-    return [guard(limit, context) for guard, limit in by_guard.items() if limit is not None]
+    built: list[Guard] = []
+    for guard in GUARDS:
+        guard_limits = getattr(config, guard.id) if config else None
+        if guard_limits is not None:
+            built.append(guard(guard_limits, context))
+    return built
