@@ -1,8 +1,7 @@
-"""Decide whether a run is done: every planned step, a complete model, every requested setting
-proven.
+"""Decide whether a run is done: all steps, a complete model, and every requested setting proven.
 
-And what DONE vouches for: proofs of the weights, digests of the model, finished work that a later
-failure keeps.
+A failure after the model was saved does not make a finished training fail. DONE has the digests of
+the model's files, so that later changes are noticed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import AdapterStart, Kind
+from launch.config.schema import AdapterStart, Family, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
@@ -32,22 +31,22 @@ from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import REFERENCE
 
-# recipe.loss values that mean -log sigmoid(beta x difference)
+# values of recipe.loss for which the loss is -log sigmoid(beta x difference)
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")
-# flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107,
-# trl/trainer/dpo_trainer.py:804 and :1518); label smoothing, TRL's divergences and ld_alpha leave
-# ln 2 as it is while the policy is the reference
+# Flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107,
+# trl/trainer/dpo_trainer.py:804 and :1518). Label smoothing, TRL's divergences and ld_alpha are not
+# among them: with them the loss is ln 2 too while the policy equals the reference.
 _CHANGES_FIRST_LOSS = frozenset(
     {"loss_type", "loss_weights", "use_weighting", "load_balancing_loss"}
 )
-_MOST_FAULTS = 5  # in an outcome
+_MOST_FAULTS = 5  # faults of a model that an outcome lists
 
 
 def verify_completion(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
     """Return `outcome`, or a failed one when the trainer succeeded with fewer steps or without a
     complete model.
 
-    `run`: where the trainer's own number of steps is.
+    The number of steps is the one that the trainer reported in `run`, else that of the recipe.
     """
     if outcome.exit_code != EXIT_DONE:
         return outcome
@@ -59,66 +58,87 @@ def verify_completion(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
             f"the trainer exited without an error, but {plan.model_dir} is not a complete "
             f"model: {faults[0]}"
         )
-        return replace(
-            outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS])
-        )
-    if _read_early_stop(run, outcome.steps):
-        planned = outcome.steps
-    unlogged = plan.most_unlogged
-    gap = _find_gap(plan, run)
-    if outcome.steps == 0 or (planned is not None and outcome.steps + unlogged < planned):
-        of = f" of {planned}" if planned is not None else ""
-        cause = f"the trainer exited without an error after {outcome.steps}{of} steps"
-    elif gap is not None:
-        steps = f"the steps {gap[0] + 1} to {gap[1] - 1}"
-        cause = f"no attempt recorded {steps}: the run was resumed from another's state"
-    else:
+        detail = tuple(faults[1:_MOST_FAULTS])
+        return replace(outcome, exit_code=EXIT_FAILED, cause=cause, detail=detail)
+    cause_of_steps = _explain_missing_steps(outcome.steps, planned, plan, run)
+    if cause_of_steps is None:
         return outcome
-    return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
+    return replace(outcome, exit_code=EXIT_FAILED, cause=cause_of_steps, cause_id="too_few_steps")
+
+
+def _explain_missing_steps(steps: int, planned: int | None, plan: Plan, run: Run) -> str | None:
+    """Return why a run whose last step is `steps` is not complete; None if it is.
+
+    Args:
+        planned: number of steps; None if it is unknown.
+    """
+    if steps == 0 or not _has_reached_end(steps, planned, plan, run):
+        total = f" of {planned}" if planned is not None else ""
+        return f"the trainer exited without an error after {steps}{total} steps"
+    gap = _find_gap(plan, run)
+    if gap is None:
+        return None
+    last, following = gap
+    missing = f"the steps {last + 1} to {following - 1}"
+    return f"no attempt recorded {missing}: the run was resumed from another's state"
+
+
+def _has_reached_end(steps: int, planned: int | None, plan: Plan, run: Run) -> bool:
+    """Return whether the last logged step may be the last planned one, or training stopped early.
+
+    The trainer may not have logged its last steps.
+    """
+    if planned is None or _read_early_stop(run, steps):
+        return True
+    return steps + plan.most_unlogged >= planned
 
 
 def _find_gap(plan: Plan, run: Run) -> tuple[int, int] | None:
     """Return two steps of a resumed run between which no attempt recorded any, without a reason."""
     if len(run.attempts) < 2:
         return None
-    resumed = {checkpoint_step(attempt.get("resumed_from")) for attempt in run.attempts}
-    recorded = sorted({0, *(int(step["step"]) for step in run.steps())})
-    for last, following in pairwise(recorded):
-        # what a trainer did after its launcher was killed, up to the next checkpoint, has no record
-        is_unseen = following - 1 in resumed and following - 1 == plan.next_checkpoint(last)
-        if following - last > plan.most_unlogged + 1 and not is_unseen:
+    resumed_steps = {checkpoint_step(attempt.get("resumed_from")) for attempt in run.attempts}
+    recorded_steps = {int(step["step"]) for step in run.steps()}
+    for last, following in pairwise(sorted({0, *recorded_steps})):
+        # A trainer may go on to its next checkpoint after its launcher was killed. Nobody records
+        # these steps.
+        before = following - 1
+        is_explained = before in resumed_steps and before == plan.next_checkpoint(last)
+        if following - last > plan.most_unlogged + 1 and not is_explained:
             return last, following
     return None
 
 
 def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
-    """Return `outcome` with what the run measured on its validation data, or that its last step was
-    not evaluated.
+    """Return `outcome` with the losses on the run's validation data, and a note if its last step
+    was not evaluated.
     """
     stop = _read_early_stop(run, outcome.steps)
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
     validation = read_validation(run.folder, loads_best=loads_best, early_stop=stop)
     outcome = replace(outcome, validation=validation)
-    is_own = "eval_strategy" in plan.config.flags or not plan.config.trainer.validation_flags
-    if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or is_own:
+    if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None:
         return outcome
-    if validation is None or validation.step != outcome.steps:
-        missing = f"the trainer did not evaluate its last step, {outcome.steps}"
-        return replace(outcome, afterwards="; ".join(filter(None, (outcome.afterwards, missing))))
-    return outcome
+    if "eval_strategy" in plan.config.flags or not plan.config.trainer.validation_flags:
+        return outcome  # the user, or the trainer, decides when it evaluates
+    if validation is not None and validation.step == outcome.steps:
+        return outcome
+    note = f"the trainer did not evaluate its last step, {outcome.steps}"
+    if outcome.afterwards:
+        note = f"{outcome.afterwards}; {note}"
+    return replace(outcome, afterwards=note)
 
 
 def verify_evidence(
     outcome: Outcome, evidence: Sequence[Evidence], allow: Sequence[str]
 ) -> Outcome:
-    """Return `outcome`, or a stopped one when a requested setting is refuted, or was never proven,
-    at the end.
-    """
+    """Return `outcome`, or a stopped one if a requested setting is refuted or unproven at the end."""
     unmet = unmet_settings(evidence, allow)
     if outcome.exit_code != EXIT_DONE or not unmet:
         return outcome
     ids = ",".join(finding.id for finding in unmet)
-    cause = f"the run ended, but {'; '.join(map(str, unmet))}; allow=[{ids}] accepts it"
+    sentences = "; ".join(str(finding) for finding in unmet)
+    cause = f"the run ended, but {sentences}; allow=[{ids}] accepts it"
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 
@@ -130,13 +150,13 @@ def _read_early_stop(run: Run, step: int) -> str | None:
     return describe_early_stop(entries[-1])
 
 
-# guards of what happens around the training, and not of the steps
-_AROUND = ("disk", "stall", "dead_rank")
+# guards that judge the processes and the disk: their findings do not concern the trained weights
+_PROCESS_GUARDS = ("disk", "stall", "dead_rank")
 
 
 def required_proofs(plan: Plan) -> dict[str, str]:
-    """Return what a finished run must have shown of its weights, by the keys of the evidence
-    (worker/evidence).
+    """Return what a finished run must have shown of its weights: the requested value by the key of
+    the evidence (launch/worker/evidence).
     """
     if not set(EVIDENCE_PATCHES) & set(plan.patches):
         return {}
@@ -148,12 +168,11 @@ def required_proofs(plan: Plan) -> dict[str, str]:
         "saved_weights": "trained",
     }
     if plan.config.stage.kind == Kind.rlvr:
+        has_reference = bool(values_of(plan.flags).get("beta"))
         proofs |= {
             "rewards": "the verifiers'",
             "samples_per_prompt": str(plan.flags["num_generations"].value),
-        }
-        proofs |= {
-            "reference": REFERENCE[bool(values_of(plan.flags).get("beta"))],
+            "reference": REFERENCE[has_reference],
             "sampler_weights": "trained",
         }
     return proofs
@@ -165,60 +184,73 @@ def compare_first_loss(
     """Compare the first loss of a DPO run with -log sigmoid(0) = ln 2: at the first step the policy
     is the reference.
 
-    Returns how far it is from ln 2, and how far it may be: summed log-probs that were precomputed
-    in batches of another shape round otherwise; in bf16 an 8b model's first loss was 0.6956 at beta
-    0.1. None where it is not the first step or another loss, and where the dropout of an adapter
-    that is trained further makes the two differ.
+    Returns the distance from ln 2, and the largest distance that rounding explains. Log-probs of
+    the reference that were computed in batches of another shape round differently: in bf16 the
+    first loss of an 8b model was 0.6956 at beta 0.1. Summed log-probs round in proportion to beta,
+    their means do not.
+
+    Returns None if it is not the first step, for another loss, and for an adapter that is trained
+    further with dropout, since the policy then differs from the reference.
     """
     recipe = plan.config.recipe
-    continues = recipe.lora.start != AdapterStart.merged and recipe.lora.dropout > 0
-    is_sigmoid = recipe.loss in _SIGMOID_LOSSES and _CHANGES_FIRST_LOSS.isdisjoint(
-        plan.config.flags
-    )
-    if plan.config.stage.kind != Kind.dpo or not is_sigmoid or continues:
+    if plan.config.stage.kind != Kind.dpo or not _is_sigmoid_loss(plan):
+        return None
+    if recipe.lora.start != AdapterStart.merged and recipe.lora.dropout > 0:
         return None
     if step != 1 or not isinstance(loss, (int, float)):
         return None
-    is_mean = recipe.loss == "dpo_norm" or (
-        recipe.loss is None and plan.config.trainer.family == "open_instruct"
-    )
-    return abs(loss - math.log(2)), tolerance * (
-        1.0 if is_mean else max(1.0, (recipe.beta or 0.0) / 0.1)
-    )
+    is_mean = recipe.loss == "dpo_norm"
+    if recipe.loss is None and plan.config.trainer.family == Family.open_instruct:
+        is_mean = True  # dpo_norm is its default
+    if not is_mean:
+        tolerance *= max(1.0, (recipe.beta or 0.0) / 0.1)
+    return abs(loss - math.log(2)), tolerance
+
+
+def _is_sigmoid_loss(plan: Plan) -> bool:
+    """Return whether the loss of a DPO run is -log sigmoid(beta x difference)."""
+    if plan.config.recipe.loss not in _SIGMOID_LOSSES:
+        return False
+    return _CHANGES_FIRST_LOSS.isdisjoint(plan.config.flags)
 
 
 def check_first_loss(plan: Plan, run: Run) -> tuple[Evidence, ...]:
-    """Return the finding "first_loss" of a DPO run; () where nothing can be judged."""
-    first = next(run.steps(), {})
-    compared = compare_first_loss(plan, first.get("step"), first.get("loss"))
+    """Return the evidence "first_loss" of a DPO run; () where nothing can be judged."""
+    first_step = next(run.steps(), {})
+    loss = first_step.get("loss")
+    compared = compare_first_loss(plan, first_step.get("step"), loss)
     if compared is None:
         return ()
     distance, bound = compared
     note = f"{distance:.1g} from ln 2, at most {bound:.2g}: the policy starts as the reference"
-    found = Evidence("first_loss", f"{first['loss']:.4f}", "the loss of the first step", note=note)
-    return (found.judge(f"{math.log(2):.4f}", distance <= bound),)
+    item = Evidence("first_loss", f"{loss:.4f}", "the loss of the first step", note=note)
+    return (item.judge(f"{math.log(2):.4f}", distance <= bound),)
 
 
 def keep_finished_work(
     outcome: Outcome, plan: Plan, run: Run, evidence: Sequence[Evidence]
 ) -> Outcome:
-    """Return a run that ended badly after its model was saved as done, with how it ended beside.
+    """Return a run that failed after its model was saved as done, with the failure in `afterwards`.
 
     The worker has reported that the model was saved after the last step, its files are complete,
-    and every requested setting is proven. What a guard found in the steps stands.
+    and every requested setting is proven. A run that a guard stopped for its steps stays stopped.
     """
-    saved = [int(event.data["step"]) for event in run.events("saved")]
-    steps = saved[-1] if saved else 0
+    if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED):
+        return outcome
+    if outcome.guard is not None and outcome.cause_id not in _PROCESS_GUARDS:
+        return outcome
+    saved_steps = [int(event.data["step"]) for event in run.events("saved")]
+    steps = saved_steps[-1] if saved_steps else 0
     planned = run.total_steps or plan.config.recipe.max_steps
-    is_whole = (
-        steps > 0 and planned is not None and (steps >= planned or _read_early_stop(run, steps))
-    )
-    ended_by_steps = outcome.guard is not None and outcome.cause_id not in _AROUND
-    if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED) or not is_whole or ended_by_steps:
+    if steps == 0 or planned is None:
+        return outcome
+    if steps < planned and not _read_early_stop(run, steps):
         return outcome
     if unmet_settings(evidence, plan.config.allow) or plan.find_output_faults():
         return outcome
-    parts = (outcome.cause, outcome.cure and f"cure: {outcome.cure}")
+    afterwards = outcome.cause or ""
+    if outcome.cure:
+        afterwards += f"; cure: {outcome.cure}"
     return Outcome(
         EXIT_DONE,
         outcome.seconds,
@@ -226,20 +258,20 @@ def keep_finished_work(
         outcome.last_loss,
         outcome.ended_processes,
         stacks=outcome.stacks,
-        afterwards="; ".join(filter(None, parts)) or f"exit code {outcome.exit_code}",
+        afterwards=afterwards.removeprefix("; ") or f"exit code {outcome.exit_code}",
     )
 
 
 def digest_base(plan: Plan) -> dict[str, Any]:
-    """Return what DONE holds of the base of the adapter that a run trains, at its start; {} for a
-    hub's, or without.
+    """Return the base of the adapter that a run trains with its digests, as DONE records them.
+
+    It is called at the start of the run. It returns {} if the base is on the hub, and if no adapter
+    is trained.
     """
     model = plan.inputs.model
-    base = (
-        model.adapter.local_base
-        if model.adapter is not None and model.build is None
-        else model.local
-    )
+    base = model.local
+    if model.adapter is not None and model.build is None:
+        base = model.adapter.local_base
     if plan.config.recipe.lora.rank is None or base is None:
         return {}
     digests = DigestCache(plan.cache / "digests.json")
@@ -256,17 +288,17 @@ def add_digests(outcome: Outcome, plan: Plan, base: Mapping[str, Any]) -> Outcom
         return outcome
     digests = DigestCache(plan.cache / "digests.json")
     with contextlib.suppress(OSError):
-        of_base = base if read_adapter(plan.model_dir) is not None else {}
-        outcome = replace(
-            outcome, model={"files": digest_model(plan.model_dir, digests.of), **of_base}
-        )
+        model: dict[str, Any] = {"files": digest_model(plan.model_dir, digests.of)}
+        if read_adapter(plan.model_dir) is not None:
+            model |= base
+        outcome = replace(outcome, model=model)
     digests.save()
     return outcome
 
 
 def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
-    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved;
-    None is no run.
+    """Raise UserError (model_changed, base_changed) if the model in a run's folder is not the one
+    that the run saved. A model that is not of a run is given as None.
     """
     if run is None:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from launch import resources
@@ -17,7 +17,6 @@ from launch.errors import (
     EXIT_INTERRUPTED,
     EXIT_STOPPED,
     UserError,
-    did_you_mean,
     refusal,
 )
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
@@ -38,6 +37,7 @@ from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
 from launch.execution.record.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
+from launch.execution.record.changes import describe_changes
 from launch.execution.record.evidence import (
     evidence_as_json,
     evidence_table,
@@ -58,9 +58,7 @@ from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
 from launch.worker.finding import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
-from launch.worker.json_codec import versioned
-from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
-from launch.worker.trl_options import OPTIONS
+from launch.worker.patches import EVIDENCE_PATCHES
 
 RankRunner = Callable[[Plan, RunFolder, Display], Outcome]  # runs a plan's processes to their end
 
@@ -91,7 +89,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         run = Run(folder.path)
         evidence = _read_evidence(plan, run, began, required_proofs(plan))
         outcome = keep_finished_work(supervised, plan, run, evidence)
-        outcome = verify_completion(add_earlier_steps(outcome, folder.metrics), plan, run)
+        outcome = add_earlier_steps(outcome, folder.metrics)
+        outcome = verify_completion(outcome, plan, run)
         outcome = add_validation(outcome, plan, run)
         if supervised.steps:  # a resumed run may have had no step left to prove anything with
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
@@ -101,7 +100,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         display.say(f"warning: {note}")
     if outcome.exit_code == EXIT_DONE:
         _announce_done(outcome, plan, display)
-    elif outcome.exit_code != supervised.exit_code:  # supervise() did not know this cause
+    elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
         _announce_failure(outcome, display)
     if plan.config.report:
         from launch.execution.report.page import write_run_report
@@ -118,13 +117,14 @@ def _announce_failure(outcome: Outcome, display: Display) -> None:
 
 
 def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
-    loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
-    seconds = format_duration(outcome.seconds)
-    measured = f", {outcome.validation.describe()}" if outcome.validation else ""
     if outcome.afterwards:
         display.say(f"warning: after the model was saved: {outcome.afterwards}")
-    output = _describe_output(plan)
-    display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {output}")
+    sentence = f"done: {outcome.steps} steps in {format_duration(outcome.seconds)}"
+    if outcome.last_loss is not None:
+        sentence += f", last loss {outcome.last_loss:.4g}"
+    if outcome.validation:
+        sentence += f", {outcome.validation.describe()}"
+    display.say(f"{sentence}; {_describe_output(plan)}")
 
 
 def _describe_output(plan: Plan) -> str:
@@ -137,8 +137,8 @@ def _describe_output(plan: Plan) -> str:
 def _run_recorded(
     plan: Plan, start: AttemptStart, folder: RunFolder, display: Display, run_ranks: RankRunner
 ) -> Outcome:
-    """Record the start and run the ranks; an error of this process on the way (a full disk, a
-    signal) is an outcome.
+    """Record the start and run the ranks. An error of this process meanwhile (a full disk, a
+    signal) becomes an outcome.
     """
     began = time.monotonic()
     try:
@@ -149,9 +149,7 @@ def _run_recorded(
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         elif attempt > 1:
             display.say(f"attempt {attempt}: the previous one ended before its first step")
-        # the trainers themselves send what wandb gets
-        writes = plan.config.tracking == Tracking.tensorboard
-        with tensorboard_writer(plan.folder, display.say) if writes else nullcontext():
+        with _tracking(plan, display):
             return run_ranks(resumed, folder, display)
     except KeyboardInterrupt as interrupt:
         cause = f"interrupted by {interrupt}" if str(interrupt) else "interrupted by SIGINT"
@@ -160,21 +158,28 @@ def _run_recorded(
     except OSError as error:
         cause = f"launch could not go on: {error}"
         outcome = Outcome(EXIT_FAILED, time.monotonic() - began, 0, None, cause=cause)
-        found = cure_for_errors(
-            [RaisedError(type(error).__name__, str(error))], build_watch_config(plan).situation
-        )
-        if found is not None:
-            outcome = replace(outcome, cause_id=found[1].id, cure=found[1].text)
+        raised = RaisedError(type(error).__name__, str(error))
+        cured = cure_for_errors([raised], build_watch_config(plan).situation)
+        if cured is not None:
+            _, cure = cured
+            outcome = replace(outcome, cause_id=cure.id, cure=cure.text)
         display.say(f"the run failed: {cause}")
         if outcome.cure:
             display.say(describe_cure(outcome))
     return outcome
 
 
+def _tracking(plan: Plan, display: Display) -> AbstractContextManager[None]:
+    """Write TensorBoard's files during a run that requests it. Trainers send to W&B themselves."""
+    if plan.config.tracking != Tracking.tensorboard:
+        return nullcontext()
+    return tensorboard_writer(plan.folder, display.say)
+
+
 def _record_end(
     folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None
 ) -> None:
-    """Write DONE or FAILED before everything else; nothing that fails after that changes it."""
+    """Write DONE or FAILED first: an error in what follows must not change the outcome."""
     try:
         folder.finish(outcome)
     except OSError as error:
@@ -205,8 +210,9 @@ def run_steps(
 
     Args:
         inspected: the same plan has just run here, so preflight is skipped and the evidence is not
-        printed again. seconds: stop the run after this time, whatever it has logged. run_ranks:
-        runs the processes until then, when they are not all on this machine.
+            printed again.
+        seconds: stop the run after this time, whatever it has logged.
+        run_ranks: run the processes until then, when they are not all on this machine.
     """
     with run_lock(plan.folder, display.say):
         if not inspected:
@@ -223,14 +229,16 @@ def run_steps(
             run = Run(folder.path)
             evidence = _read_evidence(plan, run, began)
             if outcome.steps < steps:
-                outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, run)
+                timed_out = _mark_timed_out(outcome, seconds)
+                outcome = timed_out or verify_completion(outcome, plan, run)
             _record_end(folder, outcome, evidence, None if inspected else display)
     return outcome
 
 
 def build_cache(planned: Plan, display: Display) -> int:
-    """Build the tokenised data of a run, print its folder and return the exit code. It writes no
-    DONE: it is no run.
+    """Build the tokenised data of a run, print its folder and return the exit code.
+
+    It writes no DONE, since nothing was trained.
     """
     plan = plan_cache_pass(planned)
     with run_lock(plan.folder, display.say):
@@ -244,9 +252,8 @@ def build_cache(planned: Plan, display: Display) -> int:
             return outcome.exit_code
         dataset = read_dataset_event(Run(folder.path))
         if dataset is None:
-            display.say(
-                f"the trainer exited without reporting a data set; see its log in {folder.logs}"
-            )
+            log = f"see its log in {folder.logs}"
+            display.say(f"the trainer exited without reporting a data set; {log}")
             return EXIT_FAILED
         source = "built" if dataset.built else "already there"
         seconds = format_duration(outcome.seconds)
@@ -257,11 +264,16 @@ def build_cache(planned: Plan, display: Display) -> int:
 def report_finished(plan: Plan, display: Display) -> None:
     """Print how the finished run of this plan ended, and a warning when its model is no longer
     complete.
+
+    Raises UserError: model_changed, base_changed.
     """
     outcome = read_outcome(plan.folder)
-    loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
-    steps = f"{outcome.steps} steps{loss}" if outcome else "done"
-    display.say(f"already done: {plan.folder} ({steps}); restart=true runs it again")
+    summary = "done"
+    if outcome is not None:
+        summary = f"{outcome.steps} steps"
+        if outcome.last_loss is not None:
+            summary += f", loss {outcome.last_loss:.4g}"
+    display.say(f"already done: {plan.folder} ({summary}); restart=true runs it again")
     faults = plan.find_output_faults()
     if faults:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
@@ -283,8 +295,8 @@ def build_execution(plan: Plan) -> Execution:
 def _run_preflight(
     plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None
 ) -> None:
-    """Raise UserError with what keeps this machine from running the plan; print warnings and what
-    `allow` permits.
+    """Raise UserError with the reasons why this machine cannot run the plan; print warnings and
+    what `allow` permits.
     """
     refuse_untried(plan.config)
     problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
@@ -302,24 +314,26 @@ def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
     """
     if plan.config.trainer.tokenized_first and not plan.only_tokenizes:
         display.say(f"{plan.trainer} needs its data tokenised first")
-        if (code := build_cache(plan, display)) != EXIT_DONE:
+        code = build_cache(plan, display)
+        if code != EXIT_DONE:
             message = (
                 f"tokenising the data failed (exit {code}), and {plan.trainer} trains only "
                 "on tokenised data"
             )
-            raise refusal(
-                "not_tokenized", message, None, "cache_only=true runs this pass by itself"
-            )
+            cure = "cache_only=true runs this pass by itself"
+            raise refusal("not_tokenized", message, None, cure)
     with cache_lock(plan, display.say):
         yield RunFolder(plan.folder)
 
 
 def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
-    """Record everything known before the start: the plan as planned, and the command as it is
-    `started`.
+    """Record everything that is known before the start.
+
+    The command is that of `started`, which resumes from a checkpoint if there is one; everything
+    else is the plan as it was `planned`.
     """
     folder.create()
-    changes = _describe_changes(started)
+    changes = describe_changes(started)
     folder.write_config(planned.resolved)
     folder.write_json("plan.json", planned)
     folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
@@ -328,51 +342,38 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     folder.write_git(resources.ROOT, started.upstream.checkout)
 
 
-def _describe_changes(plan: Plan) -> list[dict[str, object]]:
-    """Describe what differs from upstream's script: the patches, and the options of launch's own
-    entry.
-
-    Raises UserError: unknown_patch.
-    """
-    described: list[tuple[str, str, tuple[str, ...]]] = []
-    for text in plan.patches:
-        name = text.partition("=")[0]
-        if name not in PATCHES:
-            cure = did_you_mean(name, PATCHES)
-            raise refusal("unknown_patch", f"launch has no patch '{name}'", "trainer.patches", cure)
-        described.append((text, PATCHES[name].reason, PATCHES[name].upstream))
-    described += [(text, OPTIONS[text.partition("=")[0]].meaning, ()) for text in plan.options]
-    rows = [(*text.partition("="), reason, upstream) for text, reason, upstream in described]
-    return [
-        versioned({"id": name, "value": value or None, "reason": reason, "upstream": upstream})
-        for name, _, value, reason, upstream in rows
-    ]
-
-
 def _read_evidence(
     plan: Plan, run: Run, began: float, proofs: Mapping[str, str] | None = None
 ) -> tuple[Evidence, ...]:
-    """Return what the attempt that `began` then (unix seconds) proved of the requested settings.
+    """Return the evidence of the requested settings from the attempt that began at `began` (unix
+    seconds).
 
-    `proofs`: what it had to show besides; None for a run that keeps no model.
+    `proofs` has what a run must show besides; it is None for a run that keeps no model.
     """
-    requested = requested_settings(plan.config, plan.parallel) | dict(proofs or {})
-    inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    found = (*read_evidence(run, requested, began, inspects=inspects), *check_first_loss(plan, run))
+    requested = requested_settings(plan.config, plan.parallel)
     if proofs is not None:
-        return (*found, *unchecked_settings(overridden_settings(plan.config, plan.parallel)))
+        requested |= proofs
+    inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
+    items = [
+        *read_evidence(run, requested, began, inspects=inspects),
+        *check_first_loss(plan, run),
+    ]
+    if proofs is not None:
+        overridden = overridden_settings(plan.config, plan.parallel)
+        return (*items, *unchecked_settings(overridden))
     if sum(1 for _ in run.steps()) <= FEW_STEPS:
-        found = tuple(map(_excuse_first_update, found))
+        items = [_excuse_first_update(item) for item in items]
     how = "a trial of a few steps saves none: its weights are not checked"
-    return (*found, Evidence("saved_weights", "no model", how))
+    return (*items, Evidence("saved_weights", "no model", how))
 
 
 def _excuse_first_update(item: Evidence) -> Evidence:
-    """Return the finding on a run of a step or two, which may end before the rate of its warm-up is
-    above 0.
+    """Excuse a run of a step or two without a first update: the learning rate of its warm-up may
+    have been 0.
     """
-    is_open = item.what == "first_update" and item.verdict == UNPROVEN
-    return replace(item, how=TOO_SHORT) if is_open else item
+    if item.what == "first_update" and item.verdict == UNPROVEN:
+        return replace(item, how=TOO_SHORT)
+    return item
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

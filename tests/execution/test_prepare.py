@@ -13,8 +13,8 @@ import pytest
 from launch.check.machine.inputs import template_text_is_here
 from launch.check.machine.rule import Host
 from launch.errors import UserError
-from launch.execution.engine import _describe_changes
 from launch.execution.prepare import prepare_inputs, stage_template
+from launch.execution.record.changes import describe_changes
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine, planned
@@ -92,3 +92,7 @@ def test_a_patch_that_does_not_exist() -> None:
         _describe_changes(plan)
     expected = "unknown_patch at trainer.patches, evidence, evidnce"
     assert outline(str(refusal.value)) == expected
+        describe_changes(plan)
+    assert str(refusal.value) == (
+        "trainer.patches: launch has no patch 'evidnce'; did you mean 'evidence'? [unknown_patch]"
+    )
