@@ -1,11 +1,12 @@
-"""The caches that open-instruct's trainers share between runs: complete, written by one run at a
-time, group-writable.
+"""Keep the caches that open-instruct's trainers share between runs complete.
 
-launch/planning/identity.py computes their keys. Upstream takes any existing folder for a finished
-data set (dataset_transformation.py:2202) and any existing file for a finished one
-(dpo_utils.py:436), so files that a killed run left half-written are found and removed before the
-start. `cache_only=true` tokenises in one plain CPU process, since upstream tokenises inside a
-process group, which times out after 30 minutes (finetune.py:376).
+Each is written by one run at a time, and is group-writable. launch/planning/identity.py computes
+their keys. Upstream uses any existing folder as a finished data set (dataset_transformation.py:2202)
+and any existing file as finished log-probabilities (dpo_utils.py:436), so what a killed run left
+half-written is found and removed before the start.
+
+`cache_only=true` tokenises in one plain CPU process. Upstream tokenises inside a process group,
+which times out after 30 minutes (finetune.py:376).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.worker.finding import Finding
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
-_ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+_ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # the last bytes of a complete Arrow stream
 _NUMPY_FOLDER = "numpy_sft"  # olmo_core_finetune.py:57
 _LOCKS_FOLDER = ".users"
 
@@ -46,8 +47,8 @@ def tokenized_folder(plan: Plan) -> Path | None:
 
 
 def reference_folder(plan: Plan) -> Path | None:
-    """Return where the plan's trainer keeps reference log-probabilities; None for one that keeps
-    none.
+    """Return where the plan's trainer keeps reference log-probabilities; None for a trainer that
+    keeps none.
     """
     folder = plan.env.get("REFERENCE_LOGPROBS_CACHE_PATH")
     return Path(folder) if folder else None
@@ -55,8 +56,7 @@ def reference_folder(plan: Plan) -> Path | None:
 
 @contextlib.contextmanager
 def cache_lock(plan: Plan, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the plan's caches during a run: create them, share them, and remove what was left
-    half-written.
+    """Hold the plan's caches during a run: create them, share them, and remove half-written data.
 
     Raises UserError: cache_busy, when another run is building the tokenised data that this one
     needs; broken_cache, when half-written data can't be removed.
@@ -71,25 +71,25 @@ def cache_lock(plan: Plan, say: Callable[[str], None]) -> Iterator[None]:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     if reference is not None:
-        _remove([*find_broken_references(reference)], say)
+        _remove(list(find_broken_references(reference)), say)
     locks = tokenized.parent / _LOCKS_FOLDER
-    own_lock = locks / f"{tokenized.name}.{lock.this_process().token}.lock"
-    with lock.file_lock(own_lock, lambda holder, _: _busy(tokenized, holder), say):
-        other_locks = [path for path in locks.glob(f"{tokenized.name}.*.lock") if path != own_lock]
+    lock_path = locks / f"{tokenized.name}.{lock.this_process().token}.lock"
+    with lock.file_lock(lock_path, lambda holder, _: _busy(tokenized, holder), say):
+        all_locks = locks.glob(f"{tokenized.name}.*.lock")
+        other_locks = [path for path in all_locks if path != lock_path]
         _remove_half_written(tokenized, other_locks, say)
         yield
 
 
 def find_half_written(tokenized: Path) -> list[tuple[Path, str]]:
     """Return the incomplete data sets below `tokenized`, each with what is missing."""
-    folders = [
-        path for path in tokenized.iterdir() if path.is_dir() and _DATASET_NAME.fullmatch(path.name)
-    ]
-    datasets = [(path, _dataset_fault(path)) for path in sorted(folders)]
-    datasets += [
-        (path, _numpy_fault(path)) for path in sorted(tokenized.glob(f"{_NUMPY_FOLDER}/*"))
-    ]
-    return [(path, fault) for path, fault in datasets if fault is not None]
+    faults: dict[Path, str | None] = {}
+    for path in sorted(tokenized.iterdir()):
+        if path.is_dir() and _DATASET_NAME.fullmatch(path.name):
+            faults[path] = _dataset_fault(path)
+    for path in sorted(tokenized.glob(f"{_NUMPY_FOLDER}/*")):
+        faults[path] = _numpy_fault(path)
+    return [(path, fault) for path, fault in faults.items() if fault is not None]
 
 
 def find_broken_references(reference: Path) -> Iterator[tuple[Path, str]]:
@@ -104,14 +104,16 @@ def find_broken_references(reference: Path) -> Iterator[tuple[Path, str]]:
 
 
 def share_with_group(cache: Path) -> None:
-    """Make new files group-writable, in this process and those it starts, when the cache's folder
-    is shared.
+    """Make new files group-writable if the cache's folder is shared with a group.
 
-    A folder is shared with a group when it is group-writable and its files inherit the group.
+    It is shared if it is group-writable and its files inherit the group. The umask changes in this
+    process and in those that it starts.
     """
     shared = stat.S_ISGID | stat.S_IWGRP
-    if nearest_existing(cache).stat().st_mode & shared == shared:
-        os.umask(os.umask(0) & ~stat.S_IRWXG)
+    if nearest_existing(cache).stat().st_mode & shared != shared:
+        return
+    mask = os.umask(0)
+    os.umask(mask & ~stat.S_IRWXG)
 
 
 def _dataset_fault(dataset: Path) -> str | None:
@@ -124,20 +126,18 @@ def _dataset_fault(dataset: Path) -> str | None:
         except (OSError, ValueError):
             return f"{name} is missing or truncated"
         if name == "state.json":
-            files = [str(entry["filename"]) for entry in content.get("_data_files", ())]
-            broken = next(
-                (file for file in files if not _ends_as_arrow_stream(dataset / file)), None
-            )
-            if broken is not None:
-                return f"{broken} is missing or truncated"
+            for entry in content.get("_data_files", ()):
+                file = str(entry["filename"])
+                if not _ends_as_arrow_stream(dataset / file):
+                    return f"{file} is missing or truncated"
     return None
 
 
 def _numpy_fault(folder: Path) -> str | None:
-    """Return what olmo_core_finetune.py's pass left out.
+    """Return what a data set of olmo_core_finetune.py lacks.
 
-    It writes dataset_statistics.json last (numpy_dataset_conversion.py:500), and takes a folder
-    with one file of each kind for complete (:71).
+    The script writes dataset_statistics.json last (numpy_dataset_conversion.py:500), and uses any
+    folder with one file of each kind (:71).
     """
     statistics = folder / "dataset_statistics.json"
     return None if statistics.is_file() else f"{statistics.name} is missing"
@@ -155,30 +155,40 @@ def _ends_as_arrow_stream(path: Path) -> bool:
 def _remove_half_written(
     tokenized: Path, other_locks: list[Path], say: Callable[[str], None]
 ) -> None:
-    """Remove what no living run is writing. Raises UserError: cache_busy, broken_cache."""
-    living = [found[0] for found in map(lock.find_holder, other_locks) if found is not None]
+    """Remove the half-written data sets that no living run is writing.
+
+    Raises UserError: cache_busy, broken_cache.
+    """
+    holders = []
     for path in other_locks:
-        if lock.find_holder(path) is None:
+        holding = lock.find_holder(path)
+        if holding is None:
             path.unlink(missing_ok=True)
+        else:
+            holder, _ = holding
+            holders.append(holder)
     broken = find_half_written(tokenized)
+    broken_paths = [path for path, _ in broken]
     has_complete = any(
-        _DATASET_NAME.fullmatch(path.name)
+        _DATASET_NAME.fullmatch(path.name) and path not in broken_paths
         for path in tokenized.iterdir()
-        if path not in dict(broken)
     )
-    for holder in living:
-        # a living run is writing what is newer than itself; without a complete data set it is about
-        # to start
-        if not has_complete or any(_newest_change(path) >= holder.born for path, _ in broken):
+    for holder in holders:
+        # A living run writes the data set that is newer than itself. Without a complete data set,
+        # it will write one soon.
+        is_writing = any(_newest_change(path) >= holder.born for path in broken_paths)
+        if is_writing or not has_complete:
             raise UserError(_busy(tokenized, holder))
     _remove(broken, say)
 
 
 def _newest_change(folder: Path) -> float:
+    """Return when the folder or a file in it was last changed, in unix seconds."""
     return max((path.stat().st_mtime for path in (folder, *folder.iterdir())), default=0.0)
 
 
 def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
+    """Remove caches, which are given with their faults. Raises UserError: broken_cache."""
     for path, fault in broken:
         try:
             if path.is_dir():
@@ -202,7 +212,8 @@ def _busy(tokenized: Path, holder: lock.Holder) -> Finding:
     )
 
 
-# they let the trainer be imported, report its tokenised data, and write its samples' lengths
+# The patches of the pass: they let the trainer be imported, report its tokenised data, and write the
+# lengths of its samples.
 _KEPT_PATCHES = ("unused_imports", "dataset_cache", "olmo_core_packed_data", "lengths")
 
 
@@ -224,63 +235,61 @@ def plan_cache_pass(plan: Plan) -> Plan:
         message = f"{plan.trainer} tokenises when it starts and keeps no tokenised data of its own"
         cure = "leave cache_only out; only the open-instruct trainers have such a cache"
         raise refusal("no_cache_pass", message, "cache_only", cure)
-    runs, name = tokenized.parent / ".passes", tokenized.name
+    runs = tokenized.parent / ".passes"
+    name = tokenized.name
+    model_dir = str(plan.model_dir)
+    pass_model_dir = str(runs / plan.stage / name / "model")
+    python = plan.command[0]
     separator = plan.command.index("--")
-    python, script = plan.command[0], plan.command[separator - 1]
-    output = str(runs / plan.stage / name / "model")
-    arguments = [
-        output if argument == str(plan.model_dir) else argument
-        for argument in plan.command[separator:]
-    ]
+    script = plan.command[separator - 1]
     patches = tuple(patch for patch in plan.patches if patch.partition("=")[0] in _KEPT_PATCHES)
-    worker = [
-        str(resources.WORKER),
-        *(option for patch in patches for option in ("--patch", patch)),
-    ]
+    command = [python, str(resources.WORKER)]
+    for patch in patches:
+        command += ["--patch", patch]
+    command += ["--script", script]
+    for argument in plan.command[separator:]:
+        command.append(pass_model_dir if argument == model_dir else argument)
+    command += [f"--{TOKENIZE_ONLY_FLAG}", "true"]
     return replace(
         plan,
         name=name,
         runs=runs,
         parallel=replace(plan.parallel, mode=Mode.single, width=Width(Device.cpu, 1)),
         batch=replace(plan.batch, width=1),
-        command=(
-            python,
-            *worker,
-            "--script",
-            script,
-            *arguments,
-            f"--{TOKENIZE_ONLY_FLAG}",
-            "true",
-        ),
+        command=tuple(command),
         env={**plan.env, "CUDA_VISIBLE_DEVICES": ""},
         patches=patches,
     )
 
 
 def read_dataset_event(run: Run) -> TokenizedData | None:
-    """Return the data set that the last `dataset_cache` event of a run reports."""
-    reported = [event.data for event in run.events("evidence")]
-    caches = [found for found in reported if found["what"] == "dataset_cache" and "path" in found]
-    if not caches:
-        return None
-    return TokenizedData(Path(str(caches[-1]["path"])), built=caches[-1].get("value") == "built")
+    """Return the data set that the last `dataset_cache` event of a run reports; None without one."""
+    dataset = None
+    for event in run.events("evidence"):
+        if event.data["what"] == "dataset_cache" and "path" in event.data:
+            path = Path(str(event.data["path"]))
+            dataset = TokenizedData(path, built=event.data.get("value") == "built")
+    return dataset
 
 
 def supports_cache_pass(plan: Plan) -> bool:
-    """Whether the plan's trainer can tokenise before it trains."""
+    """Return whether the plan's trainer can tokenise before it trains."""
     return plan.config.trainer.family == Family.open_instruct and tokenized_folder(plan) is not None
 
 
 def find_tokenized_data(plan: Plan) -> Path | None:
     """Return the complete data set that an earlier pass built with the same command.
 
-    None also where only a run built it, which leaves no record of a pass.
+    It is None too if a run built the data set as it trained, since that leaves no record of a pass.
     """
-    cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
+    cache_pass = plan_cache_pass(plan)
+    tokenized = tokenized_folder(plan)
     assert tokenized is not None  # plan_cache_pass raises without it
     record = Run(cache_pass.folder)
     dataset = read_dataset_event(record)
-    if record.plan.get("command") != list(cache_pass.command) or dataset is None:
+    if dataset is None or record.plan.get("command") != list(cache_pass.command):
         return None
     incomplete = [path for path, _ in find_half_written(tokenized)]
-    return dataset.path if dataset.path.is_dir() and dataset.path not in incomplete else None
+    if not dataset.path.is_dir() or dataset.path in incomplete:
+        return None
+    return dataset.path

@@ -23,14 +23,16 @@ _STARTED = b"started "
 
 
 class DetachedDisplay(PlainDisplay):
-    """Prints on the terminal until the run starts, then into the log; `announce` releases the
-    waiting process.
+    """Prints on the terminal until the run starts, then into the log.
+
+    `announce` is called when the run starts.
     """
 
     def __init__(self, stream: TextIO, log: Path, announce: Callable[[], None]) -> None:
         super().__init__(stream)
-        self._log, self._announce = log, announce
-        self._lines: list[str] = []  # printed before the start
+        self._log = log
+        self._announce = announce
+        self._lines: list[str] = []  # lines that were printed before the start
         self._started = False
 
     def start(self, total: int | None) -> None:
@@ -57,10 +59,13 @@ class DetachedDisplay(PlainDisplay):
 def run_detached(
     run: Callable[[Callable[[Path], PlainDisplay]], int], describe: Callable[[Path, int], str]
 ) -> int:
-    """Call `run` in a detached process, with a function that makes its display from its run folder.
+    """Call `run` in a detached process, with a function that makes a run's display from its folder.
 
-    Returns twice: here when the run has started (0, after printing `describe(folder, pid)`) or with
-    the exit code if it ended before that; and in the detached process with the run's exit code.
+    This function returns in two processes:
+
+    - in this one, with 0 when the run has started, after printing `describe(folder, pid)`; or with
+      the exit code of a run that ended before it started;
+    - in the detached process, with the run's exit code.
 
     Raises UserError: no_detach, on systems without fork.
     """
@@ -81,7 +86,7 @@ def run_detached(
     os.dup2(devnull, 0)
     os.close(devnull)
 
-    announced: list[Path] = []  # a pipeline has several runs
+    announced: list[Path] = []  # only the first run of a pipeline is announced
 
     def make_display(folder: Path) -> PlainDisplay:
         def announce() -> None:
@@ -97,18 +102,16 @@ def run_detached(
 
 def _wait_for_start(child: int, read_end: int, describe: Callable[[Path, int], str]) -> int:
     """Wait until the child reports that it has started, or ends; return the exit code."""
-    report = b""
     try:
-        while chunk := os.read(read_end, 4096):
-            report += chunk
+        with os.fdopen(read_end, "rb") as pipe:
+            report = pipe.read()
     except KeyboardInterrupt:
         os.kill(child, signal.SIGINT)
         os.waitpid(child, 0)
         return EXIT_INTERRUPTED
-    finally:
-        os.close(read_end)
     if report.startswith(_STARTED):
-        echo(describe(Path(os.fsdecode(report.removeprefix(_STARTED))), child))
+        folder = Path(os.fsdecode(report.removeprefix(_STARTED)))
+        echo(describe(folder, child))
         return EXIT_DONE
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

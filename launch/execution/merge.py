@@ -1,6 +1,4 @@
-"""Merge an adapter into the model that it was trained on, and prove that the merged model computes
-the same.
-"""
+"""Merge an adapter into its base model, and check that the merged model computes the same."""
 
 from __future__ import annotations
 
@@ -30,20 +28,20 @@ from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
 from launch.worker.merging import MergeRequest
 
 RECORD = "merge.json"  # in the folder of the merged model
-# Largest mean difference of logits, as a share of their standard deviation: rounding of the type
-# that the merged weights are stored in, and what 4 bits take away.
+# The largest mean difference of logits that is accepted, as a share of their standard deviation.
+# The merged weights are rounded to their type; an adapter's base in 4 bit is much less exact.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
 QUANTIZED_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True)
 class Training:
-    """How an adapter was trained, as far as merging depends on it."""
+    """The settings of an adapter's training that a merge depends on."""
 
     python: str  # the interpreter that has its libraries
-    dtype: str  # of the base: bfloat16, float32, or auto for the checkpoint's own
+    dtype: str  # type of the base: bfloat16, float32, or auto for the one of its checkpoint
     quantized: bool  # whether the base was in 4 bit
-    # tokens of the run's first samples; empty when they are unknown
+    # token ids of the run's first samples; empty when they are unknown
     rows: tuple[tuple[int, ...], ...]
 
 
@@ -54,10 +52,11 @@ class Merged:
     folder: Path
     error: float  # mean difference of logits, as a share of their standard deviation
     tolerance: float
-    adapter_effect: float  # the same between the base with and without the adapter
-    tokens: int  # that were compared
+    adapter_effect: float  # the same measure between the base with and without the adapter
+    tokens: int  # number of tokens that were compared
     built: bool  # False if it existed already
-    quantized_error: float | None = None  # against the 4-bit base + adapter that was trained
+    # the same measure between the merged model and the 4-bit base + adapter that was trained
+    quantized_error: float | None = None
 
 
 def merge_adapter(adapter: Adapter, training: Training) -> Merged:
@@ -70,34 +69,31 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     refuse_changes(adapter.folder.parent)
     target = adapter.merged
     digests = DigestCache(target / "digests.json")
-    digest, existing = digests.of(adapter.folder), _read_record(target)
-    is_same = existing is not None and existing.get("files") in (
-        None,
-        digest_model(target, digests.of),
-    )
-    if (
-        existing is not None
-        and is_same
-        and existing.get("adapter") == digest
-        and not find_model_faults(target)
-    ):
-        return _as_merged(target, existing["report"], built=False)
-    if target.exists() and existing is None:
+    adapter_digest = digests.of(adapter.folder)
+    record = _read_record(target)
+    if record is not None and record.get("adapter") == adapter_digest:
+        is_unchanged = record.get("files") in (None, digest_model(target, digests.of))
+        if is_unchanged and not find_model_faults(target):
+            return _as_merged(target, record["report"], built=False)
+    if target.exists() and record is None:
         message = f"{target} exists and was not written by launch merge"
         raise refusal("merged_folder_taken", message, None, "rename it, or remove it")
-    needed = ["torch", "transformers", "peft", *(["bitsandbytes"] if training.quantized else [])]
-    require_modules(training.python, needed)
+    required_modules = ["torch", "transformers", "peft"]
+    if training.quantized:
+        required_modules.append("bitsandbytes")
+    require_modules(training.python, required_modules)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         report = _run(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
-        made = {
-            "adapter": digest,
+        new_record = {
+            "adapter": adapter_digest,
             "base": adapter.base,
             "files": digest_model(staging, DigestCache(target).of),
+            "report": report,
         }
-        write_json(staging / RECORD, versioned({**made, "report": report}))
+        write_json(staging / RECORD, versioned(new_record))
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
         if target.exists():
             shutil.rmtree(target)
@@ -108,23 +104,20 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
 
 
 def read_training(adapter: Adapter) -> Training:
-    """Return how the run trained that an adapter is of; defaults for an adapter without a run's
-    whole plan.json.
-    """
+    """Return how an adapter was trained, from the plan.json of its run; defaults without one."""
     run = Run(adapter.folder.parent)
     try:
         python = str(run.plan["command"][0])
-        precision = {"bf16": "bfloat16", "fp32": "float32"}.get(
-            run.plan["parallel"]["precision"], "auto"
-        )
+        precision = run.plan["parallel"]["precision"]
+        precision_dtype = {"bf16": "bfloat16", "fp32": "float32"}.get(precision, "auto")
     except (LookupError, TypeError):
         return Training(sys.executable, "auto", quantized=False, rows=())
     rows = next((event.data["rows"] for event in run.events("first_rows")), ())
     return Training(
         python if shutil.which(python) else sys.executable,
-        str(run.flags.get("dtype") or precision),
+        str(run.flags.get("dtype") or precision_dtype),
         quantized=bool(run.flags.get("load_in_4bit") or run.flags.get("use_qlora")),
-        rows=tuple(map(tuple, rows)),
+        rows=tuple(tuple(row) for row in rows),
     )
 
 
@@ -142,6 +135,7 @@ def refuse_unfinished(run: Path) -> None:
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
+    """Merge in the run's Python, into the folder `staging`; return the worker's report."""
     request = MergeRequest(
         adapter.folder,
         staging,
@@ -161,14 +155,14 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
 
 
 def refuse_difference(merged: Merged) -> None:
-    """Raise UserError (merge_differs) for a merged model that computes something else than base +
+    """Raise UserError (merge_differs) for a merged model whose logits are not those of base +
     adapter.
     """
     errors = [(merged.error, merged.tolerance, "base + adapter")]
     if merged.quantized_error is not None:
         errors.append((merged.quantized_error, QUANTIZED_TOLERANCE, "the 4-bit base + adapter"))
     for error, tolerance, other in errors:
-        if not error <= tolerance:
+        if not error <= tolerance:  # an error may be NaN, which is never smaller
             message = (
                 f"the merged model's logits differ from those of {other} by {error:.2g}, "
                 f"above {tolerance:g}"
@@ -184,9 +178,8 @@ def require_modules(python: str, names: Sequence[str], where: str | None = None)
     try:
         missing = missing_modules(python, names)
     except InterpreterError as error:
-        raise refusal(
-            "no_interpreter", f"{python} does not answer: {error}", where or "python"
-        ) from error
+        message = f"{python} does not answer: {error}"
+        raise refusal("no_interpreter", message, where or "python") from error
     if missing:
         message = f"{python} lacks {', '.join(missing)}"
         raise refusal("missing_packages", message, where, f"install {' '.join(missing)} there")
@@ -194,9 +187,8 @@ def require_modules(python: str, names: Sequence[str], where: str | None = None)
 
 def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merged:
     tolerance = TOLERANCES.get(report["dtype"], TOLERANCES["bfloat16"])
-    return from_json(
-        Merged, {**report, "folder": str(folder), "tolerance": tolerance, "built": built}
-    )
+    fields = {**report, "folder": str(folder), "tolerance": tolerance, "built": built}
+    return from_json(Merged, fields)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

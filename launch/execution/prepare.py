@@ -1,18 +1,17 @@
-"""Build what a plan lacks here: the demo's model and data, converted copies of local data, merged
-models.
-"""
+"""Build the inputs of a plan that are missing: the demo's, converted local data, merged models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.data.staging import load_staged, stage
+from launch.data.staging import StagedRows, load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
 from launch.errors import UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import BUILDS, MERGE
+from launch.planning.lora import Adapter
 from launch.planning.plan import Plan
 from launch.worker.finding import Fix
 
@@ -26,45 +25,54 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:
-        if not (adapter.merged / RECORD).is_file():
-            say(f"merging {adapter.folder} into {adapter.base}")
-        merged = merge_adapter(adapter, read_training(adapter))
-        did = "merged" if merged.built else "uses the merge of"
-        say(f"{did} {adapter.folder} and {adapter.base} in {merged.folder}")
+        _merge(adapter, say)
     build_missing(plan, say)
     stage_template(plan)
     digests = DigestCache(plan.cache / "digests.json")
     for entry in plan.inputs.mixture:
-        if entry.data is not None and load_staged(entry.data) is None:
+        if entry.data is None:
+            continue
+        if load_staged(entry.data) is None:
             say(f"staging {entry.source.reference}")
             staged = stage(entry.data, digests.of)
             if staged is not None:
                 say(f"staged {staged.describe()} in {entry.data.folder}")
-        rows = load_staged(entry.data) if entry.data is not None else None
-        if rows is not None and rows.shared and "validation_trained" not in plan.config.allow:
-            message = (
-                f"{rows.shared} of {rows.validation} validation rows are also trained on: "
-                "their loss means little"
-            )
-            cure = Fix.of(
-                "remove them from one of the two, or set {0}", "allow=[validation_trained]"
-            )
-            raise refusal(
-                "validation_trained", message, plan.origins.of("data.validation").where, cure
-            )
+        _refuse_trained_validation(plan, load_staged(entry.data))
     digests.save()
 
 
-def stage_template(plan: Plan) -> None:
-    """Write the text of TRL's chat template where the trainer reads it, and a resumed run reads it
-    again.
+def _merge(adapter: Adapter, say: Callable[[str], None]) -> None:
+    """Merge the adapter that the plan starts from into its base."""
+    if not (adapter.merged / RECORD).is_file():
+        say(f"merging {adapter.folder} into {adapter.base}")
+    merged = merge_adapter(adapter, read_training(adapter))
+    verb = "merged" if merged.built else "uses the merge of"
+    say(f"{verb} {adapter.folder} and {adapter.base} in {merged.folder}")
 
-    Raises UserError: no_template_text.
+
+def _refuse_trained_validation(plan: Plan, staged: StagedRows | None) -> None:
+    """Raise UserError (validation_trained) if validation rows are also among the training rows."""
+    if staged is None or not staged.shared or "validation_trained" in plan.config.allow:
+        return
+    message = (
+        f"{staged.shared} of {staged.validation} validation rows are also trained on: "
+        "their loss means little"
+    )
+    where = plan.origins.of("data.validation").where
+    cure = Fix.of("remove them from one of the two, or set {0}", "allow=[validation_trained]")
+    raise refusal("validation_trained", message, where, cure)
+
+
+def stage_template(plan: Plan) -> None:
+    """Write the text of TRL's chat template into the file that the trainer reads.
+
+    A resumed run reads the same file. Raises UserError: no_template_text.
     """
     if plan.trl_template is None:
         return
     where = plan.origins.of("recipe.chat_template").where
-    if problem := missing_text_problem(plan.trl_template, plan.command[0], where):
+    problem = missing_text_problem(plan.trl_template, plan.command[0], where)
+    if problem:
         raise UserError(problem)
     plan.finder.stage(plan.trl_template)
 
@@ -77,12 +85,10 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
     for source in (plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)):
         if source.build not in BUILDS or source.local is None:
             continue
-        what, kind = (
-            _MODELS.get(source.build, "the demo's data"),
-            source.build.removeprefix("demo_"),
-        )
+        name = _MODELS.get(source.build, "the demo's data")
         if not source.local.exists():
-            say(f"making {what}")
+            say(f"making {name}")
+        kind = source.build.removeprefix("demo_")
         if source.build in _MODELS:
             made = ensure_model(source.local, plan.command[0], trained=kind == "trained")
             size = f"{made.facts['parameters']:,} parameters"
@@ -90,4 +96,4 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
             made = ensure_rows(source.local.parent, kind)
             size = f"{made.facts['rows']:,} {kind}"
         if made.built:
-            say(f"made {what} ({size}) in {source.local}")
+            say(f"made {name} ({size}) in {source.local}")

@@ -89,10 +89,6 @@ def test_a_text_that_is_nowhere_is_refused_with_the_command_that_brings_it(tmp_p
 def test_a_patch_that_does_not_exist() -> None:
     plan = planned("stage=sft", "trainer.patches=[evidnce,evidence]")
     with pytest.raises(UserError) as refusal:
-        _describe_changes(plan)
+        describe_changes(plan)
     expected = "unknown_patch at trainer.patches, evidence, evidnce"
     assert outline(str(refusal.value)) == expected
-        describe_changes(plan)
-    assert str(refusal.value) == (
-        "trainer.patches: launch has no patch 'evidnce'; did you mean 'evidence'? [unknown_patch]"
-    )
