@@ -20,14 +20,9 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE, EXIT_REFUSED
-from launch.execution.preview import (
-    describe_samples,
-    inspect_data,
-    legend,
-    render_page,
-    tokenize_samples,
-)
+from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
+from launch.execution.samples import describe_samples, legend, render_page
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine

@@ -1,5 +1,6 @@
-"""What a live run shows: phase, step, loss, tokens/s, time left; in place on a terminal, as plain
-lines elsewhere.
+"""Show a live run: phase, step, loss, tokens/s, time left.
+
+On a terminal the last line is redrawn in place; elsewhere plain lines are printed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _SPARKLINE = 20  # characters at most
-_LEAST_BAR = 10  # characters of the bar, with its spaces
+_LEAST_BAR = 10  # characters of the bar at least, with its spaces
 _LATE = 30.0  # seconds without a step after which the line shows how long it has been waiting
-_BLOCKS, _NOT_FINITE = "▁▂▃▄▅▆▇█", "!"  # of the sparkline
+_BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, by value
+_NOT_FINITE = "!"  # character of the sparkline for a NaN or an infinity
 _MIN_INTERVAL = 2.0  # seconds between two plain lines for steps
 _MAX_INTERVAL = 30.0  # seconds
 _MIN_PROGRESS = 0.05  # of the total steps, between two plain lines
@@ -66,15 +68,22 @@ class Pace:
         self._last: tuple[int, float] | None = None
 
     def add(self, step: int, time: float) -> None:
-        self.step, self._last = step, (step, time)
-        self._first = self._first or (step, time)
+        """Add a step that ended at `time` (unix seconds)."""
+        self.step = step
+        self._last = (step, time)
+        if self._first is None:
+            self._first = (step, time)
 
     def seconds_left(self) -> float | None:
         """Return the estimate in seconds; None while it is unknown."""
-        if not self.total or not self._first or not self._last or self._last[0] <= self._first[0]:
+        if not self.total or self._first is None or self._last is None:
             return None
-        seconds_per_step = (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
-        return max(0.0, (self.total - self._last[0]) * seconds_per_step)
+        first_step, first_time = self._first
+        last_step, last_time = self._last
+        if last_step <= first_step:
+            return None
+        seconds_per_step = (last_time - first_time) / (last_step - first_step)
+        return max(0.0, (self.total - last_step) * seconds_per_step)
 
 
 def format_duration(seconds: float) -> str:
@@ -86,38 +95,37 @@ def format_duration(seconds: float) -> str:
 
 def step_parts(event: Event, pace: Pace) -> dict[str, str]:
     """Return what is shown of a step, by name: `step`, `loss`, `rate`, `left`."""
-    parts = {"step": f"step {pace.step}" + (f"/{pace.total}" if pace.total else "")}
-    if isinstance(loss := event.data.get("loss"), (int, float)):
+    total = f"/{pace.total}" if pace.total else ""
+    parts = {"step": f"step {pace.step}{total}"}
+    loss = event.data.get("loss")
+    if isinstance(loss, (int, float)):
         parts["loss"] = f"loss {loss:.4f}"
-    if isinstance(rate := event.data.get("tokens_per_second"), (int, float)):
+    rate = event.data.get("tokens_per_second")
+    if isinstance(rate, (int, float)):
         parts["rate"] = f"{rate:,.0f} tokens/s"
-    if (left := pace.seconds_left()) is not None:
-        parts["left"] = f"{format_duration(left)} left"
+    seconds_left = pace.seconds_left()
+    if seconds_left is not None:
+        parts["left"] = f"{format_duration(seconds_left)} left"
     return parts
 
 
 def describe_evaluation(event: Event) -> str:
     """Describe a measurement on the validation data."""
     loss = event.data.get("eval_loss")
-    value = (
-        f"{loss:.4f}"
-        if isinstance(loss, (int, float))
-        else event.data.get("eval_loss_text", "unknown")
-    )
+    value = event.data.get("eval_loss_text", "unknown")
+    if isinstance(loss, (int, float)):
+        value = f"{loss:.4f}"
     return f"evaluation at step {event.data['step']}: eval_loss {value}"
 
 
 def describe_early_stop(event: Event) -> str:
     """Describe why a run ends before its last step."""
     data = event.data
-    evaluations = (
-        f"{data['evaluations']} evaluations" if data["evaluations"] != 1 else "1 evaluation"
-    )
-    loss = (
-        f"{data['best_loss']:.4f}"
-        if isinstance(data.get("best_loss"), (int, float))
-        else "its best"
-    )
+    count = data["evaluations"]
+    evaluations = "1 evaluation" if count == 1 else f"{count} evaluations"
+    loss = "its best"
+    if isinstance(data.get("best_loss"), (int, float)):
+        loss = f"{data['best_loss']:.4f}"
     best = f"an eval_loss below {loss} (step {data['best_step']})"
     return f"stopped early at step {data['step']}: {evaluations} without {best}"
 
@@ -129,28 +137,28 @@ def describe_step(event: Event, pace: Pace) -> str:
 
 def describe_count(pace: Pace) -> str:
     """Describe what a progress bar counts: `24 of 200, 9.9 a second, 0:18 left`."""
-    parts = [f"{pace.step:,} of {pace.total:,}"]
-    if (left := pace.seconds_left()) and pace.total and pace.step is not None:
-        parts += [
-            f"{(pace.total - pace.step) / left:.3g} a second",
-            f"{format_duration(left)} left",
-        ]
-    return ", ".join(parts)
+    text = f"{pace.step:,} of {pace.total:,}"
+    seconds_left = pace.seconds_left()
+    if seconds_left and pace.total and pace.step is not None:
+        rate = (pace.total - pace.step) / seconds_left
+        text += f", {rate:.3g} a second, {format_duration(seconds_left)} left"
+    return text
 
 
 class PlainDisplay:
-    """Prints a line at each phase change, for the first and the last step, and now and then for one
-    between.
+    """Prints a line at each change of phase, for the first and the last step, and for some of the
+    steps between.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
+        self._stream = stream
+        self._clock = clock
         self._pace = Pace()
         self._printed: tuple[int, float] | None = None  # the last printed step, and when
-        self._unprinted: Event | None = None
+        self._unprinted: Event | None = None  # the last step, if it was not printed
         self._phase: str | None = None
-        self._counted = Pace()  # what a progress bar counts in this phase
-        self._counted_at = 0.0  # when a line was last printed in this phase
+        self._progress = Pace()  # of the trainer's progress bar in this phase
+        self._progress_printed_at = 0.0  # when its line was last printed, or the phase began
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)
@@ -159,15 +167,11 @@ class PlainDisplay:
     def show(self, event: Event) -> None:
         if event.kind == "phase":
             self._flush()
-            phase, previous = event.data["phase"], self._phase
-            self._phase, self._counted, self._counted_at = phase, Pace(), self._clock()
-            # the line of its result shows an evaluation
-            if phase != "evaluate" and previous != "evaluate":
-                self.say(PHASE_NAMES.get(phase, phase))
+            self._begin_phase(event.data["phase"])
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
         elif event.kind == "progress":
-            self._count(event)
+            self._show_progress(event)
         elif event.kind == "warning":
             self.say(f"warning (rank {event.rank}): {event.data['message']}")
         elif event.kind == "evaluation":
@@ -182,18 +186,27 @@ class PlainDisplay:
             if self._is_due(event.data["step"]):
                 self._flush()
 
-    def _count(self, event: Event) -> None:
-        if event.data["total"] != self._counted.total:  # another bar
-            self._counted = Pace(event.data["total"])
-        self._counted.add(event.data["done"], event.time)
-        if self._clock() - self._counted_at >= _MAX_INTERVAL:
-            self._counted_at = self._clock()
-            self.say(
-                f"{PHASE_NAMES.get(self._phase or '', self._phase)}: "
-                f"{describe_count(self._counted)}"
-            )
+    def _begin_phase(self, phase: str) -> None:
+        previous_phase = self._phase
+        self._phase = phase
+        self._progress = Pace()
+        self._progress_printed_at = self._clock()
+        # An evaluation is shown by the line of its result.
+        if "evaluate" not in (phase, previous_phase):
+            self.say(PHASE_NAMES.get(phase, phase))
+
+    def _show_progress(self, event: Event) -> None:
+        """Print, now and then, what the trainer's progress bar counts."""
+        if event.data["total"] != self._progress.total:  # another bar
+            self._progress = Pace(event.data["total"])
+        self._progress.add(event.data["done"], event.time)
+        if self._clock() - self._progress_printed_at >= _MAX_INTERVAL:
+            self._progress_printed_at = self._clock()
+            name = PHASE_NAMES.get(self._phase or "", self._phase)
+            self.say(f"{name}: {describe_count(self._progress)}")
 
     def _is_due(self, step: int) -> bool:
+        """Return whether this step gets a line."""
         if self._printed is None or step == self._pace.total:
             return True
         last_step, last_time = self._printed
@@ -205,6 +218,7 @@ class PlainDisplay:
         return (has_progressed and waited >= _MIN_INTERVAL) or waited >= _MAX_INTERVAL
 
     def _flush(self) -> None:
+        """Print the last step, if it was not printed."""
         if self._unprinted is not None:
             self.say(describe_step(self._unprinted, self._pace))
             self._printed = (self._unprinted.data["step"], self._clock())
@@ -217,8 +231,8 @@ class PlainDisplay:
         try:
             echo(text, file=self._stream, flush=True)
         except (OSError, ValueError):
-            # the reader closed the pipe (`head`), the terminal is gone, its disk is full, or the
-            # stream is closed: the run continues, and its folder records everything
+            # The reader closed the pipe (`head`), the terminal is gone, its disk is full, or the
+            # stream is closed. The run continues, and its folder records everything.
             _discard_output(self._stream)
 
     def close(self) -> None:
@@ -231,7 +245,8 @@ class SafeDisplay:
     """
 
     def __init__(self, display: Display, stream: TextIO | None = None) -> None:
-        self._display, self._stream = display, stream
+        self._display = display
+        self._stream = stream
         self._is_broken = False
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
@@ -239,7 +254,7 @@ class SafeDisplay:
             return
         try:
             function(*arguments)
-        except (OSError, ValueError):  # ValueError: the stream is closed
+        except (OSError, ValueError):  # a closed stream raises ValueError
             self._is_broken = True
             if self._stream is not None:
                 _discard_output(self._stream)
@@ -261,9 +276,7 @@ class SafeDisplay:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Send what is written to `stream` from now on, and what it still holds, nowhere; Python
-    flushes it at its end.
-    """
+    """Redirect `stream` to the null device, so that Python can flush it when it exits."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -271,35 +284,40 @@ def _discard_output(stream: TextIO) -> None:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return at most `width` characters, one for the mean of each of equal parts of the values.
+    """Draw values in at most `width` characters, each for the mean of an equal part of them.
 
     The lowest mean is the lowest block, a NaN or an infinity is `!`.
 
     >>> sparkline((8.0, 4.0, 2.0, 1.0), 4)
     '█▄▂▁'
     """
-    parts = max(0, min(width, len(values)))
-    ends = [len(values) * part // parts for part in range(parts + 1)] if parts else []
-    # fmean refuses infinities
-    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]
+    count = min(width, len(values))
+    if count <= 0:
+        return ""
+    ends = [len(values) * part // count for part in range(count + 1)]
+    means = []
+    for start, end in pairwise(ends):
+        total = sum(values[start:end])  # statistics.fmean refuses infinities
+        means.append(total / (end - start))
     finite = [mean for mean in means if math.isfinite(mean)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    return "".join(_block(mean, low, high) for mean in means)
+    low = min(finite, default=0.0)
+    high = max(finite, default=0.0)
+    return "".join(_choose_block(mean, low, high) for mean in means)
 
 
-def _block(value: float, low: float, high: float) -> str:
+def _choose_block(value: float, low: float, high: float) -> str:
+    """Return the character of the sparkline for a value between `low` and `high`."""
     if not math.isfinite(value):
         return _NOT_FINITE
-    share = (value - low) / (high - low) if high > low else 0.0
-    return _BLOCKS[round(share * (len(_BLOCKS) - 1))]
+    height = (value - low) / (high - low) if high > low else 0.0
+    return _BLOCKS[round(height * (len(_BLOCKS) - 1))]
 
 
 class LiveDisplay(PlainDisplay):
-    """Prints the lines of PlainDisplay, which stay in the scrollback; `refresh` redraws the line
-    below them.
+    """Prints the lines of PlainDisplay, which stay in the scrollback, and a status line below them.
 
-    That line shows what the run waits for and since when; in training the step, the loss and its
-    course, the rate and the time left. It takes one line of the terminal, whatever its width.
+    The status line shows what the run waits for and how long; in training the step, the loss and
+    its curve, the rate and the time left. It takes one line of the terminal, whatever the width.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -314,9 +332,10 @@ class LiveDisplay(PlainDisplay):
         from rich.table import Column
 
         super().start(total)
-        self._waiting_for, self._since = "starting the processes", self._clock()
-        self._step: Event | None = None  # the last one, in training
-        self._losses = array("d")  # 8 bytes a step
+        self._waiting_for = "starting the processes"
+        self._since = self._clock()
+        self._step: Event | None = None  # the last step of the training phase
+        self._losses = array("d")  # it takes 8 bytes a step
         whole_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
             SpinnerColumn("dots" if self._unicode else "line"),
@@ -334,46 +353,50 @@ class LiveDisplay(PlainDisplay):
             return
         if event.kind == "phase":
             phase = event.data["phase"]
-            self._waiting_for = (
-                "waiting for the first step"
-                if phase == "training"
-                else PHASE_NAMES.get(phase, phase)
-            )
-            self._since, self._step = self._clock(), None
+            self._waiting_for = PHASE_NAMES.get(phase, phase)
+            if phase == "training":
+                self._waiting_for = "waiting for the first step"
+            self._since = self._clock()
+            self._step = None
         elif event.kind == "total_steps":
             self._bar.update(self._task, total=self._pace.total)
         elif event.kind == "step":
-            self._since, self._step = self._clock(), event
-            if isinstance(loss := event.data.get("loss"), (int, float)):
+            self._since = self._clock()
+            self._step = event
+            loss = event.data.get("loss")
+            if isinstance(loss, (int, float)):
                 self._losses.append(loss)
             self._bar.update(self._task, completed=event.data["step"])
 
     def refresh(self) -> None:
+        """Redraw the status line."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task, description=clean(self._describe(self._bar.console.width - _LEAST_BAR))
-            )
+            width = self._bar.console.width - _LEAST_BAR
+            self._bar.update(self._task, description=clean(self._describe(width)))
             self._bar.refresh()
 
-    def _describe(self, room: int) -> str:
-        """Return what the line shows, in at most `room` characters as long as it has parts that may
-        be left out.
+    def _describe(self, width: int) -> str:
+        """Return the text of the status line.
+
+        Of a step, parts that do not fit in `width` characters are left out.
         """
         waited = self._clock() - self._since
         if self._step is None:
-            counted = f": {describe_count(self._counted)}" if self._counted.step is not None else ""
-            return f"{self._waiting_for} {format_duration(waited)}{counted}"
+            text = f"{self._waiting_for} {format_duration(waited)}"
+            if self._progress.step is not None:
+                text += f": {describe_count(self._progress)}"
+            return text
         parts = step_parts(self._step, self._pace)
         if waited >= _LATE:
             parts["left"] = f"no step for {format_duration(waited)}"
         for name in ("rate", "loss"):
-            if len("  ".join(parts.values())) > room:
+            if len("  ".join(parts.values())) > width:
                 parts.pop(name, None)
         if "loss" in parts and self._unicode:
-            course = sparkline(
-                self._losses, min(_SPARKLINE, room - len("  ".join(parts.values())) - 1)
-            )
-            parts["loss"] += f" {course}" if len(course) > 1 else ""
+            free_width = width - len("  ".join(parts.values())) - 1
+            curve = sparkline(self._losses, min(_SPARKLINE, free_width))
+            if len(curve) > 1:
+                parts["loss"] += f" {curve}"
         return "  ".join(parts.values())
 
     def say(self, text: str) -> None:
@@ -390,9 +413,7 @@ class LiveDisplay(PlainDisplay):
 
 
 def display_for(stream: TextIO) -> Display:
-    """Return the display that suits `stream`: with a line in place on a terminal, plain lines
-    elsewhere.
-    """
+    """Return the display for `stream`: a LiveDisplay on a terminal, a PlainDisplay elsewhere."""
     if not stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         return PlainDisplay(stream)
     return LiveDisplay(stream)

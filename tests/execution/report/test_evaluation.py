@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from launch.execution.record.run import Run
-from launch.execution.report.page import render_runs
 from launch.execution.report.evaluation import read_evaluation
+from launch.execution.report.page import render_runs
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
 
