@@ -1,8 +1,7 @@
-"""Checks a trainer's command line with its own parser, and more strictly, and reports every problem
-at once.
+"""Check a trainer's command line by the rules of its parser, and report every problem at once.
 
-Stricter than argparse: `abbreviated` (argparse completes a unique prefix) and `duplicate` (it uses
-the last value).
+Two rules are stricter than argparse: `abbreviated` (argparse completes a unique prefix) and
+`duplicate` (argparse uses the last value).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from launch.upstream.rules.conversion import (
     unsettable_error,
 )
 from launch.upstream.rules.parser import ArgvToken, GivenOption, SplitArgv, is_flag, split_argv
+from launch.upstream.rules.post_init import Contradiction
 from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding
@@ -33,22 +33,24 @@ _STRICTER = ("abbreviated", "duplicate")
 class ArgvReport:
     """The problems of a command line, the values that it sets, and what can't be decided."""
 
-    # by the index of the token, None for missing flags and combinations; `where` is the flag,
-    # without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice,
-    # missing_value, missing_required, positional, contradiction
+    # Each problem with the index of its token, which is None for missing flags and combinations.
+    # `where` is the flag, without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate,
+    # bad_type, bad_choice, missing_value, missing_required, positional, contradiction
     problems: list[tuple[int | None, Finding]] = field(default_factory=list)
-    rejected: bool | None = False  # argparse refuses it; None: undecided
-    # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
+    rejected: bool | None = False  # whether argparse refuses it; None if undecided
+    # the value of each given flag by its field's name; a list for `+`, `UNKNOWN` if it can't be
+    # known
     values: dict[str, Any] = field(default_factory=dict)
-    # {field name: token index} of the first occurrence
+    # the index of the token in which a flag is first given, by the field's name
     given: dict[str, int] = field(default_factory=dict)
-    undecided: list[str] = field(default_factory=list)  # why the parser's verdict is uncertain
+    # reasons why it is uncertain whether the parser accepts the command
+    undecided: list[str] = field(default_factory=list)
     # conditions on the machine under which a `__post_init__` refuses
     assumed: list[str] = field(default_factory=list)
 
     @property
     def refused(self) -> bool | None:
-        """Whether the trainer's own parser (with `__post_init__`) refuses the command; None:
+        """Whether the trainer's own parser (with `__post_init__`) refuses the command; None if
         undecided.
         """
         if self.rejected or any(problem.id == "contradiction" for _, problem in self.problems):
@@ -57,7 +59,9 @@ class ArgvReport:
 
     @property
     def ok(self) -> bool | None:
-        """False if the parser refuses, or a flag is abbreviated or given twice; None: undecided."""
+        """False if the parser refuses, or a flag is abbreviated or given twice; None if
+        undecided.
+        """
         if self.refused or any(problem.id in _STRICTER for _, problem in self.problems):
             return False
         return None if self.refused is None else True
@@ -73,8 +77,9 @@ def check_argv(
     is undecided. Elsewhere it may stand for any arguments. `config` is the content of the file that
     TRL's `--config` names, if it has been read.
     """
+    tokens = [token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv]
     checker = _ArgvChecker(schema=schema, config=config)
-    checker.check([token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv])
+    checker.check(tokens)
     checker.problems.sort(key=lambda item: (item[0] is None, item[0] or 0))
     return checker
 
@@ -83,7 +88,7 @@ def check_argv(
 class _ArgvChecker(ArgvReport):
     schema: Schema
     config: Mapping[str, Any] | None
-    # those with an unquoted variable: how long they are is unknown
+    # flags with a list that contains an unquoted variable: its length is unknown
     open_lists: list[str] = field(default_factory=list)
     more_flags_possible: bool = False  # an unknown token may stand for further flags
     config_given: bool = False
@@ -92,13 +97,14 @@ class _ArgvChecker(ArgvReport):
         start = self._skip_file_argument(tokens)
         if start is None:
             return
-        split = split_argv(self.schema, self._remove_config(list(enumerate(tokens))[start:]))
+        indexed_tokens = list(enumerate(tokens))[start:]
+        split = split_argv(self.schema, self._remove_config(indexed_tokens))
         for given in split.options:
             self._store(given, split, tokens)
         self._check_others(split, tokens)
         if split.error:
             self._add(None, Finding.error("bad_type", split.error))
-        # argparse prints the help and exits with 0: nothing after it matters
+        # with --help argparse prints the help and exits with 0, and checks nothing else
         if not split.asks_help:
             self._check_required()
             self._check_contradictions()
@@ -140,22 +146,25 @@ class _ArgvChecker(ArgvReport):
         return tokens[:position] + tokens[position + 2 :]
 
     def _check_others(self, split: SplitArgv, tokens: list[ArgvToken]) -> None:
-        """Report what belongs to no option. What follows an unknown flag may be its value."""
-        before = {
-            given.values[-1][0]
-            for given in split.options
-            if given.values and self._may_contain_flags(given)
-        }
+        """Report the tokens that belong to no option. A token after an unknown flag may be its
+        value, and is not reported.
+        """
+        # indices of tokens after which a value may follow
+        may_take_value = set()
+        for given in split.options:
+            if given.values and self._may_contain_flags(given):
+                last_index, _ = given.values[-1]
+                may_take_value.add(last_index)
         for index in split.others:
             token = tokens[index]
-            is_new = index - 1 not in before
             if token.text == "--" and not token.unknown:
-                # these parsers have no positionals
+                # these parsers have no positional arguments
                 message = "everything after '--' is positional, which this parser refuses"
                 self._add(index, Finding.error("positional", message))
                 return
-            if is_flag(token.text) or token.unknown or not is_new:
-                before.add(index)
+            may_be_value = index - 1 in may_take_value
+            if is_flag(token.text) or token.unknown or may_be_value:
+                may_take_value.add(index)
             if token.unknown and "=" not in token.prefix and token.prefix[:1] in ("", "-"):
                 self.undecided.append(f"what {token.text} stands for")
                 self.more_flags_possible = True
@@ -163,62 +172,77 @@ class _ArgvChecker(ArgvReport):
                 self._add_abbreviated(split, index, token)
             elif is_flag(token.text):
                 self._add_unknown_flag(index, token.text.partition("=")[0], split)
-            elif is_new:
-                message, cure = (
-                    f"'{token.text}' does not belong to a flag",
-                    _positional_cure(split, tokens, index),
-                )
+            elif not may_be_value:
+                message = f"'{token.text}' does not belong to a flag"
+                cure = _positional_cure(split, tokens, index)
                 self._add(index, Finding.error("positional", message, None, cure))
 
     @staticmethod
     def _may_contain_flags(given: GivenOption) -> bool:
-        """Whether the last value may be further flags: `--packing $MORE`, an unquoted variable that
-        is optional.
+        """Return whether the last value may be further flags, as in `--packing $MORE`: an unquoted
+        variable in the place of an optional value.
         """
         token = given.values[-1][1]
         is_optional = not given.is_joined and (given.option.nargs == "?" or len(given.values) > 1)
         return is_optional and token.unknown and token.splits and not token.prefix
 
     def _store(self, given: GivenOption, split: SplitArgv, tokens: list[ArgvToken]) -> None:
-        option, index = given.option, given.index
+        """Check an option, and store its value."""
+        option = given.option
+        index = given.index
         name = option.field.name
         if index in split.completions:
             self._add_abbreviated(split, index, tokens[index])
         if index in split.negated_values:
-            self._add(
-                index,
-                Finding.error(
-                    "bad_type", f"--no_{name} takes no value", name, f"write --{name} false"
-                ),
-            )
+            message = f"--no_{name} takes no value"
+            cure = f"write --{name} false"
+            self._add(index, Finding.error("bad_type", message, name, cure))
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"
-            self._add(
-                index, Finding.error("duplicate", message, name, "keep one of them"), rejects=False
-            )
+            duplicate = Finding.error("duplicate", message, name, "keep one of them")
+            self._add(index, duplicate, rejects=False)
         self.given.setdefault(name, index)
         if self.schema.is_unverified(name):
             self._add_unverified(name, index)
         if option.negates:
             self.values[name] = False
-        elif not given.values and option.nargs == "?":
+        elif given.values:
+            self._store_values(given)
+        elif option.nargs == "?":
             self.values[name] = option.field.const
-        elif not given.values:
-            missing = "at least one value" if option.nargs == "+" else "a value"
-            number = _dashed_number(tokens, index + 1)
-            cure = f"write --{name}={number}: the value begins with '-'" if number else None
-            self._add(index, Finding.error("missing_value", f"{name} needs {missing}", name, cure))
-            self.values[name] = UNKNOWN
-            if number and index + 1 in split.others:
-                split.others.remove(index + 1)  # it is part of the same mistake
         else:
-            self.more_flags_possible = self.more_flags_possible or self._may_contain_flags(given)
-            converted = [self._convert(option.field, token, at) for at, token in given.values]
-            self.values[name] = converted if option.nargs == "+" else converted[0]
-            if option.nargs == "+" and any(token.splits for _, token in given.values):
-                self.open_lists.append(name)
+            self.values[name] = UNKNOWN
+            self._add_missing_value(given, split, tokens)
+
+    def _store_values(self, given: GivenOption) -> None:
+        name = given.option.field.name
+        if self._may_contain_flags(given):
+            self.more_flags_possible = True
+        values = []
+        for index, token in given.values:
+            values.append(self._convert(given.option.field, token, index))
+        if given.option.nargs != "+":
+            self.values[name] = values[0]
+            return
+        self.values[name] = values
+        if any(token.splits for _, token in given.values):
+            self.open_lists.append(name)
+
+    def _add_missing_value(
+        self, given: GivenOption, split: SplitArgv, tokens: list[ArgvToken]
+    ) -> None:
+        name = given.option.field.name
+        missing = "at least one value" if given.option.nargs == "+" else "a value"
+        next_index = given.index + 1
+        number = _dashed_number(tokens, next_index)
+        cure = f"write --{name}={number}: the value begins with '-'" if number else None
+        problem = Finding.error("missing_value", f"{name} needs {missing}", name, cure)
+        self._add(given.index, problem)
+        if number and next_index in split.others:
+            split.others.remove(next_index)  # it is part of the same mistake
 
     def _convert(self, flag: Field, token: ArgvToken, index: int) -> Any:
+        """Return the value of an argument; UNKNOWN if it is wrong, or cannot be known."""
         if token.unknown:
             self._check_unknown_value(flag, token, index)
             return UNKNOWN
@@ -228,26 +252,23 @@ class _ArgvChecker(ArgvReport):
             self._add(index, *error.problems)
             return UNKNOWN
         if value is UNKNOWN:
-            self.undecided.append(
-                f"whether {flag.name} accepts '{token.text}': {flag.unknown.get('type', flag.type)}"
-            )
+            reason = flag.unknown.get("type", flag.type)
+            self.undecided.append(f"whether {flag.name} accepts '{token.text}': {reason}")
         return value
 
     def _check_unknown_value(self, flag: Field, token: ArgvToken, index: int) -> None:
+        """Check a value with a shell variable, of which only the beginning may be known."""
         if token.prefix.startswith("-") and index != self.given.get(flag.name):
             self.undecided.append(f"whether {token.text} is a value or a flag")
-        choices = (
-            None
-            if flag.choices is None or flag.none_words
-            else [str(choice) for choice in flag.choices]
-        )
-        if (
-            choices is not None
-            and token.prefix
-            and not any(c.startswith(token.prefix) for c in choices)
-        ):
-            self._add(index, *choice_error(flag, token.text).problems)
-        elif flag.kind == "never":
+        choices = None
+        if flag.choices is not None and not flag.none_words:
+            choices = [str(choice) for choice in flag.choices]
+        if choices is not None and token.prefix:
+            candidates = [choice for choice in choices if choice.startswith(token.prefix)]
+            if not candidates:
+                self._add(index, *choice_error(flag, token.text).problems)
+                return
+        if flag.kind == "never":
             self._add(index, *unsettable_error(flag).problems)
         elif flag.kind not in ("str", "truthy") or choices is not None:
             expected = EXPECTED_VALUES.get(flag.kind, "one of its choices")
@@ -263,42 +284,32 @@ class _ArgvChecker(ArgvReport):
             self._add(index, Finding.error("abbreviated", message, given, cure))
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
-        self._add(
-            index,
-            Finding.error("abbreviated", message, given, f"write {matches[0]}"),
-            rejects=False,
-        )
+        problem = Finding.error("abbreviated", message, given, f"write {matches[0]}")
+        self._add(index, problem, rejects=False)
 
     def _add_unknown_flag(self, index: int, text: str, split: SplitArgv) -> None:
         given = text.lstrip("-")
         name = given.replace("-", "_")
         flags = [flag.name for flag in self.schema.fields.values() if flag.in_parser]
         suggestions = [name] if name in flags else nearest(name, flags)
-        cure = (
-            f"did you mean {' or '.join(f'--{suggestion}' for suggestion in suggestions)}?"
-            if suggestions
-            else None
-        )
-        unread = self.schema.unknown
-        if unread:
-            self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
+        cure = None
+        if suggestions:
+            choice = " or ".join(f"--{suggestion}" for suggestion in suggestions)
+            cure = f"did you mean {choice}?"
+        unknown_parts = self.schema.unknown
+        if unknown_parts:
+            self.undecided.append(f"whether --{given} exists: {unknown_parts[0].reason}")
         if self.schema.is_unverified(name):
             self._add_unverified(name, index)
             return
-        message = f"{self.schema.entry.rpartition('/')[2]} has no flag {text}"
-        self._add(
-            index,
-            Finding.error("unknown_flag", message, given, cure),
-            rejects=None if unread else True,
-        )
+        script = self.schema.entry.rpartition("/")[2]
+        problem = Finding.error("unknown_flag", f"{script} has no flag {text}", given, cure)
+        self._add(index, problem, rejects=None if unknown_parts else True)
 
     def _add_unverified(self, name: str, index: int) -> None:
+        message = unverified_message(self.schema, name)
         cure = "the job asks the trainer's own parser"
-        self._add(
-            index,
-            Finding.error("unverified", unverified_message(self.schema, name), name, cure),
-            rejects=None,
-        )
+        self._add(index, Finding.error("unverified", message, name, cure), rejects=None)
 
     def _check_required(self) -> None:
         for flag in self.schema.fields.values():
@@ -310,60 +321,63 @@ class _ArgvChecker(ArgvReport):
                 self.undecided.append(f"whether the required {flag.name} is given")
                 continue
             message = f"{flag.name} is required"
-            self._add(
-                None, Finding.error("missing_required", message, flag.name, f"add --{flag.name}")
-            )
+            cure = f"add --{flag.name}"
+            self._add(None, Finding.error("missing_required", message, flag.name, cure))
 
     def _check_contradictions(self) -> None:
+        """Report values that a `__post_init__` of the trainer refuses together."""
         values = {**(self.config or {}), **self.values, **dict.fromkeys(self.open_lists, UNKNOWN)}
         defaults_known = not self.config_given or self.config is not None
         for contradiction in find_contradictions(self.schema, values, defaults_known):
-            flags = contradiction.flags
-            if contradiction.certain is None:
-                if not defaults_known:
-                    continue  # one reason is enough: the file has not been read
-                unknown_flags = " and ".join(
-                    name for name in flags if UNKNOWN in _as_list(self.values.get(name))
-                )
-                self.undecided.append(
-                    f"whether {unknown_flags or 'the command'} avoids the error of "
-                    f"{contradiction.where}"
-                )
-            elif not contradiction.certain:
+            if contradiction.certain:
+                self._add_contradiction(contradiction)
+            elif contradiction.certain is False:
                 self.assumed.append(f"the machine avoids the error of {contradiction.where}")
-            else:
-                flag = next((name for name in flags if name in self.given), None)
-                settings = _describe_settings(self.schema, flags, self.values)
-                text = f"{contradiction.message} ({contradiction.where})"
-                problem = Finding.error(
-                    "contradiction",
-                    f"{settings}: {text}" if settings else text,
-                    flag or next(iter(flags), None),
+            elif defaults_known:  # else it is known to be undecided: the file has not been read
+                unknown_flags = [
+                    name
+                    for name in contradiction.flags
+                    if UNKNOWN in _as_list(self.values.get(name))
+                ]
+                subject = " and ".join(unknown_flags) or "the command"
+                self.undecided.append(
+                    f"whether {subject} avoids the error of {contradiction.where}"
                 )
-                self.problems.append((None if flag is None else self.given[flag], problem))
+
+    def _add_contradiction(self, contradiction: Contradiction) -> None:
+        flags = contradiction.flags
+        message = f"{contradiction.message} ({contradiction.where})"
+        settings = _describe_settings(self.schema, flags, self.values)
+        if settings:
+            message = f"{settings}: {message}"
+        given_flags = [name for name in flags if name in self.given]
+        where = next(iter([*given_flags, *flags]), None)
+        index = self.given[given_flags[0]] if given_flags else None
+        self.problems.append((index, Finding.error("contradiction", message, where)))
 
     def _add(self, index: int | None, problem: Finding, *, rejects: bool | None = True) -> None:
-        """Add a problem; rejects=None: whether argparse refuses the command because of it is not
-        known.
+        """Add a problem. `rejects`: whether argparse refuses the command because of it; None if
+        that is not known.
         """
         self.problems.append((index, problem))
-        self.rejected = self.rejected or rejects if rejects is not False else self.rejected
+        if rejects is not False:
+            self.rejected = self.rejected or rejects
 
 
 def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
     """Describe the flags that a condition reads: `push_to_hub False and try_launch_beaker True (its
     default)`.
     """
-    given = [
-        f"{name} {'(given)' if values[name] is UNKNOWN else repr(values[name])}"
-        for name in flags
-        if name in values
-    ]
-    defaults = [
-        f"{name} {schema.fields[name].default!r} (its default)"
-        for name in flags
-        if name not in values and schema.fields[name].default not in (None, [], {}, "")
-    ]
+    given = []
+    defaults = []
+    for name in flags:
+        if name in values:
+            text = "(given)" if values[name] is UNKNOWN else repr(values[name])
+            given.append(f"{name} {text}")
+            continue
+        default = schema.fields[name].default
+        if default not in (None, [], {}, ""):
+            defaults.append(f"{name} {default!r} (its default)")
     return " and ".join([*given, *defaults])
 
 
@@ -372,15 +386,22 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _dashed_number(tokens: list[ArgvToken], index: int) -> str | None:
-    """Return an argument like `-1e-5`, a number that argparse takes for a flag."""
-    text = tokens[index].text if index < len(tokens) and not tokens[index].unknown else ""
+    """Return an argument like `-1e-5`, a number that argparse takes for a flag; None for another
+    one.
+    """
+    if index >= len(tokens) or tokens[index].unknown:
+        return None
+    text = tokens[index].text
     return text if re.match(r"-[\d.]", text) and is_flag(text) else None
 
 
 def _positional_cure(split: SplitArgv, tokens: list[ArgvToken], index: int) -> str | None:
     """Explain a leftover value: `--flag=a b` takes only `a`."""
     given = next((given for given in reversed(split.options) if given.index < index), None)
-    if given is None or any(is_flag(tokens[at].text) for at in range(given.index + 1, index)):
+    if given is None:
+        return None
+    tokens_between = tokens[given.index + 1 : index]
+    if any(is_flag(token.text) for token in tokens_between):
         return None
     name = given.option.field.name
     if given.is_joined and given.option.nargs == "+":

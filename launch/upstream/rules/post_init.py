@@ -1,10 +1,9 @@
-"""Follows a `__post_init__` of upstream on values of which some are unknown, and reports everything
-that it raises.
+"""Find what a `__post_init__` of upstream raises for values of which some are unknown.
 
-Nothing of it is executed. Plain statements, `if`, loops over fixed names and calls of the class's
-own functions are followed. Everything else is unknown: so is all that it assigns or could change,
-and what it raises is undecided. A refusal is certain only where everything that it depends on is
-known.
+It is interpreted from its syntax tree, and not executed. Plain statements, `if`, loops over fixed
+names and calls of the class's own functions are followed. The value of other code is unknown, and
+so are the variables and fields that it assigns or could change; whether it raises is undecided. An
+error is certain only if everything that it depends on is known.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from launch.upstream.rules.source import Function
 
 _MAX_STEPS = 20_000  # statements that are followed
-_MAX_NUMBER = 2**63  # of arithmetic
+_MAX_NUMBER = 2**63  # operands of arithmetic are smaller
 
 
 class Doubt(IntEnum):
-    """What something depends on that is not known; the greatest doubt counts."""
+    """Why something is not known; with several reasons, the greatest counts."""
 
-    NONE = 0
-    MACHINE = 1  # the machine, or code that is not followed
-    USER = 2  # a value of the user's
+    NONE = 0  # it is known
+    MACHINE = 1  # it depends on the machine, or on code that is not followed
+    USER = 2  # it depends on a value of the user's
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class UnknownValue:
     """A value that is not known."""
 
     doubt: Doubt = Doubt.MACHINE
-    is_set: bool = False  # it is not None
-    truth: bool | None = None  # whether it counts as true, where that is known
+    is_set: bool = False  # whether it is known not to be None
+    truth: bool | None = None  # whether it counts as true; None if that is not known
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,21 @@ class Contradiction:
     message: str
     where: str  # upstream's file:line
     flags: tuple[str, ...]  # the fields that its condition reads
-    # None: depends on an unknown value; False: on the machine, or on code that is not followed
+    # None if it depends on an unknown value, False if it depends on the machine or on code that is
+    # not followed
     certain: bool | None
 
 
 class _EndError(Exception):
-    """What follows is not reached, or is too much to be followed."""
+    """The following code is not reached, or is too long to be followed."""
 
 
 def _are_json(texts: str | Sequence[str]) -> bool:
+    """Return whether each text is JSON."""
+    if isinstance(texts, str):
+        texts = [texts]
     try:
-        for text in [texts] if isinstance(texts, str) else texts:
+        for text in texts:
             json.loads(text)
     except ValueError:
         return False
@@ -70,8 +73,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "json.loads": lambda text: UnknownValue(is_set=json.loads(text) is not None),
     "are_json": _are_json,  # for launch's rules
 }
-_OF_ANY_PARTS = ("len", "isinstance")  # the items of a list need not be known
-_CONVERSIONS = ("int", "float", "json.loads")  # which refuse some values
+_OF_ANY_PARTS = ("len", "isinstance")  # functions of a list whose items need not be known
+_CONVERSIONS = ("int", "float", "json.loads")  # functions that refuse some values
 _TEXT_METHODS = ("startswith", "endswith", "lower", "upper", "strip", "rstrip")
 _COMPARISONS: Mapping[type, Callable[..., Any]] = {
     ast.Eq: operator.eq,
@@ -99,8 +102,8 @@ def run_post_init(
 ) -> list[Contradiction]:
     """Return what the first function raises for the values of an instance's fields.
 
-    Upstream stops at the first raise; this goes on as if it had not happened. constants: of
-    upstream's modules and classes; a text enum is {"enum": its values}.
+    Upstream stops at the first error; this continues after it. `constants` are those of upstream's
+    modules and classes, of which a text enum is {"enum": its values}.
     """
     follower = _Follower(fields, constants, functions)
     try:
@@ -116,12 +119,12 @@ def run_post_init(
 def check_rules(
     rules: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any]
 ) -> list[Contradiction]:
-    """Return the rules that the values of the fields break: {file:line: `if`, a condition on
-    fields, and `message`}.
+    """Return the rules that the values of the fields break.
 
-    A rule is not broken where its condition raises an error.
+    Rules are given by file:line; each has `if`, a condition on fields, and `message`. A rule whose
+    condition raises an error is not broken.
     """
-    found = []
+    broken = []
     for where, rule in rules.items():
         follower = _Follower(fields, {}, ())
         follower.names = {**fields}
@@ -131,20 +134,19 @@ def check_rules(
         except _EndError:
             continue
         if truth_of(value) is not False:
-            found.append(follower.contradiction(where, rule["message"], doubt_of(value)))
-    return found
+            broken.append(follower.contradiction(where, rule["message"], doubt_of(value)))
+    return broken
 
 
 def doubt_of(value: Any) -> Doubt:
     """Return what the unknown parts of a value depend on."""
     if isinstance(value, UnknownValue):
         return value.doubt
-    parts = value.values() if isinstance(value, dict) else value
-    return (
-        max(map(doubt_of, parts), default=Doubt.NONE)
-        if isinstance(value, list | tuple | dict)
-        else Doubt.NONE
-    )
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list | tuple):
+        return Doubt.NONE
+    return max((doubt_of(part) for part in value), default=Doubt.NONE)
 
 
 def truth_of(value: Any) -> bool | None:
@@ -153,85 +155,90 @@ def truth_of(value: Any) -> bool | None:
 
 
 class _Follower(ast.NodeVisitor):
-    """Follows a statement, or evaluates an expression, by `visit`; the one of a statement is True
-    if it returns.
+    """An interpreter. `visit` follows a statement, or evaluates an expression.
+
+    For a statement it returns True if the function is certain to return there.
     """
 
     def __init__(
         self, fields: Mapping[str, Any], constants: Mapping[str, Any], functions: Sequence[Function]
     ) -> None:
-        self.own = frozenset(fields)
-        self.fields = {**fields}  # and other attributes of the instance
+        self.flags = frozenset(fields)
+        self.fields = {**fields}  # values of the fields, and of other attributes of the instance
         self.constants = constants
         self.functions = functions
         self.calls: list[Function] = []  # the functions that are being followed
-        self.names: dict[str, Any] = {}  # local ones
-        self.origins: dict[
-            str, list[str]
-        ] = {}  # {local name: the fields that its value comes from}
-        self.reads: list[
-            str
-        ] = []  # the fields that the conditions around the statement and itself have read
-        self.around = 0  # how many of these are of the conditions
-        self.branch = Doubt.NONE  # of the conditions around the statement
-        self.left = Doubt.NONE  # whether the function has returned before
-        self.is_shared = False  # the instance may be changed elsewhere
+        self.names: dict[str, Any] = {}  # values of local variables
+        # the fields from which the value of a local variable comes
+        self.origins: dict[str, list[str]] = {}
+        # the fields that were read by the conditions around this statement, and then by itself
+        self.reads: list[str] = []
+        self.around = 0  # how many of `reads` are of the conditions
+        self.branch = Doubt.NONE  # whether the conditions around this statement are known
+        self.left = Doubt.NONE  # whether it is known that the function has not returned before
+        self.is_shared = False  # whether code that is not followed may change the instance
         self.steps = 0
         self.found: dict[str, Contradiction] = {}  # by file:line
 
     @property
     def doubt(self) -> Doubt:
-        """What it depends on whether this statement is reached."""
+        """Why it is not known whether this statement is reached."""
         return max(self.branch, self.left)
 
     def record(self, node: ast.expr | ast.stmt, message: str, doubt: Doubt = Doubt.NONE) -> None:
         """Record that an error is raised here; a certain one replaces one that is not."""
-        where = f"{self.calls[-1].file if self.calls else ''}:{node.lineno}"
-        found = self.contradiction(where, message, max(doubt, self.doubt))
-        if where not in self.found or (found.certain and not self.found[where].certain):
-            self.found[where] = found
+        file = self.calls[-1].file if self.calls else ""
+        where = f"{file}:{node.lineno}"
+        contradiction = self.contradiction(where, message, max(doubt, self.doubt))
+        earlier = self.found.get(where)
+        if earlier is None or (contradiction.certain and not earlier.certain):
+            self.found[where] = contradiction
 
     def contradiction(self, where: str, message: str, doubt: Doubt) -> Contradiction:
+        """Return an error whose condition has read the fields in `reads`."""
         certain = {Doubt.NONE: True, Doubt.MACHINE: False, Doubt.USER: None}[doubt]
-        flags = dict.fromkeys(name for name in self.reads if name in self.own)
+        flags = dict.fromkeys(name for name in self.reads if name in self.flags)
         return Contradiction(" ".join(message.split()), where, tuple(flags), certain)
 
     def skip(self, node: ast.AST) -> UnknownValue:
         """Leave out code that is not followed, and return its unknown value.
 
-        What it assigns and every list are unknown from then on; every field, too, if it has the
-        instance itself.
+        Whatever it assigns is unknown from then on, and so is every list and dictionary, which it
+        could change. If it has the instance itself, every field is unknown.
         """
         parts = list(ast.walk(node))
         called = {part.func for part in parts if isinstance(part, ast.Call)}
         attributes = [
             part for part in parts if isinstance(part, ast.Attribute) and _is_self(part.value)
         ]
-        bases = {part.value for part in attributes if part not in called}
-        names = [part for part in parts if isinstance(part, ast.Name) and part not in bases]
-        self.reads += [attribute.attr for attribute in attributes]
-        self.reads += [origin for name in names for origin in self.origins.get(name.id, [])]
-        read = [self.fields.get(attribute.attr) for attribute in attributes]
-        doubt = max(
-            Doubt.MACHINE, doubt_of(read), doubt_of([self.names.get(name.id) for name in names])
-        )
+        bases = {attribute.value for attribute in attributes if attribute not in called}
+        names = [part.id for part in parts if isinstance(part, ast.Name) and part not in bases]
+        doubt = max(Doubt.MACHINE, self._read_all([part.attr for part in attributes], names))
         has_function = any(isinstance(part, _NESTED) for part in parts)
-        if has_function:  # which could be called at any later place
+        if has_function:  # a function in it could be called anywhere later
             self.left = max(self.left, doubt)
-        if has_function or any(name.id in ("self", "super") for name in names):
+        if has_function or "self" in names or "super" in names:
             self.is_shared = True
             self.fields = {name: _lost(value, doubt) for name, value in self.fields.items()}
         for scope in (self.fields, self.names):
-            scope |= {
-                name: _lost(value, doubt)
-                for name, value in scope.items()
-                if isinstance(value, list | dict)
-            }
+            for name, value in scope.items():
+                if isinstance(value, list | dict):
+                    scope[name] = _lost(value, doubt)
         for part in parts:
             self._skip_effect(part, UnknownValue(doubt))
         return UnknownValue(doubt)
 
+    def _read_all(self, fields: Sequence[str], names: Sequence[str]) -> Doubt:
+        """Note that fields and local variables are read; return the doubt of their values."""
+        self.reads += fields
+        for name in names:
+            self.reads += self.origins.get(name, [])
+        values = [self.fields.get(field) for field in fields]
+        values += [self.names.get(name) for name in names]
+        return doubt_of(values)
+
     def _skip_effect(self, part: ast.AST, unknown: UnknownValue) -> None:
+        """Follow the effect that one part of skipped code may have."""
         if isinstance(part, ast.Raise | ast.Assert):
             self.record(part, _message_of(part), unknown.doubt)
         elif isinstance(part, ast.Return):
@@ -240,12 +247,9 @@ class _Follower(ast.NodeVisitor):
             self.names[(part.asname or part.name).partition(".")[0]] = unknown
         elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
             self.names[part.id] = unknown
-        elif (
-            isinstance(part, ast.Attribute)
-            and _is_self(part.value)
-            and not isinstance(part.ctx, ast.Load)
-        ):
-            self.fields[part.attr] = unknown
+        elif isinstance(part, ast.Attribute) and _is_self(part.value):
+            if not isinstance(part.ctx, ast.Load):
+                self.fields[part.attr] = unknown
         elif isinstance(
             part, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar
         ):
@@ -256,8 +260,8 @@ class _Follower(ast.NodeVisitor):
     # Statements
 
     def follow_function(self, function: Function) -> UnknownValue:
-        """Follow a function of the instance; its value is not followed, and neither are parameters
-        beside `self`.
+        """Follow a function of the instance. The value that it returns is unknown, and so are its
+        parameters except `self`.
         """
         outer = self.names, self.origins, self.reads, self.branch, self.left
         self.names = {argument.arg: UnknownValue() for argument in function.node.args.args[1:]}
@@ -271,7 +275,7 @@ class _Follower(ast.NodeVisitor):
         return UnknownValue()
 
     def _follow(self, statements: Sequence[ast.stmt]) -> bool:
-        """Follow statements; whether they are certain to return."""
+        """Follow statements; return whether they are certain to return."""
         around = self.reads[: self.around]
         for statement in statements:
             self.steps += 1
@@ -301,10 +305,10 @@ class _Follower(ast.NodeVisitor):
     def visit_For(self, node: ast.For) -> Any:
         """Follow a loop over a tuple, which nothing changes meanwhile, or over an empty list."""
         items = self.visit(node.iter)
-        items = () if items == [] else items
-        if not isinstance(items, tuple) or any(
-            isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node)
-        ):
+        if items == []:
+            items = ()
+        has_jump = any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node))
+        if has_jump or not isinstance(items, tuple):
             return self.skip(node)
         for item in items:
             self._assign(node.target, item)
@@ -336,37 +340,36 @@ class _Follower(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = ast.parse(ast.unparse(node.target), mode="eval").body
-        self._assign(
-            node.target, self.visit(ast.copy_location(ast.BinOp(before, node.op, node.value), node))
-        )
+        operation = ast.BinOp(before, node.op, node.value)
+        value = self.visit(ast.copy_location(operation, node))
+        self._assign(node.target, value)
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name) and not _is_self(target):
-            before = self.origins.get(target.id, []) if self.doubt else []
-            self.origins[target.id] = list(dict.fromkeys([*before, *self.reads[self.around :]]))
-            self.names[target.id] = self._either(self.names.get(target.id, UnknownValue()), value)
+            origins = self.reads[self.around :]
+            if self.doubt:  # the variable may keep its earlier value
+                origins = [*self.origins.get(target.id, []), *origins]
+            self.origins[target.id] = list(dict.fromkeys(origins))
+            before = self.names.get(target.id, UnknownValue())
+            self.names[target.id] = self._either(before, value)
         elif isinstance(target, ast.Attribute) and _is_self(target.value):
-            new = self._either(self.fields.get(target.attr, UnknownValue()), value)
-            self.fields[target.attr] = _lost(new, Doubt.MACHINE) if self.is_shared else new
-        elif (
-            isinstance(target, ast.Tuple)
-            and isinstance(value, tuple)
-            and len(target.elts) == len(value)
-        ):
+            before = self.fields.get(target.attr, UnknownValue())
+            after = self._either(before, value)
+            self.fields[target.attr] = _lost(after, Doubt.MACHINE) if self.is_shared else after
+        elif _matches(target, value):
             for part, item in zip(target.elts, value, strict=True):
                 self._assign(part, item)
         else:
             self.skip(target)
 
     def _either(self, before: Any, value: Any) -> Any:
-        """Return the value that something has after this statement, which may not be reached."""
+        """Return the value that something has after this statement assigns `value` to it, which may
+        not be reached.
+        """
         if not self.doubt or repr(before) == repr(value):
             return value
-        is_set = all(
-            part.is_set if isinstance(part, UnknownValue) else part is not None
-            for part in (before, value)
-        )
-        return UnknownValue(max(self.doubt, doubt_of(before), doubt_of(value)), is_set)
+        doubt = max(self.doubt, doubt_of(before), doubt_of(value))
+        return UnknownValue(doubt, is_set=_is_set(before) and _is_set(value))
 
     # Expressions
 
@@ -377,7 +380,9 @@ class _Follower(ast.NodeVisitor):
         if _is_self(node):
             return self.skip(node)
         self.reads += self.origins.get(node.id, [])
-        return self.names[node.id] if node.id in self.names else _TYPES.get(node.id, UnknownValue())
+        if node.id in self.names:
+            return self.names[node.id]
+        return _TYPES.get(node.id, UnknownValue())
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         name = ast.unparse(node)
@@ -402,27 +407,29 @@ class _Follower(ast.NodeVisitor):
         return self.visit_List(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        ends = isinstance(node.op, ast.Or)  # the truth of a part after which no other is evaluated
+        # no part is evaluated after one that is true, of `or`, or false, of `and`
+        deciding_truth = isinstance(node.op, ast.Or)
         outer = self.branch
         doubt = Doubt.NONE
         for part in node.values:
             value = self.visit(part)
             truth = truth_of(value)
-            if truth is ends:
+            if truth is deciding_truth:
                 break
             if truth is None:
                 doubt = max(doubt, doubt_of(value))
                 self.branch = max(self.branch, doubt)
         self.branch = outer
-        return (
-            UnknownValue(max(doubt, doubt_of(value)), truth=ends if truth is ends else None)
-            if doubt
-            else value
-        )
+        if not doubt:
+            return value
+        known_truth = deciding_truth if truth is deciding_truth else None
+        return UnknownValue(max(doubt, doubt_of(value)), truth=known_truth)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         truth = truth_of(self.visit(node.test))
-        return self.skip(node) if truth is None else self.visit(node.body if truth else node.orelse)
+        if truth is None:
+            return self.skip(node)
+        return self.visit(node.body if truth else node.orelse)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         if not isinstance(node.op, ast.Not):
@@ -432,30 +439,33 @@ class _Follower(ast.NodeVisitor):
         return UnknownValue(doubt_of(value)) if truth is None else not truth
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Calculate with numbers; nothing that could become large."""
+        """Calculate with numbers, unless the result could become large."""
         values = [self.visit(node.left), self.visit(node.right)]
-        is_small = all(
+        are_small = all(
             isinstance(value, int | float) and abs(value) < _MAX_NUMBER for value in values
         )
         function = _ARITHMETIC.get(type(node.op))
-        return self._compute(node, function, values) if function and is_small else self.skip(node)
+        if function is None or not are_small:
+            return self.skip(node)
+        return self._compute(node, function, values)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         operands = [node.left, *node.comparators]
-        if len(node.ops) > 1:  # 0 < x < 1
-            pairs = zip(operands, node.ops, operands[1:], strict=False)
-            parts: list[ast.expr] = [
-                ast.Compare(left, [operation], [right]) for left, operation, right in pairs
-            ]
-            return self.visit(
-                ast.BoolOp(ast.And(), [ast.copy_location(part, node) for part in parts])
-            )
+        if len(node.ops) > 1:
+            # `0 < x < 1` is evaluated as `0 < x and x < 1`
+            comparisons: list[ast.expr] = []
+            for left, operation, right in zip(operands, node.ops, operands[1:], strict=False):
+                comparison = ast.Compare(left, [operation], [right])
+                comparisons.append(ast.copy_location(comparison, node))
+            return self.visit(ast.BoolOp(ast.And(), comparisons))
         values = [self.visit(operand) for operand in operands]
         (operation,) = node.ops
         if not isinstance(operation, ast.Is | ast.IsNot):
             return self._compute(node, _COMPARISONS[type(operation)], values)
-        same = _is_same(*values)
-        return same if isinstance(same, UnknownValue) else same is isinstance(operation, ast.Is)
+        is_same = _is_same(*values)
+        if isinstance(is_same, UnknownValue):
+            return is_same
+        return is_same if isinstance(operation, ast.Is) else not is_same
 
     def _compute(
         self,
@@ -464,7 +474,10 @@ class _Follower(ast.NodeVisitor):
         values: Sequence[Any],
         doubt: Doubt | None = None,
     ) -> Any:
-        """Return a function's value; doubt: of its arguments. A certain error ends everything."""
+        """Return a function's value for arguments with this doubt, by default that of `values`.
+
+        Raises _EndError if it certainly raises an error.
+        """
         doubt = doubt_of(values) if doubt is None else doubt
         if doubt:
             return UnknownValue(doubt)
@@ -479,45 +492,52 @@ class _Follower(ast.NodeVisitor):
         return UnknownValue(self.doubt)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func)
-        own = self._own_function(ast.unparse(node))
-        if own:
-            return self.follow_function(own)
+        method = self._find_method(ast.unparse(node))
+        if method:
+            return self.follow_function(method)
         if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
             return self.skip(node)
+        name = ast.unparse(node.func)
         if name in ("getattr", "setattr") and not self._is_local(name):
             return self._access_field(node)
-        function: Any = None if self._is_local(name) else _FUNCTIONS.get(name)
-        members = self.constants.get(name)
-        if isinstance(members, dict):  # those of an enum; other values may be converted too
-            function = lambda value: value if value in members["enum"] else UnknownValue()  # noqa: E731
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _TEXT_METHODS:
-            text = self.visit(node.func.value)
-            function = getattr(text, node.func.attr) if isinstance(text, str) else None
-        if not function:
+        function = self._find_function(node.func)
+        if function is None:
             return self.skip(node)
         values = [self.visit(part) for part in node.args]
         doubt = doubt_of(values)
-        if doubt is Doubt.USER and (members or name in _CONVERSIONS):
+        if doubt is Doubt.USER and (self.constants.get(name) or name in _CONVERSIONS):
             self.record(node, f"{name} refuses some values", doubt)
         if name in _OF_ANY_PARTS:
-            doubt = max(
-                value.doubt if isinstance(value, UnknownValue) else Doubt.NONE for value in values
-            )
+            doubts = [value.doubt for value in values if isinstance(value, UnknownValue)]
+            doubt = max(doubts, default=Doubt.NONE)
         return self._compute(node, function, values, doubt)
 
-    def _own_function(self, call: str) -> Function | None:
-        """Return the function of the class that is called; None for another one, and for one that
-        is being followed.
+    def _find_function(self, node: ast.expr) -> Callable[..., Any] | None:
+        """Return the function that is called, if its value is computed: a builtin, a text enum or a
+        method of a text.
+        """
+        if isinstance(node, ast.Attribute) and node.attr in _TEXT_METHODS:
+            text = self.visit(node.value)
+            return getattr(text, node.attr) if isinstance(text, str) else None
+        name = ast.unparse(node)
+        enum = self.constants.get(name)
+        if isinstance(enum, dict):
+            return _enum_converter(enum["enum"])
+        return None if self._is_local(name) else _FUNCTIONS.get(name)
+
+    def _find_method(self, call: str) -> Function | None:
+        """Return the function of the class that is called; None for another function, for one with
+        parameters, and for one that is being followed.
         """
         for function in self.functions:
             name = function.node.name
-            meant = [f"self.{name}()", f"{function.qualified_name}(self)"]
+            calls = [f"self.{name}()", f"{function.qualified_name}(self)"]
             if function not in self.calls and name == self.calls[-1].node.name:
-                meant.append(f"super().{name}()")
-            if call in meant:
+                calls.append(f"super().{name}()")
+            if call in calls:
                 parameters = [argument.arg for argument in function.node.args.args]
-                return function if function not in self.calls and parameters == ["self"] else None
+                is_followed = function not in self.calls and parameters == ["self"]
+                return function if is_followed else None
         return None
 
     def _access_field(self, node: ast.Call) -> Any:
@@ -528,7 +548,26 @@ class _Follower(ast.NodeVisitor):
         if not _is_self(instance) or not isinstance(name, str) or len(values) != is_write:
             return self.skip(node)
         field = ast.Attribute(instance, name)
-        return self._assign(field, values[0]) if is_write else self.visit(field)
+        if is_write:
+            return self._assign(field, values[0])
+        return self.visit(field)
+
+
+def _enum_converter(values: Sequence[str]) -> Callable[[Any], Any]:
+    """Return the conversion to a text enum; it may convert other values than its own too."""
+    return lambda value: value if value in values else UnknownValue()
+
+
+def _matches(target: ast.expr, value: Any) -> TypeGuard[ast.Tuple]:
+    """Return whether a tuple of targets has as many parts as the tuple that is assigned to it."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, tuple):
+        return False
+    return len(target.elts) == len(value)
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a value is known not to be None."""
+    return value.is_set if isinstance(value, UnknownValue) else value is not None
 
 
 def _is_self(node: ast.AST) -> bool:
@@ -536,33 +575,36 @@ def _is_self(node: ast.AST) -> bool:
 
 
 def _lost(value: Any, doubt: Doubt) -> UnknownValue:
-    """Return the unknown value of what may have been changed elsewhere; a list stays one."""
+    """Return the unknown value of something that may have been changed elsewhere.
+
+    A list or a dictionary does not become None.
+    """
     return UnknownValue(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
 
 
 def _is_same(left: Any, right: Any) -> Any:
-    """Return what `left is right` gives."""
+    """Return the value of `left is right`."""
     doubt = doubt_of([left, right])
     if left is None or right is None:
         other = right if left is None else left
-        return (
-            UnknownValue(doubt)
-            if isinstance(other, UnknownValue) and not other.is_set
-            else left is right
-        )
+        if isinstance(other, UnknownValue) and not other.is_set:
+            return UnknownValue(doubt)
+        return left is right
     if doubt or bool not in (type(left), type(right)):
         return UnknownValue(doubt or Doubt.MACHINE)
     return left is right
 
 
 def _message_of(node: ast.Raise | ast.Assert) -> str:
-    """Return the message of an error, with `...` for what it inserts."""
+    """Return the message of an error, with `...` for the values that it inserts."""
     error = node.msg if isinstance(node, ast.Assert) else node.exc
     if isinstance(error, ast.Call) and error.args:
         error = error.args[0]
     if error is None:
         return "raised again" if isinstance(node, ast.Raise) else ast.unparse(node)
-    parts = error.values if isinstance(error, ast.JoinedStr) else [error]
-    is_text = isinstance(error, ast.JoinedStr | ast.Constant)
-    texts = [str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts]
-    return "".join(texts) if is_text else ast.unparse(error)
+    if isinstance(error, ast.Constant):
+        return str(error.value)
+    if not isinstance(error, ast.JoinedStr):
+        return ast.unparse(error)
+    texts = [str(part.value) if isinstance(part, ast.Constant) else "..." for part in error.values]
+    return "".join(texts)
