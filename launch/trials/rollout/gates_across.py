@@ -238,15 +238,35 @@ def _paired(before: Measurement, now: Measurement, name: str) -> list[tuple[int,
     ]
 
 
-# in the order of the report
-GATES = tuple(
-    value for value in [*vars(gates).values(), *globals().values()] if isinstance(value, Gate)
+# All gates, in the order of the report. A new gate is added here.
+GATES: tuple[Gate, ...] = (
+    gates.finished_steps,
+    gates.loss_finite,
+    gates.memory_room,
+    gates.evidence_complete,
+    gates.all_ranks_step,
+    gates.grad_norm_sane,
+    gates.loss_falls,
+    gates.first_dpo_loss,
+    gates.reference_cached,
+    gates.reward_accuracy,
+    gates.chosen_above_rejected,
+    gates.margins_finite,
+    gates.throughput_steady,
+    gates.padding,
+    same_data,
+    same_schedule,
+    loss_parity,
+    scaling,
+    same_rewards,
+    generation_speed,
 )
 
 
 def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[Finding, ...]:
     """Apply every gate to a width, in the order of GATES, without those that do not apply to it."""
-    return tuple(result for gate in GATES if (result := gate.apply(case, allow)) is not None)
+    results = [gate.apply(case, allow) for gate in GATES]
+    return tuple(result for result in results if result is not None)
 
 
 def gate_json(result: Finding) -> dict[str, Any]:
