@@ -1,6 +1,4 @@
-"""Reads `bench [common] -- [A's overrides] -- [B's overrides]`, plans both settings and runs them
-in turn.
-"""
+"""Reads the command line of a bench, plans its two settings and runs them in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 from launch.config.compose import map_all
 from launch.config.line import CommandLine, format_value, override_key
-from launch.config.schema import Packing
+from launch.config.schema import Device, Packing, Precision
 from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
@@ -37,7 +35,7 @@ from launch.worker.json_codec import from_json
 
 SIDES = ("A", "B")
 SHORT = tuple(vars(BenchConfig()))  # short for keys of the node `bench`
-# set before the first `--`: they belong to the bench, not to one setting
+# Keys that are set before the first `--`, because they belong to the whole bench.
 _COMMON = (*SHORT, "name", "runs", "cache", "restart", "allow")
 SEPARATOR = "--"
 _USAGE = "bench stage=S [common] -- [A's overrides] -- [B's overrides]"
@@ -47,15 +45,15 @@ _USAGE = "bench stage=S [common] -- [A's overrides] -- [B's overrides]"
 class BenchRequest:
     """The command line of a bench, read."""
 
-    common: CommandLine  # of both settings
+    common: CommandLine  # what both settings have in common
     own: tuple[tuple[str, ...], tuple[str, ...]]  # the overrides of A alone, and of B alone
 
     def line(self, side: int) -> CommandLine:
-        """The line of A (0) or B (1); a setting's own override replaces the common one."""
+        """Return the line of A (0) or B (1); a setting's own override replaces the common one."""
         own = self.own[side]
         keys = {override_key(override) for override in own}
-        # choosing a group sets its keys anew
-        keys |= {f"{key}.mode" for key in keys if key == "parallel"}
+        if "parallel" in keys:
+            keys.add("parallel.mode")  # choosing a group sets its keys anew
         return self.common.without(*keys).with_overrides(*own)
 
 
@@ -64,51 +62,50 @@ def read_request(line: CommandLine) -> BenchRequest:
     duplicate_override.
     """
     parts: list[list[str]] = [[]]
-    for word in line.argv:
-        if word == SEPARATOR:
+    for argument in line.argv:
+        if argument == SEPARATOR:
             parts.append([])
         else:
-            parts[-1].append(word)
+            parts[-1].append(argument)
     if len(parts) != 3:
-        given = {1: "no settings: there is no `--`", 2: "one setting: there is one `--`"}
-        message = (
-            "bench compares two settings and got "
-            f"{given.get(len(parts), f'{len(parts) - 1} of them')}"
-        )
+        given = f"{len(parts) - 1} of them"
+        if len(parts) == 1:
+            given = "no settings: there is no `--`"
+        elif len(parts) == 2:
+            given = "one setting: there is one `--`"
+        message = f"bench compares two settings and got {given}"
         raise refusal("bench_settings", message, "command line", f"use {_USAGE}")
     common, a, b = parts
     refuse_unsupported(line, "bench", "it runs two settings in turn")
     problems = []
-    for name, arguments in zip(SIDES, (a, b), strict=True):
-        for argument in arguments:
-            key = override_key(argument)
-            if key in _COMMON or key.startswith("bench."):
-                message = f"{key}= applies to the whole bench, not to setting {name} alone"
-                problems.append(
-                    Finding.error(
-                        "bench_common", message, f"override {key}", "move it before the first `--`"
-                    )
-                )
-            elif argument.startswith("-"):
-                message = f"'{argument}' is not an override of setting {name}"
-                problems.append(
-                    Finding.error(
-                        "bench_common", message, "command line", "move it before the first `--`"
-                    )
-                )
+    for label, arguments in zip(SIDES, (a, b), strict=True):
+        problems += _find_misplaced(label, arguments)
     if problems:
         raise UserError(problems)
-    return BenchRequest(
-        expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT),
-        (tuple(a), tuple(b)),
-    )
+    common_line = expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT)
+    return BenchRequest(common_line, (tuple(a), tuple(b)))
 
 
-LEAST_STEPS = 2  # after the warm-up
-# besides the keys of `data`
+def _find_misplaced(label: str, arguments: Sequence[str]) -> list[Finding]:
+    """Find the arguments of setting A or B that belong before the first `--`."""
+    cure = "move it before the first `--`"
+    problems = []
+    for argument in arguments:
+        key = override_key(argument)
+        if key in _COMMON or key.startswith("bench."):
+            message = f"{key}= applies to the whole bench, not to setting {label} alone"
+            problems.append(Finding.error("bench_common", message, f"override {key}", cure))
+        elif argument.startswith("-"):
+            message = f"'{argument}' is not an override of setting {label}"
+            problems.append(Finding.error("bench_common", message, "command line", cure))
+    return problems
+
+
+LEAST_STEPS = 2  # steps after the warm-up
+# Keys besides those of `data` that decide which samples and tokens the settings train on.
 _OF_DATA = ("stage.kind", "recipe.max_seq_length", "recipe.chat_template", "recipe.seed")
-# as they come out
-_LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")
+# Keys that the table of differences leaves out, because it shows what the plan makes of them.
+_SHOWN_AS_PLANNED = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")
 
 
 def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> BenchRecord:
@@ -117,25 +114,36 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     Raises UserError with the problems of both, each problem once; and: bench_steps;
     bench_global_batch, bench_data (not comparable, unless `allow` names the id).
     """
-    plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
-    a, b = (BenchSide(*side) for side in zip(SIDES, request.own, plans, strict=True))
-    differences, config = list_differences(a.plan, b.plan), a.plan.config
-    notes = _find_mismatches(a, b, differences)
-    if errors := [problem for problem in notes if problem.id not in config.allow]:
+    lines = [request.line(0), request.line(1)]
+    plan_a, plan_b = map_all(lines, lambda line: _check_numbers(plan(line)))
+    a = BenchSide(SIDES[0], request.own[0], plan_a)
+    b = BenchSide(SIDES[1], request.own[1], plan_b)
+    differences = list_differences(plan_a, plan_b)
+    config = plan_a.config
+    mismatches = _find_mismatches(a, b, differences)
+    errors = [problem for problem in mismatches if problem.id not in config.allow]
+    if errors:
         raise UserError(errors)
+    notes = mismatches
     if config.bench.repeats == 1:
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
         notes.append(Finding.error("one_repeat", message, "bench.repeats", "use repeats=3"))
-    id_ = config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
-    folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
+    id_ = config.name or compute_identity({"a": plan_a.identity, "b": plan_b.identity}, {}, {})
     return BenchRecord(
-        folder, a.plan, config.bench.steps, config.bench.warmup, (a, b), differences, notes
+        folder=plan_a.runs / plan_a.stage / f"bench-{id_}",
+        plan=plan_a,
+        steps=config.bench.steps,
+        warmup=config.bench.warmup,
+        sides=(a, b),
+        differences=differences,
+        planning_notes=notes,
     )
 
 
 def _check_numbers(plan: Plan) -> Plan:
     """Return the plan if its steps can be measured. Raises UserError: bench_steps."""
-    bench, problems = plan.config.bench, []
+    bench = plan.config.bench
+    problems = []
     if bench.steps - bench.warmup < LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
         cure = f"use steps={bench.warmup + LEAST_STEPS} or more"
@@ -143,9 +151,8 @@ def _check_numbers(plan: Plan) -> Plan:
     total = plan.config.recipe.max_steps
     if total is not None and total < bench.steps:
         message = f"the stage has only {total} steps, fewer than steps={bench.steps}"
-        problems.append(
-            Finding.error("bench_steps", message, "bench.steps", f"use steps={total} or fewer")
-        )
+        cure = f"use steps={total} or fewer"
+        problems.append(Finding.error("bench_steps", message, "bench.steps", cure))
     if problems:
         raise UserError(problems)
     return plan
@@ -154,7 +161,7 @@ def _check_numbers(plan: Plan) -> Plan:
 def _find_mismatches(
     a: BenchSide, b: BenchSide, differences: Sequence[SettingDifference]
 ) -> list[Finding]:
-    """What makes the two do different amounts of work, or train on different data."""
+    """Find what makes the two do different amounts of work, or train on different data."""
     problems = []
     if a.plan.batch.global_ != b.plan.batch.global_:
         sizes = f"A's global batch is {a.plan.batch.global_} and B's is {b.plan.batch.global_}"
@@ -168,8 +175,7 @@ def _find_mismatches(
     for side in (a, b):
         if side.plan.config.recipe.packing == Packing.bins:
             message = (
-                f"{side.label} packs into bins, so its global batch is not a fixed number "
-                "of "
+                f"{side.label} packs into bins, so its global batch is not a fixed number of "
                 "samples"
             )
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
@@ -178,32 +184,30 @@ def _find_mismatches(
     of_data = [row for row in differences if row.what.startswith("data.") or row.what in _OF_DATA]
     if of_data:
         values = "; ".join(f"{row.what} is {row.a} in A and {row.b} in B" for row in of_data)
+        message = f"A and B do not train on the same data: {values}"
         cure = "set it once, before the first `--`, or allow=[bench_data]"
-        problems.append(
-            Finding.error(
-                "bench_data", f"A and B do not train on the same data: {values}", None, cure
-            )
-        )
+        problems.append(Finding.error("bench_data", message, None, cure))
     return problems
 
 
 def list_differences(a: Plan, b: Plan) -> list[SettingDifference]:
-    """The differences between two plans, without the folders that each run has for itself."""
-    ours, theirs = (
-        {name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b)
-    )
-    rows = [
-        SettingDifference(name, ours.get(name, "-"), theirs.get(name, "-"))
-        for name in {**ours, **theirs}
-    ]
-    return [row for row in rows if row.a != row.b]
+    """List the differences between two plans, without the folders that each run has for itself."""
+    facts_of_a = _list_facts(a)
+    facts_of_b = _list_facts(b)
+    differences = []
+    for name in facts_of_a | facts_of_b:
+        value_in_a = facts_of_a.get(name, "-")
+        value_in_b = facts_of_b.get(name, "-")
+        if value_in_a != value_in_b:
+            differences.append(SettingDifference(name, value_in_a, value_in_b))
+    return differences
 
 
-def _list_facts(plan: Plan) -> dict[str, Any]:
-    """What the settings come to, and those that decide the training."""
-    batch, parallel = plan.batch, plan.parallel
-    settings = training_settings(plan.resolved, with_trainer=False)
-    return {
+def _list_facts(plan: Plan) -> dict[str, str]:
+    """Return what was planned, and the settings that decide the training, as text by name."""
+    batch = plan.batch
+    parallel = plan.parallel
+    facts: dict[str, Any] = {
         "trainer": plan.trainer,
         "width": parallel.width,
         "parallel": parallel.mode,
@@ -213,12 +217,14 @@ def _list_facts(plan: Plan) -> dict[str, Any]:
         "python": plan.command[0],
         "model": plan.inputs.model.reference,
         "expandable_segments": plan.config.expandable_segments,
-        **{
-            name: value
-            for name, value in settings.items()
-            if name not in _LISTED_ABOVE and value != {}
-        },
     }
+    settings = training_settings(plan.resolved, with_trainer=False)
+    facts |= {
+        key: value
+        for key, value in settings.items()
+        if key not in _SHOWN_AS_PLANNED and value != {}
+    }
+    return {name: format_value(value) for name, value in facts.items()}
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:
@@ -230,9 +236,8 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     """
     record = plan_bench(request, plan_probe)
     restart = record.plan.config.restart
-    earlier = read_earlier(
-        record.folder, record.verb, {"stage": record.plan.stage}, restart=restart
-    )
+    subject = {"stage": record.plan.stage}
+    earlier = read_earlier(record.folder, record.verb, subject, restart=restart)
     with run_lock(record.folder, display.say):
         archive_other_format(record.folder, record.verb, display.say)
         say_plan(display, record, _describe_settings(record), record.planning_notes)
@@ -248,30 +253,34 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
 
 def _describe_settings(record: BenchRecord) -> Iterator[str]:
     for side in record.sides:
-        mode = f"{side.plan.parallel.width} {side.plan.parallel.mode.value}"
-        yield (
-            f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; "
-            f"{side.plan.batch})"
-        )
+        overrides = " ".join(side.overrides) or "no overrides"
+        parallel = side.plan.parallel
+        facts = f"{parallel.width} {parallel.mode.value}; {side.plan.batch}"
+        yield f"  {side.label}: {overrides} ({facts})"
     if record.same_setting:
         yield "  A and B are the same setting: their difference is the measurement noise"
-    yield from (f"  differs: {row.what}: {row.a} in A, {row.b} in B" for row in record.differences)
+    for row in record.differences:
+        yield f"  differs: {row.what}: {row.a} in A, {row.b} in B"
 
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
-    """Measure the peak rate of the cards, once for each precision, unless an earlier call has."""
-    recorded = [
-        mapping(setting.get("rate")) for setting in objects(mapping(earlier).get("settings"))
-    ]
-    rates = [
-        from_json(CardRate, rate) for rate in recorded if rate.get("measured_tflops") is not None
-    ]
+    """Measure the peak rate of the cards, once for each precision, unless an earlier call has.
+
+    `earlier`: the record that the earlier call wrote.
+    """
+    rates: dict[tuple[str, Device, Precision], CardRate] = {}
+    for setting in objects(mapping(earlier).get("settings")):
+        recorded = mapping(setting.get("rate"))
+        if recorded.get("measured_tflops") is not None:
+            rate = from_json(CardRate, recorded)
+            rates.setdefault((rate.name, rate.device, rate.precision), rate)
     for side in record.sides:
+        name = card_name(side.plan)
         parallel = side.plan.parallel
-        key = (card_name(side.plan), parallel.width.device, parallel.precision)
-        known = (rate for rate in rates if (rate.name, rate.device, rate.precision) == key)
-        side.rate = next(known, None) or measure_card_rate(side.plan, key[0])
-        rates.append(side.rate)
+        key = (name, parallel.width.device, parallel.precision)
+        if key not in rates:
+            rates[key] = measure_card_rate(side.plan, name)
+        side.rate = rates[key]
 
 
 def run_in_turn(runner: Runner[BenchRun]) -> int:
@@ -284,32 +293,37 @@ def run_in_turn(runner: Runner[BenchRun]) -> int:
     record = runner.record
     assert isinstance(record, BenchRecord)
     for index, run in enumerate(record.runs):
-        # how long a run takes is unknown before the first one, which therefore has no limit
-        left = seconds_left(
-            (other for other in record.runs if not other.reused), record.config.max_minutes
-        )
-        if (
-            runner.find_earlier(run)
-            or left is None
-            or left >= _expected_seconds(record.runs, index)
-        ):
+        measured_now = [other for other in record.runs if not other.reused]
+        # How long a run takes is unknown before the first one, which therefore has no limit.
+        left = seconds_left(measured_now, record.config.max_minutes)
+        has_time = left is None or left >= _expected_seconds(record.runs, index)
+        if runner.find_earlier(run) or has_time:
             runner.take(run, left)
         else:
             run.state = State.not_run
-        if run.state == State.not_run:
-            for later in record.runs[index:]:  # there is no time for them
+        if run.state == State.not_run:  # there is no time for the later runs either
+            for later in record.runs[index:]:
                 later.state = State.not_run
             record.message = f"max_minutes={record.config.max_minutes:g} is too short for the rest"
         if run.state != State.done:
             break
     if record.state == State.interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_STOPPED if record.state == State.failed or not record.pairs else EXIT_DONE
+    if record.state == State.failed or not record.pairs:
+        return EXIT_STOPPED
+    return EXIT_DONE
 
 
 def _expected_seconds(runs: Sequence[BenchRun], index: int) -> float:
-    """Seconds of the next run and, when it begins a pair, of the other run of that pair: half a
-    pair compares nothing. A setting that has not run yet counts as 0.
+    """Return the seconds that the next run needs, `runs[index]`.
+
+    When it begins a pair, the other run of that pair is included: half a pair compares nothing. A
+    run is expected to take as long as the longest of its setting, 0 before any.
     """
-    pair = [run for run in runs[index:] if run.repeat == runs[index].repeat]
-    return sum(max((other.seconds or 0.0 for other in run.side.runs), default=0.0) for run in pair)
+    repeat = runs[index].repeat
+    total = 0.0
+    for run in runs[index:]:
+        if run.repeat == repeat:
+            seconds_of_setting = [other.seconds or 0.0 for other in run.side.runs]
+            total += max(seconds_of_setting)
+    return total

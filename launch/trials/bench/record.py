@@ -21,16 +21,16 @@ from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
 from launch.worker.finding import REFUTED, UNPROVEN, Finding
 
-Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
+Pair = tuple[int, Figures, Figures]  # number of the repeat, A's figures, B's figures
 
 
 @dataclass(frozen=True)
 class SettingDifference:
     """A difference between the two plans."""
 
-    what: str
-    a: str
-    b: str
+    what: str  # configuration key, or the name of a fact
+    a: str  # its value in A
+    b: str  # its value in B
 
 
 @dataclass
@@ -38,9 +38,9 @@ class BenchSide:
     """One of the two settings, and what its runs measured."""
 
     label: str  # A or B
-    overrides: tuple[str, ...]  # of this setting alone
+    overrides: tuple[str, ...]  # those of this setting alone
     plan: Plan
-    rate: CardRate | None = None  # of its card and precision
+    rate: CardRate | None = None  # peak rate of its card in its precision
     runs: list[BenchRun] = field(default_factory=list, repr=False)
 
     @property
@@ -53,29 +53,53 @@ class BenchSide:
         return [run.figures for run in self.done if run.figures]
 
     @property
+    def figures_by_repeat(self) -> dict[int, Figures]:
+        """The figures of each finished run, by the number of its repeat."""
+        return {run.repeat: run.figures for run in self.done if run.figures}
+
+    @property
     def operations(self) -> Operations:
         """The operations that the utilisation counts."""
-        return count_operations(self.plan, self.figures[0].tokens if self.figures else ())
+        figures = self.figures
+        tokens = figures[0].tokens if figures else ()
+        return count_operations(self.plan, tokens)
 
     @property
     def not_proven(self) -> list[str]:
         """The requested settings that the runs refute or do not prove."""
-        items = [item for run in self.done if run.measured for item in run.measured.evidence]
-        not_proven = (item for item in items if item.get("verdict") in (REFUTED, UNPROVEN))
-        return list(
-            dict.fromkeys(f"{item.get('what')} is {item['verdict']}" for item in not_proven)
-        )
+        sentences = []
+        for run in self.done:
+            evidence = run.measured.evidence if run.measured else ()
+            sentences += [
+                f"{item.get('what')} is {item['verdict']}"
+                for item in evidence
+                if item.get("verdict") in (REFUTED, UNPROVEN)
+            ]
+        return list(dict.fromkeys(sentences))
 
     @property
     def steps_needed(self) -> int | None:
         """How many counted steps the rate needs; None where too few were measured to tell."""
         warmup = self.plan.config.bench.warmup
-        return count_steps_needed(
-            [step_rates(run.measured, warmup)[1] for run in self.done if run.measured]
-        )
+        rates_of_runs = []
+        for run in self.done:
+            if run.measured:
+                _, rates = step_rates(run.measured, warmup)
+                rates_of_runs.append(rates)
+        return count_steps_needed(rates_of_runs)
+
+    def _medians(self) -> dict[str, float | None] | None:
+        """The medians of the compared figures over the finished runs; None before any."""
+        figures = self.figures
+        if not figures:
+            return None
+        medians = {}
+        for name in COMPARED:
+            values = [getattr(run_figures, name) for run_figures in figures]
+            medians[name] = median(values)
+        return medians
 
     def as_json(self) -> dict[str, Any]:
-        figures = self.figures
         return {
             "label": self.label,
             "overrides": self.overrides,
@@ -87,9 +111,7 @@ class BenchSide:
             "operations": self.operations,
             "not_proven": self.not_proven,
             "steps_needed": self.steps_needed,
-            "median": {name: median(getattr(run, name) for run in figures) for name in COMPARED}
-            if figures
-            else None,
+            "median": self._medians(),
         }
 
 
@@ -97,7 +119,7 @@ class BenchSide:
 class BenchRun(TrialRun):
     """One run of one setting."""
 
-    repeat: int = field(kw_only=True)
+    repeat: int = field(kw_only=True)  # 1 and more
     side: BenchSide = field(kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
@@ -117,14 +139,16 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     def __post_init__(self) -> None:
         for repeat in range(1, self.config.repeats + 1):
-            turns = -1 if self.config.order == Order.abba and repeat % 2 == 0 else 1
-            for side in self.sides[::turns]:
-                name = (
-                    f"{repeat}{side.label.lower()}-{side.plan.parallel.width}-{side.plan.identity}"
-                )
+            b_is_first = self.config.order == Order.abba and repeat % 2 == 0
+            sides = reversed(self.sides) if b_is_first else self.sides
+            for side in sides:
+                label = f"{side.label}{repeat}"
+                prefix = f"{repeat}{side.label.lower()}"
+                name = f"{prefix}-{side.plan.parallel.width}-{side.plan.identity}"
                 plan = side.plan.renamed(f"{self.folder.name}/{name}")
-                side.runs.append(BenchRun(f"{side.label}{repeat}", plan, repeat=repeat, side=side))
-                self.runs.append(side.runs[-1])
+                run = BenchRun(label, plan, repeat=repeat, side=side)
+                side.runs.append(run)
+                self.runs.append(run)
 
     @property
     def config(self) -> BenchConfig:
@@ -135,9 +159,10 @@ class BenchRecord(TrialRecord[BenchRun]):
 
     def update(self, run: BenchRun) -> list[str]:
         completes_pair = any(repeat == run.repeat for repeat, _, _ in self.pairs)
-        return (
-            [f"  so far: {self.summary[0]}"] if completes_pair and run is not self.runs[-1] else []
-        )
+        is_last = run is self.runs[-1]
+        if is_last or not completes_pair:
+            return []
+        return [f"  so far: {self.summary[0]}"]
 
     @property
     def same_setting(self) -> bool:
@@ -150,10 +175,11 @@ class BenchRecord(TrialRecord[BenchRun]):
     @property
     def pairs(self) -> list[Pair]:
         """Each repeat whose two runs have finished."""
-        a, b = (
-            {run.repeat: run.figures for run in side.done if run.figures} for side in self.sides
-        )
-        return [(repeat, a[repeat], b[repeat]) for repeat in sorted(a.keys() & b.keys())]
+        side_a, side_b = self.sides
+        figures_of_a = side_a.figures_by_repeat
+        figures_of_b = side_b.figures_by_repeat
+        repeats = sorted(figures_of_a.keys() & figures_of_b.keys())
+        return [(repeat, figures_of_a[repeat], figures_of_b[repeat]) for repeat in repeats]
 
     @property
     def verdict(self) -> BenchVerdict | None:
@@ -164,7 +190,7 @@ class BenchRecord(TrialRecord[BenchRun]):
     def summary(self) -> list[str]:
         """The verdict so far; without one, why there is none."""
         verdict = self.verdict
-        lines = ["no pair of runs is complete"] if verdict is None else [*verdict.summary]
+        lines = ["no pair of runs is complete"] if verdict is None else list(verdict.summary)
         counted = self.steps - self.warmup
         needed = max(side.steps_needed or 0 for side in self.sides)
         if needed > counted:
@@ -172,17 +198,16 @@ class BenchRecord(TrialRecord[BenchRun]):
                 f"the steps vary too much for a rate from {counted} of them: set "
                 f"steps={needed + self.warmup}"
             )
-        lines += [
-            f"not every setting of {side.label} is in effect: {', '.join(side.not_proven)} "
-            "(evidence.json)"
-            for side in self.sides
-            if side.not_proven
-        ]
-        ended_early = [run for run in self.runs if run.state in (State.failed, State.interrupted)]
-        lines += [
-            f"{run.label} {run.state.value}" + (f": {run.message}" if run.message else "")
-            for run in ended_early
-        ]
+        for side in self.sides:
+            if side.not_proven:
+                settings = ", ".join(side.not_proven)
+                lines.append(
+                    f"not every setting of {side.label} is in effect: {settings} (evidence.json)"
+                )
+        for run in self.runs:
+            if run.state in (State.failed, State.interrupted):
+                reason = f": {run.message}" if run.message else ""
+                lines.append(f"{run.label} {run.state.value}{reason}")
         if self.message:
             not_run = sum(run.state == State.not_run for run in self.runs)
             lines.append(f"{self.message}: {not_run} of {len(self.runs)} runs are missing")
@@ -193,29 +218,33 @@ class BenchRecord(TrialRecord[BenchRun]):
         """The cards' rates, the operations that the utilisation counts, and how many steps a rate
         needs.
         """
-        operations = {side.label: str(side.operations) for side in self.sides if side.figures}
-        shared = set(operations.values()) if len(operations) > 1 else ()
-        counted = (
-            [f"{label}: {text}" for label, text in operations.items()]
-            if len(shared) != 1
-            else [*shared]
-        )
-        needed = {
-            side.label: count for side in self.sides if (count := side.steps_needed) is not None
-        }
+        lines = [*self.rate_lines, *self._operations_lines()]
+        needed = [
+            f"{side.steps_needed} timed steps in {side.label}"
+            for side in self.sides
+            if side.steps_needed is not None
+        ]
         if needed:
-            counts = " and ".join(
-                f"{count} timed steps in {title}" for title, count in needed.items()
-            )
+            counts = " and ".join(needed)
             timed = self.steps - self.warmup
-            counted.append(
+            lines.append(
                 f"a throughput within {RATE_PRECISION:.0%} needs {counts}; {timed} were timed"
             )
-        return [*self.rate_lines, *counted, *map(str, self.planning_notes)]
+        return lines + [str(note) for note in self.planning_notes]
+
+    def _operations_lines(self) -> list[str]:
+        """What the utilisation counts: one line if that is the same in both settings."""
+        operations = {side.label: str(side.operations) for side in self.sides if side.figures}
+        texts = list(operations.values())
+        if len(texts) == 2 and texts[0] == texts[1]:
+            return texts[:1]
+        return [f"{label}: {text}" for label, text in operations.items()]
 
     @property
     def rate_lines(self) -> list[str]:
-        return list(dict.fromkeys(str(rate) for side in self.sides if (rate := side.rate)))
+        """The peak rates of the cards, each once."""
+        lines = [str(side.rate) for side in self.sides if side.rate]
+        return list(dict.fromkeys(lines))
 
     def contents(self) -> dict[str, Any]:
         return {
@@ -224,16 +253,18 @@ class BenchRecord(TrialRecord[BenchRun]):
             "identical_settings": self.same_setting,
             "settings": self.sides,
             "differences": self.differences,
-            "pairs": [_pair(*pair) for pair in self.pairs],
+            "pairs": [_pair_json(*pair) for pair in self.pairs],
             "verdict": self.verdict,
         }
 
 
-def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
+def _pair_json(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
+    speed_ratio = b.per_second / a.per_second if a.unit == b.unit else None
+    memory_ratio = b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None
     return {
         "repeat": repeat,
-        "speed_ratio": b.per_second / a.per_second if a.unit == b.unit else None,
+        "speed_ratio": speed_ratio,
         "step_ratio": b.step_seconds / a.step_seconds,
         "loss_difference": relative_change(a.loss, b.loss),
-        "memory_ratio": b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None,
+        "memory_ratio": memory_ratio,
     }

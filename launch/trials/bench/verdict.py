@@ -1,6 +1,4 @@
-"""The verdict of a bench: speed as a paired ratio with its interval, loss, data and memory of B
-against A.
-"""
+"""The verdict of a bench: B's speed, loss, data and memory compared with A's."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from launch.trials.measurement import Figures, median
 
 CONFIDENCE = 0.95
-# Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom, of 30 to 59, and of more
+# The 97.5% quantiles of Student's t for 1, 2, ... 15 degrees of freedom.
 _STUDENT_T = (
     12.706,
     4.303,
@@ -31,21 +29,22 @@ _STUDENT_T = (
     2.145,
     2.131,
 )
-_T_30, _NORMAL = 2.042, 1.96
+_T_30 = 2.042  # for 30 degrees of freedom
+_NORMAL = 1.96  # of the normal distribution, which is the limit for many degrees of freedom
 
-RATE_PRECISION = 0.05  # relative: how well the rate of a run should be known
+RATE_PRECISION = 0.05  # relative error that the rate of a run should have at most
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """B over A, pair by pair."""
+    """The rates of B divided by those of A, over all pairs."""
 
-    values: tuple[float, ...]
+    values: tuple[float, ...]  # one ratio for each pair
     median: float
     least: float
     most: float
-    low: float | None  # bounds of the 95% interval of the mean ratio, None for one pair
-    high: float | None
+    low: float | None  # lower bound of the 95% interval of the mean ratio; None for one pair
+    high: float | None  # upper bound of the same interval
     confidence: float = CONFIDENCE
 
     @property
@@ -53,11 +52,18 @@ class Ratio:
         """`faster` or `slower` where the whole interval is above or below 1, else `undecided`."""
         if self.low is None or self.high is None:
             return "undecided"
-        return "faster" if self.low > 1 else "slower" if self.high < 1 else "undecided"
+        if self.low > 1:
+            return "faster"
+        if self.high < 1:
+            return "slower"
+        return "undecided"
 
 
 def student_t(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t, rounded up between the tabulated ones."""
+    """Return the 97.5% quantile of Student's t for `freedom` degrees of freedom.
+
+    Between the degrees that are tabulated it is rounded up.
+    """
     if freedom < 30:
         return _STUDENT_T[min(freedom, len(_STUDENT_T)) - 1]
     return _T_30 if freedom < 60 else _NORMAL
@@ -76,40 +82,55 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
     low = high = None
     if len(values) > 1:
         logs = [math.log(value) for value in values]
-        half = student_t(len(values) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-        centre = statistics.fmean(logs)
-        low, high = math.exp(centre - half), math.exp(centre + half)
-    return Ratio(tuple(values), statistics.median(values), min(values), max(values), low, high)
+        mean = statistics.fmean(logs)
+        standard_error = statistics.stdev(logs) / math.sqrt(len(logs))
+        half_width = student_t(len(values) - 1) * standard_error
+        low = math.exp(mean - half_width)
+        high = math.exp(mean + half_width)
+    return Ratio(
+        values=tuple(values),
+        median=statistics.median(values),
+        least=min(values),
+        most=max(values),
+        low=low,
+        high=high,
+    )
 
 
 def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
     """Return how many counted steps a run needs until its rate is known to RATE_PRECISION, with 95%
     confidence.
 
-    `runs`: the rate of each counted step of each run of one setting. The spread is that within the
-    runs. None where no run has two steps.
+    `runs`: the rate of each counted step of each run of one setting. The variance is that of the
+    rates' logarithms within the runs. None where no run has two steps.
     """
-    squares, freedom = 0.0, 0
+    squares = 0.0  # of the deviations from each run's mean
+    freedom = 0  # degrees of freedom
     for rates in runs:
+        if not rates:
+            continue
         logs = [math.log(rate) for rate in rates]
-        squares += sum((log - statistics.fmean(logs)) ** 2 for log in logs)
-        freedom += max(len(logs) - 1, 0)
+        mean = statistics.fmean(logs)
+        squares += sum((log - mean) ** 2 for log in logs)
+        freedom += len(logs) - 1
     if freedom == 0:
         return None
-    variance, count = squares / freedom, 2
-    while student_t(count - 1) ** 2 * variance / count > math.log1p(RATE_PRECISION) ** 2:
+    variance = squares / freedom
+    allowed = math.log1p(RATE_PRECISION) ** 2  # square of the interval's half width
+    count = 2
+    while student_t(count - 1) ** 2 * variance / count > allowed:
         count += 1
     return count
 
 
-_SAME_MEMORY = 0.01  # relative difference of the peaks below which they count as the same
-_SAME_TOKENS = 1e-6  # relative: tokens are counted exactly
+_SAME_MEMORY = 0.01  # relative difference of the peaks up to which they count as the same
+_SAME_TOKENS = 1e-6  # the same, of token counts: tokens are counted exactly
 Pair = tuple[Figures, Figures]  # A's run and B's run of one repeat
 
 
 @dataclass(frozen=True)
 class BenchVerdict:
-    """B against A."""
+    """B compared with A."""
 
     speed: str  # faster, slower or undecided
     loss: str  # same, differs or unknown
@@ -119,28 +140,32 @@ class BenchVerdict:
     loss_difference: float | None  # relative, after the last step; median of the pairs
     largest_loss_difference: float | None  # relative, at any step of any pair
     loss_progress: float | None  # relative change of A's own loss from the first step to the last
-    memory_ratio: float | None
-    summary: tuple[str, ...]
+    memory_ratio: float | None  # peak of B over that of A
+    summary: tuple[str, ...]  # the verdict in sentences
 
 
 def judge_pairs(
     pairs: Sequence[Pair], tolerance: float, same_setting: bool = False
 ) -> BenchVerdict | None:
-    """The verdict over the pairs of A and B; None without a pair."""
+    """Return the verdict over the pairs of A and B; None without a pair.
+
+    `tolerance`: the relative difference of the last losses up to which they count as the same.
+    """
     ratio = paired_ratio([b.per_second / a.per_second for a, b in pairs if a.unit == b.unit])
     if ratio is None:
         return None
     difference = median(relative_change(a.loss, b.loss) for a, b in pairs)
-    steps = [step for a, b in pairs for step in zip(a.losses, b.losses, strict=False)]
     progress = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
     loss, loss_sentence = _judge_loss(pairs, difference, tolerance, progress)
+    if loss == "differs" and ratio.speed == "faster":
+        loss_sentence += ", so its speed-up is not one of the same training"
     data, data_sentence = _judge_data(pairs)
     memory_ratio = median(
         b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib
     )
     memory, memory_sentence = _judge_memory(pairs, memory_ratio)
-    if loss == "differs" and ratio.speed == "faster":
-        loss_sentence += ", so its speed-up is not one of the same training"
+    speed_sentence = _describe_speed(ratio, same_setting)
+    sentences = (speed_sentence, loss_sentence, data_sentence, memory_sentence)
     return BenchVerdict(
         speed=ratio.speed,
         loss=loss,
@@ -148,120 +173,129 @@ def judge_pairs(
         memory=memory,
         speed_ratio=ratio,
         loss_difference=difference,
-        largest_loss_difference=max((relative_difference(*step) for step in steps), default=None),
+        largest_loss_difference=_largest_loss_difference(pairs),
         loss_progress=progress,
         memory_ratio=memory_ratio,
-        summary=tuple(
-            filter(
-                None,
-                (
-                    _describe_speed(ratio, same_setting),
-                    loss_sentence,
-                    data_sentence,
-                    memory_sentence,
-                ),
-            )
-        ),
+        summary=tuple(sentence for sentence in sentences if sentence),
     )
+
+
+def _largest_loss_difference(pairs: Sequence[Pair]) -> float | None:
+    """Return the largest relative difference of the losses at any step of any pair."""
+    differences = []
+    for a, b in pairs:
+        differences += [
+            relative_difference(loss_a, loss_b)
+            for loss_a, loss_b in zip(a.losses, b.losses, strict=False)
+        ]
+    return max(differences, default=None)
 
 
 def relative_difference(a: float, b: float) -> float:
-    """The difference of two losses relative to `a`; infinite when one of them is not finite."""
-    if not (math.isfinite(a) and math.isfinite(b)):
+    """Return the difference of two losses relative to `a`, 0 or more.
+
+    It is infinite when one of them is not finite, or only `a` is 0.
+    """
+    if a == b == 0:
+        return 0.0
+    if a == 0 or not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
-    return abs(b - a) / abs(a) if a else (0.0 if a == b else math.inf)
+    return abs(b - a) / abs(a)
 
 
 def relative_change(before: float | None, after: float | None) -> float | None:
-    """The same, where both losses are known."""
-    return None if before is None or after is None else relative_difference(before, after)
+    """Return the relative difference of two losses; None where one of them is unknown."""
+    if before is None or after is None:
+        return None
+    return relative_difference(before, after)
 
 
 def format_ratio(ratio: float) -> str:
-    """`5.62 x`; three decimals near 1, where a difference of one percent has to be visible."""
-    return (
-        f"{ratio:.3g} x"
-        if ratio >= 10
-        else f"{ratio:.3f} x"
-        if abs(ratio - 1) < 0.1
-        else f"{ratio:.2f} x"
-    )
+    """Format a ratio like `5.62 x`.
+
+    Near 1 it has three decimals, because a difference of one percent has to be visible there.
+    """
+    if ratio >= 10:
+        return f"{ratio:.3g} x"
+    if abs(ratio - 1) < 0.1:
+        return f"{ratio:.3f} x"
+    return f"{ratio:.2f} x"
 
 
 def _describe_speed(ratio: Ratio, same_setting: bool) -> str:
+    """Return the sentence about the speed."""
     count = len(ratio.values)
-    pairs = (
-        "one pair"
-        if count == 1
-        else f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
-    )
-    interval = ""
+    basis = "one pair"
+    if count > 1:
+        basis = f"{count} pairs, {format_ratio(ratio.least)} to {format_ratio(ratio.most)}"
     if ratio.low is not None and ratio.high is not None:
-        interval = (
-            f"; {CONFIDENCE:.0%} interval {format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
-        )
+        bounds = f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)}"
+        basis += f"; {CONFIDENCE:.0%} interval {bounds}"
+    conclusion = _conclude_speed(ratio, same_setting)
+    return f"B runs at {format_ratio(ratio.median)} A's speed ({basis}): {conclusion}"
+
+
+def _conclude_speed(ratio: Ratio, same_setting: bool) -> str:
+    """Return what the ratio means, the end of the sentence about the speed."""
+    is_undecided = ratio.speed == "undecided"
+    if same_setting and is_undecided:
+        return "A and B are the same setting: the difference is noise"
     if same_setting:
         unsteady = "this machine is not steady, and a difference of this size means nothing"
-        noise = "the difference is noise" if ratio.speed == "undecided" else unsteady
-        conclusion = f"A and B are the same setting: {noise}"
-    elif count == 1:
-        conclusion = "one pair has no spread: undecided"
-    else:
-        conclusion = (
-            "the interval includes 1: undecided"
-            if ratio.speed == "undecided"
-            else f"B is {ratio.speed}"
-        )
-    return f"B runs at {format_ratio(ratio.median)} A's speed ({pairs}{interval}): {conclusion}"
+        return f"A and B are the same setting: {unsteady}"
+    if len(ratio.values) == 1:
+        return "one pair has no spread: undecided"
+    if is_undecided:
+        return "the interval includes 1: undecided"
+    return f"B is {ratio.speed}"
 
 
 def _judge_loss(
     pairs: Sequence[Pair], difference: float | None, tolerance: float, progress: float | None
 ) -> tuple[str, str]:
-    """The verdict on the loss after the last step, and its sentence."""
+    """Return the verdict on the loss after the last step, and its sentence.
+
+    `difference` and `progress`: loss_difference and loss_progress of BenchVerdict.
+    """
     if difference is None:
         return "unknown", "no losses were logged: whether B trains the same is unknown"
-    distance = (
-        "not a number in one of them" if math.isinf(difference) else f"{difference:.2%} apart"
-    )
-    numbers = (
-        f"loss after {len(pairs[0][0].losses)} equal steps: {distance} ({tolerance:.0%} is allowed)"
-    )
+    distance = f"{difference:.2%} apart"
+    if math.isinf(difference):
+        distance = "not a number in one of them"
+    a, _ = pairs[0]
+    numbers = f"loss after {len(a.losses)} equal steps: {distance} ({tolerance:.0%} is allowed)"
     if difference > tolerance:
         return "differs", f"{numbers}: B changes the loss"
-    hardly_moved = progress is not None and progress < tolerance
-    hint = (
-        f"; the loss moved by only {progress:.2%}, so this shows little about learning"
-        if hardly_moved
-        else ""
-    )
-    return "same", f"{numbers}: the same{hint}"
+    sentence = f"{numbers}: the same"
+    if progress is not None and progress < tolerance:
+        sentence += f"; the loss moved by only {progress:.2%}, so this shows little about learning"
+    return "same", sentence
 
 
 def _judge_data(pairs: Sequence[Pair]) -> tuple[str, str]:
-    """Whether each step has the same number of tokens without padding in both; and if not, a
-    sentence.
+    """Return whether each step has the same number of tokens without padding in both, and a
+    sentence if it has not.
     """
     counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
     if not counted:
-        return (
-            "unknown",
-            "tokens are not counted: only the plans show that A and B use the same data",
-        )
-    steps = [step for tokens in counted for step in itertools.zip_longest(*tokens, fillvalue=0.0)]
-    if any(relative_difference(*step) > _SAME_TOKENS for step in steps):
-        return (
-            "differs",
-            "the same steps of A and B have different token counts: they trained on different data",
-        )
+        sentence = "tokens are not counted: only the plans show that A and B use the same data"
+        return "unknown", sentence
+    for tokens_of_a, tokens_of_b in counted:
+        # A step that only one of them has differs from 0 tokens.
+        for a, b in itertools.zip_longest(tokens_of_a, tokens_of_b, fillvalue=0.0):
+            if relative_difference(a, b) > _SAME_TOKENS:
+                cause = "they trained on different data"
+                return "differs", f"the same steps of A and B have different token counts: {cause}"
     return "same", ""
 
 
 def _judge_memory(pairs: Sequence[Pair], ratio: float | None) -> tuple[str, str]:
-    """The verdict on the peak memory, and its sentence."""
-    a, b = pairs[-1][0].memory_gib, pairs[-1][1].memory_gib
-    if ratio is None or a is None or b is None:
+    """Return the verdict on the peak memory, and its sentence. `ratio`: B's peak over A's."""
+    last_a, last_b = pairs[-1]
+    if ratio is None or last_a.memory_gib is None or last_b.memory_gib is None:
         return "unknown", "peak memory: unknown; it is measured on GPUs only"
-    memory = "same" if abs(ratio - 1) <= _SAME_MEMORY else "less" if ratio < 1 else "more"
-    shown = "the same" if memory == "same" else memory
-    return memory, f"peak memory of a rank: {a:.1f} GiB in A, {b:.1f} GiB in B: {shown}"
+    peaks = f"{last_a.memory_gib:.1f} GiB in A, {last_b.memory_gib:.1f} GiB in B"
+    if abs(ratio - 1) <= _SAME_MEMORY:
+        return "same", f"peak memory of a rank: {peaks}: the same"
+    memory = "less" if ratio < 1 else "more"
+    return memory, f"peak memory of a rank: {peaks}: {memory}"

@@ -1,15 +1,16 @@
-"""What a gate is, and those that judge a width by itself: rules with stable ids."""
+"""The gates of a rollout, rules with stable ids; here are those that judge a width by itself."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Device, Kind
-from launch.config.trials import GatesConfig
+from launch.config.trials import GatesConfig, GradNormGate
 from launch.execution.completion import compare_first_loss
 from launch.trials.measurement import (
     Measurement,
@@ -20,19 +21,20 @@ from launch.trials.measurement import (
 )
 from launch.worker.finding import TOO_SHORT, Finding
 
-# RLVR's loss is 0 by construction, and its data is sampled
+# The kinds of training whose loss shows progress. RLVR's loss is 0 by construction, and its data is
+# sampled.
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
 _DPO = (Kind.dpo,)
-_NO_REFERENCE = ("simpo",)
-OUT_OF_MEMORY = ("out_of_memory", "host_memory")
+_NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model
+OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # values of Outcome.cause_id
 
 
 @dataclass(frozen=True)
 class GateCase:
-    """What a gate judges."""
+    """The measurements that a gate judges, and the limits of all gates."""
 
-    now: Measurement
-    before: Measurement | None  # of the width before, None at the first
+    now: Measurement  # of the width that is judged
+    before: Measurement | None  # of the width before; None at the first width
     config: GatesConfig
 
 
@@ -41,33 +43,40 @@ GateFunction = Callable[[GateCase], Finding | None]
 
 @dataclass(frozen=True)
 class Gate:
-    """One rule."""
+    """One rule that a width has to pass before the next one runs."""
 
     id: str
-    reason: str  # why it exists
-    source: str  # where it, or its limit, comes from
-    kinds: tuple[Kind, ...]
-    early: bool  # it also judges a width that did not finish
+    reason: str  # why the gate exists, a sentence
+    source: str  # where the rule, or its limit, comes from
+    kinds: tuple[Kind, ...]  # kinds of training that it judges
+    early: bool  # whether it also judges a width that did not finish
     judge: GateFunction
 
     def apply(self, case: GateCase, allow: Collection[str]) -> Finding | None:
         """Return the gate's result; None where it does not apply to this width."""
-        applies = case.now.plan.config.stage.kind in self.kinds and (
-            self.early or case.now.finished
-        )
-        result = self.judge(case) if applies else None
-        return result and replace(result, id=self.id).apply_allow(allow)
+        if case.now.plan.config.stage.kind not in self.kinds:
+            return None
+        if not (self.early or case.now.finished):
+            return None
+        result = self.judge(case)
+        if result is None:
+            return None
+        return replace(result, id=self.id).apply_allow(allow)
 
 
 def gate(
     id: str, source: str, *, kinds: tuple[Kind, ...] = tuple(Kind), early: bool = False
 ) -> Callable[[GateFunction], Gate]:
-    """Make a gate of a function whose docstring is the reason. The function returns None where the
-    gate does not apply: another kind of loss, no width before.
+    """Make a gate of a function whose docstring is the gate's reason.
+
+    The function returns None where the gate does not apply: for another loss, or without a width
+    before.
     """
 
     def make(function: GateFunction) -> Gate:
-        return Gate(id, " ".join((function.__doc__ or "").split()), source, kinds, early, function)
+        docstring = function.__doc__ or ""
+        reason = " ".join(docstring.split())
+        return Gate(id, reason, source, kinds, early, function)
 
     return make
 
@@ -85,38 +94,43 @@ def failed(message: str, **numbers: Any) -> Finding:
 
 
 def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> Finding | None:
-    """A failure at the first of the (step, value) pairs whose value is not finite."""
-    bad = [(step, value) for step, value in series if not math.isfinite(value)]
-    return (
-        failed(f"the {what} is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0], steps=len(bad))
-        if bad
-        else None
-    )
+    """Return a failure that names the first of the (step, value) pairs with a value that is not
+    finite; None where all are finite.
+    """
+    not_finite = [(step, value) for step, value in series if not math.isfinite(value)]
+    if not not_finite:
+        return None
+    step, value = not_finite[0]
+    return failed(f"the {what} is {value} at step {step}", step=step, steps=len(not_finite))
 
 
 @gate("finished_steps", "the trainer's exit code and the steps that it logged", early=True)
 def finished_steps(case: GateCase) -> Finding:
     """A width that did not finish its steps has measured nothing to compare the next one with."""
-    now, outcome, done = case.now, case.now.outcome, case.now.last_step
-    if now.finished:
-        return passed(
-            f"{done} of {now.expected_steps} steps", steps=done, wanted=now.expected_steps
-        )
+    done = case.now.last_step
+    wanted = case.now.expected_steps
+    if case.now.finished:
+        return passed(f"{done} of {wanted} steps", steps=done, wanted=wanted)
+    outcome = case.now.outcome
     cause = outcome.cause or "the run ended early without an error"
     cure = f"; {outcome.cure}" if outcome.cure else ""
-    message = f"it ended after {done} of {now.expected_steps} steps: {cause}{cure}"
-    return failed(message, steps=done, wanted=now.expected_steps, exit_code=outcome.exit_code)
+    message = f"it ended after {done} of {wanted} steps: {cause}{cure}"
+    return failed(message, steps=done, wanted=wanted, exit_code=outcome.exit_code)
 
 
 @gate("loss_finite", "a weight that has become NaN stays NaN", early=True)
 def loss_finite(case: GateCase) -> Finding | None:
     """A loss that is not finite has already destroyed the weights."""
+    if not case.now.steps:
+        return None
     series = case.now.series("loss")
     if not series:
-        return failed("no loss was logged", steps=len(case.now.steps)) if case.now.steps else None
-    last = series[-1][1]
-    passes = passed(f"{len(series)} losses, the last one {last:.4g}", steps=len(series), last=last)
-    return _find_not_finite("loss", series) or passes
+        return failed("no loss was logged", steps=len(case.now.steps))
+    failure = _find_not_finite("loss", series)
+    if failure is not None:
+        return failure
+    _, last = series[-1]
+    return passed(f"{len(series)} losses, the last one {last:.4g}", steps=len(series), last=last)
 
 
 @gate(
@@ -128,10 +142,9 @@ def memory_room(case: GateCase) -> Finding | None:
     """A run that barely fits fails at the longest sample, hours later."""
     now = case.now
     if now.outcome.cause_id in OUT_OF_MEMORY:
+        steps = now.outcome.steps
         cure = f"; {now.outcome.cure}" if now.outcome.cure else ""
-        return failed(
-            f"out of memory after {now.outcome.steps} steps{cure}", steps=now.outcome.steps
-        )
+        return failed(f"out of memory after {steps} steps{cure}", steps=steps)
     if now.width.device == Device.cpu:
         return passed("no GPU: host memory is not judged") if now.finished else None
     if not now.steps:
@@ -145,11 +158,8 @@ def memory_room(case: GateCase) -> Finding | None:
     room = 1 - peak / now.card_gib
     numbers = {"peak_gib": peak, "card_gib": now.card_gib, "room": room}
     message = f"{peak:.1f} of {now.card_gib:.1f} GiB at the peak, {room:.0%} left"
-    return (
-        passed(message, **numbers)
-        if room >= case.config.memory_room.room
-        else warned(message, **numbers)
-    )
+    judge = passed if room >= case.config.memory_room.room else warned
+    return judge(message, **numbers)
 
 
 @gate(
@@ -161,36 +171,43 @@ def evidence_complete(case: GateCase) -> Finding | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss
     still falls.
     """
-    allow = case.now.plan.config.allow
-    required = (item for item in case.now.evidence if f"refuted_{item['what']}" not in allow)
-    requested = [
-        item
-        for item in required
-        if item.get("requested") is not None and item.get("how") != TOO_SHORT
-    ]
+    requested = _requested_evidence(case.now)
     unproven = [item for item in requested if item.get("verdict") != "proven"]
     refuted = [item for item in unproven if item.get("verdict") == "refuted"]
     numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}
     if refuted:
-        parts = (
+        names = [item["what"] for item in refuted]
+        sentences = [
             f"{item['what']}={item['requested']} was requested, but is {item.get('found')}"
             for item in refuted
-        )
-        return failed("; ".join(parts), refuted=[item["what"] for item in refuted], **numbers)
+        ]
+        return failed("; ".join(sentences), refuted=names, **numbers)
     if requested and not unproven:
         values = {item["what"]: item.get("found") for item in case.now.evidence}
-        shown = [
-            f"{name} {values[name]}"
-            for name in ("liger", "packing", "attention", "dtype")
-            if values.get(name)
-        ]
-        return passed(f"all {len(requested)} proven; {', '.join(shown)}", **numbers)
+        names = [name for name in ("liger", "packing", "attention", "dtype") if values.get(name)]
+        shown = ", ".join(f"{name} {values[name]}" for name in names)
+        return passed(f"all {len(requested)} proven; {shown}", **numbers)
     if not case.now.finished:
         return None  # the run ended before the inspection; another gate reports the cause
-    names = ", ".join(f"{item['what']}={item['requested']}" for item in unproven)
-    return failed(
-        f"no proof of {names}" if requested else "the run proved no setting of its plan", **numbers
-    )
+    if not requested:
+        return failed("the run proved no setting of its plan", **numbers)
+    settings = ", ".join(f"{item['what']}={item['requested']}" for item in unproven)
+    return failed(f"no proof of {settings}", **numbers)
+
+
+def _requested_evidence(measured: Measurement) -> list[Mapping[str, Any]]:
+    """Return the items of evidence.json that the plan requests and this gate has to judge.
+
+    Left out are items whose refutation `allow` permits, and those that a short run cannot show.
+    """
+    allow = measured.plan.config.allow
+    requested = []
+    for item in measured.evidence:
+        is_allowed = f"refuted_{item['what']}" in allow
+        is_requested = item.get("requested") is not None
+        if is_requested and not is_allowed and item.get("how") != TOO_SHORT:
+            requested.append(item)
+    return requested
 
 
 @gate(
@@ -207,17 +224,22 @@ def all_ranks_step(case: GateCase) -> Finding | None:
     if missing:
         names = ", ".join(map(str, missing))
         return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
-    backend = next(
-        (str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None
-    )
+    item = _find_evidence(now, "backend")
+    backend = None if item is None else str(item.get("found"))
     if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:
-        return failed(
-            f"the ranks communicate through {backend}, not NCCL", ranks=size, backend=backend
-        )
+        message = f"the ranks communicate through {backend}, not NCCL"
+        return failed(message, ranks=size, backend=backend)
     through = f"through {backend}" if backend else "through an unknown backend"
-    return passed(
-        f"all {size} ranks took their first step and continued together, {through}", ranks=size
-    )
+    message = f"all {size} ranks took their first step and continued together, {through}"
+    return passed(message, ranks=size)
+
+
+def _find_evidence(measured: Measurement, what: str) -> Mapping[str, Any] | None:
+    """Return the first item of evidence.json about `what`; None without one."""
+    for item in measured.evidence:
+        if item.get("what") == what:
+            return item
+    return None
 
 
 @gate(
@@ -227,14 +249,22 @@ def all_ranks_step(case: GateCase) -> Finding | None:
 )
 def grad_norm_sane(case: GateCase) -> Finding | None:
     """A gradient norm that is huge, or jumps, is the first sign of divergence."""
-    config = case.config.grad_norm_sane
+    if not case.now.steps:
+        return None
     series = case.now.series("grad_norm")
     if not series:
-        return warned("this trainer logs no gradient norm") if case.now.steps else None
-    if bad := _find_not_finite("gradient norm", series):
-        return bad
+        return warned("this trainer logs no gradient norm")
+    failure = _find_not_finite("gradient norm", series)
+    if failure is not None:
+        return failure
+    return _judge_gradient_norms(series, case.config.grad_norm_sane)
+
+
+def _judge_gradient_norms(series: Sequence[tuple[int, float]], config: GradNormGate) -> Finding:
+    """Judge the (step, norm) pairs, all of which are finite, by their median and their spikes."""
     norms = [norm for _, norm in series]
-    median, most = statistics.median(norms), max(norms)
+    median = statistics.median(norms)
+    most = max(norms)
     spikes = [step for step, norm in series if norm > config.spike * median]
     numbers = {
         "median": median,
@@ -244,9 +274,8 @@ def grad_norm_sane(case: GateCase) -> Finding | None:
         "steps": len(norms),
     }
     if median > config.limit:
-        return failed(
-            f"the median gradient norm is {median:.4g}, above {config.limit:.4g}", **numbers
-        )
+        message = f"the median gradient norm is {median:.4g}, above {config.limit:.4g}"
+        return failed(message, **numbers)
     if len(spikes) > max(1, config.spikes * len(norms)):
         message = (
             f"{len(spikes)} of {len(norms)} gradient norms are above {config.spike:g} x the "
@@ -254,10 +283,8 @@ def grad_norm_sane(case: GateCase) -> Finding | None:
         )
         return failed(message, **numbers)
     if spikes:
-        return warned(
-            f"a gradient norm of {most:.4g} at step {spikes[0]}; the median is {median:.4g}",
-            **numbers,
-        )
+        message = f"a gradient norm of {most:.4g} at step {spikes[0]}; the median is {median:.4g}"
+        return warned(message, **numbers)
     return passed(f"median {median:.4g}, at most {most:.4g}", **numbers)
 
 
@@ -272,62 +299,57 @@ def loss_falls(case: GateCase) -> Finding | None:
     wrong template.
     """
     config = case.config.loss_falls
-    losses = [loss for loss in case.now.values("loss") if math.isfinite(loss)]
+    losses = finite(case.now.values("loss"))
     if not losses:
         return None
     if len(losses) < config.short:
-        return warned(
-            f"{len(losses)} steps are too few to show a trend",
-            steps=len(losses),
-            least=config.short,
-        )
+        message = f"{len(losses)} steps are too few to show a trend"
+        return warned(message, steps=len(losses), least=config.short)
     z = mann_kendall(losses)
-    part = max(3, len(losses) // 10)
-    start, end = statistics.median(losses[:part]), statistics.median(losses[-part:])
+    part = max(3, len(losses) // 10)  # losses that a median is taken of
+    start = statistics.median(losses[:part])
+    end = statistics.median(losses[-part:])
     fallen = (start - end) / abs(start) if start else 0.0
-    numbers = {
-        "start": start,
-        "end": end,
-        "fallen": fallen,
-        "trend": z,
-        "steps": len(losses),
-    }
+    numbers = {"start": start, "end": end, "fallen": fallen, "trend": z, "steps": len(losses)}
     message = f"from {start:.4g} to {end:.4g} ({-fallen:+.1%}) in {len(losses)} steps"
     if z >= config.rise:
         return failed(f"the loss rises: {message}", **numbers)
-    long = len(losses) >= config.long
-    if z <= -config.trend and (not long or fallen >= config.share):
+    is_long = len(losses) >= config.long
+    has_fallen = not is_long or fallen >= config.share  # a short series only needs the trend
+    if z <= -config.trend and has_fallen:
         return passed(message, **numbers)
-    if long and not _warming_up(case.now):
-        return failed(
-            f"the loss does not fall by {config.share:.1%}: {message}",
-            share=config.share,
-            **numbers,
-        )
-    why = "the learning rate is still rising" if _warming_up(case.now) else "no clear trend yet"
-    return warned(f"{why}: {message}", **numbers)
+    is_warming_up = _is_warming_up(case.now)
+    if is_long and not is_warming_up:
+        message = f"the loss does not fall by {config.share:.1%}: {message}"
+        return failed(message, share=config.share, **numbers)
+    reason = "the learning rate is still rising" if is_warming_up else "no clear trend yet"
+    return warned(f"{reason}: {message}", **numbers)
 
 
-def _warming_up(now: Measurement) -> bool:
-    """Whether all steps were within the warm-up: the last rate is the highest one, and below the
-    recipe's.
+def _is_warming_up(measured: Measurement) -> bool:
+    """Whether all steps were within the warm-up.
+
+    The last learning rate then is the highest one, and still below the recipe's.
     """
-    rates = now.values("lr")
-    return (
-        bool(rates)
-        and rates[-1] >= max(rates)
-        and rates[-1] < 0.99 * now.plan.config.recipe.learning_rate
-    )
+    rates = measured.values("lr")
+    if not rates:
+        return False
+    last = rates[-1]
+    return last >= max(rates) and last < 0.99 * measured.plan.config.recipe.learning_rate
 
 
 def mann_kendall(values: Sequence[float]) -> float:
-    """z of Mann-Kendall's S: below 0 for a falling series; approximately normal from 8 values
-    on.
+    """Return z of Mann-Kendall's S, below 0 for a falling series; approximately normal from 8
+    values on.
+
+    S counts +1 for each pair of values of which the later is higher, and -1 where it is lower.
     """
     n = len(values)
-    s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
-    spread = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return 0.0 if s == 0 or spread == 0 else (s - math.copysign(1, s)) / spread
+    s = sum((b > a) - (b < a) for a, b in itertools.combinations(values, 2))
+    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    if s == 0 or deviation == 0:
+        return 0.0
+    return (s - math.copysign(1, s)) / deviation
 
 
 @gate(
@@ -368,19 +390,13 @@ def reference_cached(case: GateCase) -> Finding | None:
         return None
     if now.plan.trainer == "trl_dpo":
         return passed("no cache: TRL computes its reference in every step")
-    cache = next(
-        (item for item in now.evidence if item.get("what") == "reference_logprobs_cache"), None
-    )
     seconds = now.phases.get("reference_logprobs", 0.0)
-    if cache is not None:
-        return passed(
-            f"cache {cache.get('found')}, {seconds:.0f} s",
-            cache=cache.get("found"),
-            seconds=seconds,
-        )
-    return failed(
-        "the trainer reported no reference cache, neither read nor written", seconds=seconds
-    )
+    item = _find_evidence(now, "reference_logprobs_cache")
+    if item is None:
+        message = "the trainer reported no reference cache, neither read nor written"
+        return failed(message, seconds=seconds)
+    cache = item.get("found")
+    return passed(f"cache {cache}, {seconds:.0f} s", cache=cache, seconds=seconds)
 
 
 @gate(
@@ -396,16 +412,16 @@ def reward_accuracy(case: GateCase) -> Finding:
     values = finite(case.now.values("rewards/accuracy"))
     if not values:
         return failed("no reward accuracy was logged")
-    low, high = min(values), max(values)
-    numbers = {"low": low, "high": high, "last": values[-1], "steps": len(values)}
-    if low == high:
-        message = f"the reward accuracy is {low:.3g} at each of {len(values)} steps"
-        return (
-            failed(message, **numbers)
-            if len(values) >= config.short
-            else warned(message, **numbers)
-        )
-    return passed(f"{low:.2f} to {high:.2f}, {values[-1]:.2f} at the end", **numbers)
+    low = min(values)
+    high = max(values)
+    last = values[-1]
+    numbers = {"low": low, "high": high, "last": last, "steps": len(values)}
+    if low != high:
+        return passed(f"{low:.2f} to {high:.2f}, {last:.2f} at the end", **numbers)
+    message = f"the reward accuracy is {low:.3g} at each of {len(values)} steps"
+    if len(values) < config.short:
+        return warned(message, **numbers)
+    return failed(message, **numbers)
 
 
 @gate("chosen_above_rejected", "rewards/margin: chosen minus rejected reward", kinds=_DPO)
@@ -415,7 +431,8 @@ def chosen_above_rejected(case: GateCase) -> Finding | None:
     margins = finite(case.now.values("rewards/margin"))
     if not margins:
         return None
-    end = statistics.median(margins[-max(1, len(margins) // 3) :])
+    last_third = max(1, len(margins) // 3)
+    end = statistics.median(margins[-last_third:])
     numbers = {"margin": end, "steps": len(margins)}
     if end > 0:
         return passed(f"margin {end:.4g} at the end", **numbers)
@@ -433,10 +450,15 @@ def chosen_above_rejected(case: GateCase) -> Finding | None:
 )
 def margins_finite(case: GateCase) -> Finding | None:
     """A margin that is not finite comes from a sample without an answer."""
+    if not case.now.steps:
+        return None
     series = case.now.series("rewards/margin")
     if not series:
-        return warned("no margins were logged") if case.now.steps else None
-    return _find_not_finite("margin", series) or passed(f"{len(series)} margins", steps=len(series))
+        return warned("no margins were logged")
+    failure = _find_not_finite("margin", series)
+    if failure is not None:
+        return failure
+    return passed(f"{len(series)} margins", steps=len(series))
 
 
 @gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")
@@ -456,20 +478,19 @@ def throughput_steady(case: GateCase) -> Finding:
         "step_seconds": speed.step_seconds,
     }
     message = f"{speed.per_second:,.0f} {speed.unit}/s, {speed.step_seconds:.3g} s/step"
-    ratio = (
-        second_half_ratio(case.now, config.skip) if speed.counted_steps >= config.steps else None
-    )
+    ratio = None
+    if speed.counted_steps >= config.steps:
+        ratio = second_half_ratio(case.now, config.skip)
     if ratio is None:
-        return passed(
-            f"{message}; {speed.counted_steps} steps are too few to judge steadiness", **numbers
-        )
+        message += f"; {speed.counted_steps} steps are too few to judge steadiness"
+        return passed(message, **numbers)
     numbers["second_half"] = ratio
     if ratio >= config.slower:
         return passed(message, **numbers)
-    judge = failed if ratio < config.collapsed else warned
-    return judge(
-        f"{message}; the second half ran at {ratio:.0%} of the first half's speed", **numbers
-    )
+    message += f"; the second half ran at {ratio:.0%} of the first half's speed"
+    if ratio < config.collapsed:
+        return failed(message, **numbers)
+    return warned(message, **numbers)
 
 
 @gate("padding", "all tokens of the batches against the tokens without padding")
@@ -479,12 +500,9 @@ def padding(case: GateCase) -> Finding | None:
     if share is None:
         return warned("the trainer does not count padding")
     if share > case.config.padding.most:
-        return failed(
-            f"{share:.0%} of all tokens are padding: the data may be empty or truncated",
-            share=share,
-        )
+        message = f"{share:.0%} of all tokens are padding: the data may be empty or truncated"
+        return failed(message, share=share)
     if share > case.config.padding.much:
-        return warned(
-            f"{share:.0%} of all tokens are padding; recipe.packing=flatten needs none", share=share
-        )
+        message = f"{share:.0%} of all tokens are padding; recipe.packing=flatten needs none"
+        return warned(message, share=share)
     return passed(f"{share:.0%} of all tokens", share=share)

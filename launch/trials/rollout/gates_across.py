@@ -1,6 +1,4 @@
-"""The gates that compare a width with the one before it: data, schedule, losses, scaling; and the
-list of all gates.
-"""
+"""The gates that compare a width of a rollout with the one before it, and the list of all gates."""
 
 from __future__ import annotations
 
@@ -27,23 +25,28 @@ def same_data(case: GateCase) -> Finding | None:
     """
     if case.before is None:
         return None
-    pairs = [
-        (step, name, before, now)
-        for name in ("tokens", "label_tokens", "tokens_padded")
-        for step, before, now in _paired(case.before, case.now, name)
-    ]
-    if not pairs:
+    counted_names = []
+    compared_steps = set()
+    differing_steps = set()
+    differing = []
+    for name in ("tokens", "label_tokens", "tokens_padded"):
+        pairs = _pair_steps(case.before, case.now, name)
+        if pairs:
+            counted_names.append(name)
+        for step, before, now in pairs:
+            compared_steps.add(step)
+            if before != now:
+                differing_steps.add(step)
+                differing.append((step, name, before, now))
+    if not counted_names:
         return warned("the trainer counts no tokens, so the data is not proven to be the same")
-    differing = [(step, name, before, now) for step, name, before, now in pairs if before != now]
-    steps = len({step for step, _, _, _ in pairs})
+    steps = len(compared_steps)
     if not differing:
-        names = dict.fromkeys(name for _, name, _, _ in pairs)
-        return passed(f"{' and '.join(names)} of {steps} steps are the same", steps=steps)
-    wrong = {step for step, _, _, _ in differing}
+        return passed(f"{' and '.join(counted_names)} of {steps} steps are the same", steps=steps)
     step, name, before, now = differing[0]
     example = f"step {step} has {name} {now:,.0f}, {case.before.width} had {before:,.0f}"
-    message = f"{len(wrong)} of {steps} steps have different data: {example}"
-    return failed(message, steps=steps, differ=len(wrong), first=step)
+    message = f"{len(differing_steps)} of {steps} steps have different data: {example}"
+    return failed(message, steps=steps, differ=len(differing_steps), first=step)
 
 
 @gate(
@@ -78,15 +81,20 @@ def loss_parity(case: GateCase) -> Finding | None:
     if case.before is None:
         return None
     config = case.config.loss_parity
-    pairs = _paired(case.before, case.now, "loss")[: config.steps]
+    pairs = _pair_steps(case.before, case.now, "loss")[: config.steps]
     if not pairs:
         return failed("there are no losses to compare")
     relative = [abs(before - now) / max(abs(before), 1e-12) for _, before, now in pairs]
-    both_fp32 = {run.plan.parallel.precision for run in (case.now, case.before)} == {Precision.fp32}
+    precisions = {case.now.plan.parallel.precision, case.before.plan.parallel.precision}
     same_masters = case.now.has_masters == case.before.has_masters
-    first_limit = config.first_fp32 if both_fp32 else config.first_bf16
-    limit = config.fp32 if both_fp32 else config.bf16 if same_masters else config.masters
-    first, median = relative[0], statistics.median(relative)
+    if precisions == {Precision.fp32}:
+        first_limit = config.first_fp32
+        limit = config.fp32
+    else:
+        first_limit = config.first_bf16
+        limit = config.bf16 if same_masters else config.masters
+    first = relative[0]
+    median = statistics.median(relative)
     numbers = {
         "first": first,
         "first_limit": first_limit,
@@ -103,9 +111,8 @@ def loss_parity(case: GateCase) -> Finding | None:
         )
     if median > limit:
         message = (
-            f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} "
-            "can "
-            "be rounding"
+            f"the losses of {len(pairs)} steps are {median:.2g} apart, "
+            f"at most {limit:g} can be rounding"
         )
         largest = _largest_rate_difference(case)
         if largest is not None and largest[0] > case.config.same_schedule.differs:
@@ -124,7 +131,8 @@ def scaling(case: GateCase) -> Finding | None:
     if case.before is None:
         return None
     skip = case.config.throughput_steady.skip
-    now, before = compute_figures(case.now, skip), compute_figures(case.before, skip)
+    now = compute_figures(case.now, skip)
+    before = compute_figures(case.before, skip)
     if now is None or before is None or now.unit != before.unit or before.per_second <= 0:
         return warned("the two speeds cannot be compared")
     ranks = case.now.plan.batch.width / case.before.plan.batch.width
@@ -138,11 +146,15 @@ def scaling(case: GateCase) -> Finding | None:
     if case.now.width.device == Device.cpu:
         return passed(f"{message}; not judged, because CPU processes share their cores", **numbers)
     config = case.config.scaling
-    judge = failed if efficiency < config.least else warned if efficiency < config.low else passed
-    return judge(message, **numbers)
+    if efficiency < config.least:
+        return failed(message, **numbers)
+    if efficiency < config.low:
+        return warned(message, **numbers)
+    return passed(message, **numbers)
 
 
-_SIGMAS = 4.0  # one in 16,000 by chance
+# Standard errors by which two mean rewards may differ; one pair in 16,000 exceeds it by chance.
+_SIGMAS = 4.0
 
 
 @gate(
@@ -156,27 +168,33 @@ def same_rewards(case: GateCase) -> Finding | None:
     """
     if case.before is None:
         return None
-    now, before = _mean_reward(case.now), _mean_reward(case.before)
-    if now is None or before is None:
+    reward_now = _mean_reward(case.now)
+    reward_before = _mean_reward(case.before)
+    if reward_now is None or reward_before is None:
         return failed("no rewards were logged to compare")
-    apart, noise = abs(now[0] - before[0]), math.hypot(now[1], before[1])
-    judge = failed if apart > _SIGMAS * noise else passed
+    mean_now, error_now = reward_now
+    mean_before, error_before = reward_before
+    apart = abs(mean_now - mean_before)
+    noise = math.hypot(error_now, error_before)
+    limit = _SIGMAS * noise
     message = (
-        f"mean reward {now[0]:.3g}, {case.before.width} had {before[0]:.3g}: {apart:.2g} "
-        "apart, and sampling alone "
+        f"mean reward {mean_now:.3g}, {case.before.width} had {mean_before:.3g}: "
+        f"{apart:.2g} apart, and sampling alone makes {limit:.2g} at most"
     )
-    return judge(f"{message}makes {_SIGMAS * noise:.2g} at most", apart=apart, noise=noise)
+    if apart > limit:
+        return failed(message, apart=apart, noise=noise)
+    return passed(message, apart=apart, noise=noise)
 
 
 def _mean_reward(measured: Measurement) -> tuple[float, float] | None:
     """Return the mean reward of a width's steps and its standard error."""
-    rewards, spreads = finite(measured.values("reward")), finite(measured.values("reward_std"))
-    if not rewards or len(rewards) != len(spreads):
+    rewards = finite(measured.values("reward"))
+    deviations = finite(measured.values("reward_std"))
+    if not rewards or len(rewards) != len(deviations):
         return None
-    count = len(rewards) * measured.plan.batch.global_
-    return statistics.fmean(rewards), math.sqrt(
-        statistics.fmean(spread**2 for spread in spreads) / count
-    )
+    samples = len(rewards) * measured.plan.batch.global_
+    variance = statistics.fmean(deviation**2 for deviation in deviations)
+    return statistics.fmean(rewards), math.sqrt(variance / samples)
 
 
 @gate(
@@ -188,48 +206,64 @@ def generation_speed(case: GateCase) -> Finding | None:
     """Generation and training scale each in its own way, and their sum hides which of them does
     not.
     """
-    now = _speeds(case.now, case.config.throughput_steady.skip)
-    if now is None:
+    skip = case.config.throughput_steady.skip
+    speeds = _completion_speeds(case.now, skip)
+    if speeds is None:
         return None
-    message = f"generation {now[0]:,.0f} tokens/s, training {now[1]:,.0f}"
-    before = case.before and _speeds(case.before, case.config.throughput_steady.skip)
-    if not case.before or not before:
-        return passed(message, generation=now[0], training=now[1])
+    generation, training = speeds
+    numbers = {"generation": generation, "training": training}
+    message = f"generation {generation:,.0f} tokens/s, training {training:,.0f}"
+    if case.before is None:
+        return passed(message, **numbers)
+    speeds_before = _completion_speeds(case.before, skip)
+    if speeds_before is None:
+        return passed(message, **numbers)
+    generation_before, training_before = speeds_before
     ranks = case.now.plan.batch.width / case.before.plan.batch.width
-    gains = [own / other / ranks for own, other in zip(now, before, strict=True)]
-    message += f": {gains[0]:.0%} and {gains[1]:.0%} of {case.before.width}'s a rank"
-    slow = case.now.width.device != Device.cpu and min(gains) < case.config.scaling.low
-    return (warned if slow else passed)(message, generation=now[0], training=now[1])
+    generation_efficiency = generation / generation_before / ranks
+    training_efficiency = training / training_before / ranks
+    message += (
+        f": {generation_efficiency:.0%} and {training_efficiency:.0%} "
+        f"of {case.before.width}'s a rank"
+    )
+    lowest = min(generation_efficiency, training_efficiency)
+    # CPU processes share their cores, so their scaling is not judged.
+    if case.now.width.device != Device.cpu and lowest < case.config.scaling.low:
+        return warned(message, **numbers)
+    return passed(message, **numbers)
 
 
-def _speeds(measured: Measurement, skip: int) -> tuple[float, float] | None:
-    """Return tokens of completions per second of generation and of training, without the first
-    steps.
+def _completion_speeds(measured: Measurement, skip: int) -> tuple[float, float] | None:
+    """Return the completions' tokens per second of generation, and per second of training.
+
+    The first `skip` steps do not count. None where lengths or times were not logged.
     """
-    names = ("completions/mean_length", "generation_seconds", "training_seconds")
-    lengths, *seconds = (finite(measured.values(name))[skip:] for name in names)
-    if not lengths or min(map(sum, seconds), default=0.0) <= 0:
+    lengths = finite(measured.values("completions/mean_length"))[skip:]
+    generation_seconds = sum(finite(measured.values("generation_seconds"))[skip:])
+    training_seconds = sum(finite(measured.values("training_seconds"))[skip:])
+    if not lengths or generation_seconds <= 0 or training_seconds <= 0:
         return None
     tokens = sum(lengths) * measured.plan.batch.global_
-    return tokens / sum(seconds[0]), tokens / sum(seconds[1])
+    return tokens / generation_seconds, tokens / training_seconds
 
 
 def _largest_rate_difference(case: GateCase) -> tuple[float, int, float, float] | None:
-    """The largest difference of the learning rates, relative to the highest one; its step; the
-    rates before and now.
+    """Return the largest difference of the learning rates, its step, and the rates before and now.
+
+    The difference is relative to the recipe's learning rate, which is the highest.
     """
     highest = case.now.plan.config.recipe.learning_rate
     if case.before is None or highest <= 0:
         return None
-    pairs = _paired(case.before, case.now, "lr")
-    return max(
-        ((abs(before - now) / highest, step, before, now) for step, before, now in pairs),
-        default=None,
-    )
+    differences = [
+        (abs(before - now) / highest, step, before, now)
+        for step, before, now in _pair_steps(case.before, case.now, "lr")
+    ]
+    return max(differences, default=None)
 
 
-def _paired(before: Measurement, now: Measurement, name: str) -> list[tuple[int, float, float]]:
-    """(step, number before, number now) of the steps that both have."""
+def _pair_steps(before: Measurement, now: Measurement, name: str) -> list[tuple[int, float, float]]:
+    """Return (step, number before, number now) of each step for which both have the number."""
     numbers_before = dict(before.series(name))
     return [
         (step, numbers_before[step], value)
@@ -264,13 +298,13 @@ GATES: tuple[Gate, ...] = (
 
 
 def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Apply every gate to a width, in the order of GATES, without those that do not apply to it."""
+    """Return the result of every gate that applies to a width, in the order of GATES."""
     results = [gate.apply(case, allow) for gate in GATES]
     return tuple(result for result in results if result is not None)
 
 
 def gate_json(result: Finding) -> dict[str, Any]:
-    """The result of a gate, with the reason for the gate and the source of its limit."""
+    """Return a gate's result for the record, with the gate's reason and the source of its limit."""
     gate = next(gate for gate in GATES if gate.id == result.id)
     return {
         "id": result.id,
