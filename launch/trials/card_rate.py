@@ -1,6 +1,4 @@
-"""The peak rate of a plan's card: measured by a matrix product in the trainer's interpreter, and by
-its data sheet.
-"""
+"""The peak rate of a plan's card, as a matrix product measures it and as its data sheet has it."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from launch.planning.estimate.cards import Card, card_named
 from launch.planning.plan import Plan
 
 _SCRIPT = Path(__file__).with_name("matrix_product.py")
-_SECONDS = 1.0
+_SECONDS = 1.0  # how long matrices are multiplied
 _TIMEOUT = 180.0  # seconds; importing torch from a cold file system takes most of it
 
 
@@ -48,19 +46,15 @@ class CardRate:
         return self.card.tflops if self.card and self.precision == Precision.bf16 else None
 
     def __str__(self) -> str:
-        if self.measured_tflops is None:
-            measured = f"not measured ({self.message})"
-        else:
-            whole, size = " of the whole machine" if self.device == Device.cpu else "", self.matrix
-            measured = (
-                f"{self.measured_tflops:.3g} TFLOP/s{whole} measured ({size} x {size} x {size})"
-            )
+        measured = f"not measured ({self.message})"
+        if self.measured_tflops is not None:
+            unit = "TFLOP/s of the whole machine" if self.device == Device.cpu else "TFLOP/s"
+            product = f"{self.matrix} x {self.matrix} x {self.matrix}"
+            measured = f"{self.measured_tflops:.3g} {unit} measured ({product})"
         datasheet = "no data sheet known"
         if self.datasheet_tflops is not None and self.card is not None:
-            datasheet = (
-                f"{self.datasheet_tflops:.3g} by the data sheet ({self.card.name}, "
-                f"{self.card.source})"
-            )
+            source = f"{self.card.name}, {self.card.source}"
+            datasheet = f"{self.datasheet_tflops:.3g} by the data sheet ({source})"
         return f"{self.name}, {self.precision.value}: {measured}; {datasheet}"
 
     def as_json(self) -> dict[str, Any]:
@@ -69,28 +63,33 @@ class CardRate:
 
 
 def card_name(plan: Plan) -> str:
-    """The name of the plan's first card, on CPU of the processor with its cores."""
+    """Return the name of the plan's first card; on CPU, the processor's name and its cores."""
     if plan.parallel.width.device == Device.cuda:
         return plan.machine.card or "unknown"
     return f"{_processor()}, {os.cpu_count()} cores"
 
 
 def measure_card_rate(plan: Plan, name: str) -> CardRate:
-    """Measure the card `name` that `plan` runs on, in the plan's precision. Takes a second, plus
-    importing torch.
+    """Measure the card `name` that `plan` runs on, in the plan's precision.
+
+    It takes a second, besides importing torch. A failure is the `message` of the result.
     """
-    device, precision = plan.parallel.width.device, plan.parallel.precision
-    argv = [plan.command[0], str(_SCRIPT), device.value, precision.value, str(_SECONDS)]
+    device = plan.parallel.width.device
+    precision = plan.parallel.precision
+    interpreter = plan.command[0]
+    argv = [interpreter, str(_SCRIPT), device.value, precision.value, str(_SECONDS)]
+    environment = run_environment(plan, Host(plan.machine.environ))
     try:
-        process = run_command(
-            argv,
-            env=run_environment(plan, Host(plan.machine.environ)),
-            timeout=_TIMEOUT,
-            check=True,
-        )
-        result = json.loads(process.stdout.strip().splitlines()[-1])
+        process = run_command(argv, env=environment, timeout=_TIMEOUT, check=True)
+        last_line = process.stdout.strip().splitlines()[-1]
+        result = json.loads(last_line)
         return CardRate(
-            name, device, precision, result["flops"] / 1e12, result["size"], result["torch"]
+            name,
+            device,
+            precision,
+            measured_tflops=result["flops"] / 1e12,
+            matrix=result["size"],
+            torch=result["torch"],
         )
     except subprocess.CalledProcessError as error:
         output = error.stderr.strip().splitlines()
@@ -108,6 +107,7 @@ def measure_card_rate(plan: Plan, name: str) -> CardRate:
 
 
 def _processor() -> str:
+    """Return the processor's name; its architecture where the name is unknown."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

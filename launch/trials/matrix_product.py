@@ -1,5 +1,4 @@
-"""Measures the rate of a large matrix product, which no training step exceeds, and prints it as
-JSON.
+"""Measures the rate of a large matrix product, which no training step exceeds, as JSON.
 
 Run by path, with the trainer's interpreter: matrix_product.py cuda|cpu bf16|fp32 SECONDS. A GPU
 multiplies square matrices of 8192 in blocks and is synchronised after each; the median of the
@@ -14,14 +13,16 @@ import statistics
 import sys
 import time
 
-SIZES = {"cuda": 8192, "cpu": 1024}
+SIZES = {"cuda": 8192, "cpu": 1024}  # rows and columns of the matrices
 BLOCKS = {"cuda": 32, "cpu": 1}  # products between two time stamps
 
 
 def main(device: str, precision: str, seconds: float) -> None:
+    """Multiply for about `seconds`, and print {"flops": per second, "size", "torch": version}."""
     import torch
 
-    size, block = SIZES[device], BLOCKS[device]
+    size = SIZES[device]
+    block = BLOCKS[device]
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     left = torch.randn(size, size, device=device).to(dtype)
     right = torch.randn(size, size, device=device).to(dtype)

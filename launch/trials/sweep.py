@@ -1,6 +1,4 @@
-"""A sweep: whole runs of every combination of a line's values, one after another, in one report
-with their curves.
-"""
+"""A sweep: whole runs of every combination of a line's values, with one report of all of them."""
 
 from __future__ import annotations
 
@@ -30,8 +28,16 @@ class SweepRun(TrialRun):
     """The whole run of one combination, in the folder that `run` would give it."""
 
     composed: Composed = field(kw_only=True)
-    overrides: Sequence[str] = ()  # those in which the runs differ
-    was_done: bool = False  # by an earlier call
+    overrides: Sequence[str] = ()  # the run's overrides that not all runs have
+    was_done: bool = False  # whether an earlier call finished it
+
+    @property
+    def best_validation_loss(self) -> float | None:
+        """The lowest validation loss; None without a validation."""
+        validation = self.measured.outcome.validation if self.measured else None
+        if validation is None or validation.best is None:
+            return None
+        return validation.best.eval_loss
 
     def as_json(self) -> dict[str, Any]:
         validation = self.measured.outcome.validation if self.measured else None
@@ -39,9 +45,7 @@ class SweepRun(TrialRun):
             **super().as_json(),
             "overrides": list(self.overrides),
             "validation_loss": validation.eval_loss if validation else None,
-            "best_validation_loss": validation.best.eval_loss
-            if validation and validation.best
-            else None,
+            "best_validation_loss": self.best_validation_loss,
         }
 
 
@@ -53,18 +57,25 @@ class SweepRecord(TrialRecord[SweepRun]):
     verb = "sweep"
 
     def judge(self, run: SweepRun) -> None:
-        # it may have stopped early
-        if run.measured is not None and run.measured.outcome.exit_code == EXIT_DONE:
-            run.state, run.message, run.reused = State.done, None, run.was_done
-            run.seconds = run.measured.outcome.seconds
+        if run.measured is None or run.measured.outcome.exit_code != EXIT_DONE:
+            return
+        # A run that stopped early with success has fewer steps than planned, and is done as well.
+        run.state = State.done
+        run.message = None
+        run.reused = run.was_done
+        run.seconds = run.measured.outcome.seconds
 
     @property
     def summary(self) -> list[str]:
         done = [run for run in self.runs if run.state == State.done]
         lines = [f"{len(done)} of {len(self.runs)} runs are done"]
-        losses = {run.label: run.as_json()["best_validation_loss"] for run in done}
-        if len(done) > 1 and None not in losses.values():
-            best = min(losses, key=lambda label: float(losses[label]))
+        losses = {
+            run.label: run.best_validation_loss
+            for run in done
+            if run.best_validation_loss is not None
+        }
+        if len(done) > 1 and len(losses) == len(done):
+            best = min(losses, key=lambda label: losses[label])
             lines.append(f"the lowest validation loss is that of {best}: {losses[best]:.4f}")
         lines += [
             f"{run.label} {run.state.value}: {run.message}" for run in self.runs if run.message
@@ -72,10 +83,8 @@ class SweepRecord(TrialRecord[SweepRun]):
         if len(done) > 1:
             first, *others = [run.plan.folder for run in done]
             names = " ".join(f"{folder.parent.name}/{folder.name}" for folder in others)
-            lines.append(
-                f"`{command_for('compare', first)} {names}` compares their settings, losses and "
-                "speeds"
-            )
+            command = f"{command_for('compare', first)} {names}"
+            lines.append(f"`{command}` compares their settings, losses and speeds")
         return lines
 
     @property
@@ -83,12 +92,8 @@ class SweepRecord(TrialRecord[SweepRun]):
         return list(self.planning_notes)
 
     def contents(self) -> dict[str, Any]:
-        return {
-            "options": {},
-            "keys": list(
-                dict.fromkeys(override_key(text) for run in self.runs for text in run.overrides)
-            ),
-        }
+        keys = [override_key(override) for run in self.runs for override in run.overrides]
+        return {"options": {}, "keys": list(dict.fromkeys(keys))}
 
 
 def run_sweep(
@@ -97,8 +102,9 @@ def run_sweep(
     """Run every configuration to its end, one after another; `run_one` runs one as the verb `run`
     does.
 
-    All are planned and checked before the first starts. A run that fails ends no other; an
-    interrupt ends the sweep.
+    All are planned and checked before the first starts. After a failed run the next one starts all
+    the same; an interrupt ends the sweep.
+
     Returns the record and the exit code: 0 all are done, 130 interrupted, else that of the first
     run that failed.
     Raises UserError when one of them cannot work.
@@ -106,14 +112,13 @@ def run_sweep(
     record = plan_sweep(configurations)
     with run_lock(record.folder, display.say):
         say_plan(display, record, [f"  {len(record.runs)} runs"])
-        refuse_failing_preflight(
-            (run.plan for run in record.runs if not run.was_done), asks_parser=True
-        )
+        remaining = [run.plan for run in record.runs if not run.was_done]
+        refuse_failing_preflight(remaining, asks_parser=True)
 
         def start(run: SweepRun, seconds: float | None) -> None:
-            display.say(
-                f"run {record.runs.index(run) + 1} of {len(record.runs)}: {' '.join(run.overrides)}"
-            )
+            number = record.runs.index(run) + 1
+            overrides = " ".join(run.overrides)
+            display.say(f"run {number} of {len(record.runs)}: {overrides}")
             run_one(run.composed)
 
         runner = Runner(record, display, start, reuse=False, raises=False)
@@ -129,47 +134,66 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
     """Plan every run. Raises UserError with the problems of all of them, each once; and:
     sweep_folder.
     """
-    notes, names = list[str](), [composed.config.name for composed in configurations]
+    notes: list[str] = []
+    names = [composed.config.name for composed in configurations]
 
     def plan(composed: Composed) -> Plan:
         require_one_machine(composed.config)
         name = composed.config.name
         if name and names.count(name) > 1:
             message = f"name={name} would give several runs of the sweep one folder"
-            raise refusal(
-                "sweep_folder", message, "name", "leave it out: each run's name has its identity"
-            )
+            cure = "leave it out: each run's name has its identity"
+            raise refusal("sweep_folder", message, "name", cure)
         planned = build_plan(composed, this_machine(composed))
         note_earlier_run(planned, notes.append)
         return planned
 
-    lines = [composed.origins.overrides for composed in configurations]
-    differing = [
-        [text for text in line if not all(text in other for other in lines)] for line in lines
-    ]
-    runs: dict[str, SweepRun] = {}
-    for composed, planned, own in zip(
-        configurations, map_all(configurations, plan), differing, strict=True
-    ):
-        label = " ".join(
-            f"{override_key(text).rpartition('.')[2]}={text.partition('=')[2]}" for text in own
-        )
+    plans = map_all(configurations, plan)
+    shared = _shared_overrides(configurations)
+    runs: dict[str, SweepRun] = {}  # by identity
+    for composed, planned in zip(configurations, plans, strict=True):
+        differing = [text for text in composed.origins.overrides if text not in shared]
+        label = " ".join(_short_override(text) for text in differing)
         if planned.identity in runs:
             notes.append(f"{label} is the same run as {runs[planned.identity].label}")
             continue
-        run = SweepRun(
-            label, planned, composed=composed, overrides=own, was_done=is_finished(planned)
+        runs[planned.identity] = SweepRun(
+            label,
+            planned,
+            composed=composed,
+            overrides=differing,
+            was_done=is_finished(planned),
         )
-        runs[planned.identity] = run
     first = next(iter(runs.values())).plan
     name = compute_identity({run.label: run.plan.identity for run in runs.values()}, {}, {})
-    steps = sys.maxsize  # all that a run has
-    folder = first.runs / first.stage / f"sweep-{name}"
-    return SweepRecord(folder, first, steps, 1, notes, runs=list(runs.values()))
+    return SweepRecord(
+        folder=first.runs / first.stage / f"sweep-{name}",
+        plan=first,
+        steps=sys.maxsize,  # every run takes all the steps that it has
+        warmup=1,
+        planning_notes=notes,
+        runs=list(runs.values()),
+    )
+
+
+def _shared_overrides(configurations: Sequence[Composed]) -> set[str]:
+    """Return the overrides that every run of a sweep has."""
+    first, *others = [set(composed.origins.overrides) for composed in configurations]
+    return first.intersection(*others)
+
+
+def _short_override(override: str) -> str:
+    """Return an override without the groups of its key: `lr=1e-5` for `recipe.lr=1e-5`."""
+    name = override_key(override).rpartition(".")[2]
+    value = override.partition("=")[2]
+    return f"{name}={value}"
 
 
 def _exit_code(record: SweepRecord) -> int:
     if record.state == State.interrupted:
         return EXIT_INTERRUPTED
-    codes = [run.measured.outcome.exit_code if run.measured else EXIT_FAILED for run in record.runs]
-    return next(filter(None, codes), EXIT_DONE)
+    for run in record.runs:
+        code = run.measured.outcome.exit_code if run.measured else EXIT_FAILED
+        if code:
+            return code
+    return EXIT_DONE

@@ -1,4 +1,4 @@
-"""One trial: what its line may ask for, how a setting is run for some steps, and how that ended."""
+"""What all trials share: their command lines, and the Runner that takes their runs one by one."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
 T = TypeVar("T")
-_UNSUPPORTED = ("detach", "cache_only", "nodes")
+_UNSUPPORTED = ("detach", "cache_only", "nodes")  # keys of a run that no trial takes
 
 
 def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) -> None:
-    """Refuse what a trial does not support. `reason`: why it does not support a sweep; `cures`: of
-    keys. Raises UserError: VERB_alone.
+    """Refuse the keys and sweeps that a trial does not support.
+
+    `reason`: why it supports no sweep; `cures`: what to do instead of setting a key.
+    Raises UserError: VERB_alone.
     """
-    id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
-    problems = [
-        Finding.error(
-            id_, f"{verb} does not support {key}=", f"override {key}", cures.get(key, "remove it")
-        )
-        for key in _UNSUPPORTED
-        if key in keys
-    ]
+    id_ = f"{verb}_alone"
+    keys = {override_key(argument) for argument in line.argv}
+    problems = []
+    for key in _UNSUPPORTED:
+        if key in keys:
+            message = f"{verb} does not support {key}="
+            cure = cures.get(key, "remove it")
+            problems.append(Finding.error(id_, message, f"override {key}", cure))
     if line.sweeps:
         message = f"{verb} takes one value of each key: {reason}"
         problems.append(Finding.error(id_, message, None, "run it once for each value"))
@@ -53,20 +55,23 @@ def refuse_unsupported(line: CommandLine, verb: str, reason: str, **cures: str) 
 
 
 def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> CommandLine:
-    """Replace short options such as steps= by keys of the verb's node. Raises UserError:
-    duplicate_override.
+    """Replace short options such as steps= by keys of the verb's node, such as bench.steps=.
+
+    Raises UserError: duplicate_override.
     """
     options, rest = line.pop_overrides(names)
-    return rest.with_overrides(*(f"{verb}.{name}={value}" for name, value in options.items()))
+    overrides = [f"{verb}.{name}={value}" for name, value in options.items()]
+    return rest.with_overrides(*overrides)
 
 
-# overrides of each short run: it only measures, and writes nothing outside of its folder
+# Overrides of each short run, which only measures and writes nothing outside of its folder.
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
 
 
 def probe_line(line: CommandLine) -> CommandLine:
-    """The command line of a short run of `line`."""
-    return line.without(*map(override_key, PROBE)).with_overrides(*PROBE)
+    """Return the command line of a short run of `line`."""
+    replaced = [override_key(override) for override in PROBE]
+    return line.without(*replaced).with_overrides(*PROBE)
 
 
 def plan_probe(line: CommandLine) -> Plan:
@@ -78,54 +83,64 @@ def refuse_failing_preflight(
     plans: Iterable[Plan], *, asks_parser: bool = False, ends_after: int | None = None
 ) -> None:
     """Check this machine for every plan before any runs, so that a later one's mistake does not
-    show after the first; `asks_parser` and `ends_after`: see preflight. Raises UserError.
+    show after the first.
+
+    `asks_parser` and `ends_after`: see preflight. Raises UserError.
     """
-    found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
-    if problems := [problem for problems in found for problem in problems]:
+    problems: list[Finding] = []
+    for plan in plans:
+        errors, _ = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
+        problems += errors
+    if problems:
         raise UserError(problems)
 
 
 @dataclass
 class Runner(Generic[R]):
-    """Takes the runs of a trial, one after another: from an earlier call, or by running them now;
-    and judges them.
+    """Takes the runs of a trial, one after another, and judges them.
+
+    A run that an earlier call has measured is reused, any other one is run now.
     """
 
     record: TrialRecord[R]
     display: Display
-    start: Callable[[R, float | None], object] | None = None  # in place of `measure`
-    # before it is looked for; UserError: it cannot start
+    # Starts a run, with the seconds that it may take, in place of `measure`.
+    start: Callable[[R, float | None], object] | None = None
+    # Is called before an earlier measurement is looked for; UserError means that the run cannot
+    # start.
     prepare: Callable[[R], None] = lambda run: None
-    reuse: bool = True
+    reuse: bool = True  # whether runs of an earlier call count
     same_machine: bool = True  # an earlier measurement has to be of today's packages and card
-    raises: bool = True  # when the first run cannot be started
+    raises: bool = True  # whether `take` raises when the first run cannot be started
     run_ranks: RankRunner | None = None  # see run_steps
     clock: Callable[[], float] = time.monotonic
-    # by label, once it was looked for
+    # What was found of an earlier call, by the run's label.
     _earlier: dict[str, Measurement | None] = field(default_factory=dict)
 
     def take(self, run: R, seconds: float | None = None) -> None:
         """Take one run, which ends after `seconds` at the latest.
 
-        Raises UserError when it cannot be started and none before it has measured anything; else it
-        has failed.
+        Raises UserError when the run cannot be started and none before it has measured anything;
+        after a measured one it has failed instead.
         """
-        is_first, began = not any(other.measured for other in self.record.runs), self.clock()
-        run.state, run.message, run.cause_id = State.running, None, None
+        is_first = not any(other.measured for other in self.record.runs)
+        began = self.clock()
+        run.state = State.running
+        run.message = None
+        run.cause_id = None
         try:
             self.prepare(run)
             self.show(run)
             run.measured = self.find_earlier(run)
             run.reused = run.measured is not None
             if run.measured is None:
-                (self.start or self.measure)(run, None if seconds is None else max(seconds, 1.0))
-                run.measured = read_measurement(run.plan, run.steps or self.record.steps)
+                self._start(run, seconds)
+                run.measured = self._read(run)
         except UserError as error:
-            run.state, run.cause_id = State.failed, REFUSED
-            run.message, run.seconds = (
-                "; ".join(str(problem) for problem in error.problems),
-                self.clock() - began,
-            )
+            run.state = State.failed
+            run.cause_id = REFUSED
+            run.message = "; ".join(str(problem) for problem in error.problems)
+            run.seconds = self.clock() - began
             self.show(run)
             if is_first and self.raises:
                 raise
@@ -134,43 +149,63 @@ class Runner(Generic[R]):
         run.seconds = run.measured.outcome.seconds if run.reused else self.clock() - began
         _set_state(run, run.measured)
         run.figures = compute_figures(
-            run.measured, self.record.warmup, self.record.rate(run), typical=self.record.typical
+            run.measured,
+            self.record.warmup,
+            self.record.rate(run),
+            typical=self.record.typical,
         )
         self.record.judge(run)
         self.show(run)
 
+    def _start(self, run: R, seconds: float | None) -> None:
+        """Run a run now, for at least a second where its time is limited."""
+        limit = None if seconds is None else max(seconds, 1.0)
+        start = self.start or self.measure
+        start(run, limit)
+
+    def _read(self, run: R) -> Measurement | None:
+        """Read what the run's folder has measured."""
+        return read_measurement(run.plan, run.steps or self.record.steps)
+
     def find_earlier(self, run: R) -> Measurement | None:
-        """What an earlier call measured of a run, with the same packages on the same card, if that
-        counts. Raises UserError: other_format.
+        """Return what an earlier call measured of a run, with the same packages on the same card;
+        None if there is nothing that counts.
+
+        Raises UserError: other_format.
         """
         if not self.reuse:
             return None
         if run.label not in self._earlier:
-            refuse_other_format(run.plan)
-            measured = read_measurement(run.plan, run.steps or self.record.steps)
-            if measured is not None and not self.record.accepts(run, measured):
-                measured = None
-            if measured and self.same_machine and (changes := describe_changes(run.plan)):
-                self.display.say(f"{run.label} of an earlier call is not reused: {changes}")
-                measured = None
-            self._earlier[run.label] = measured
+            self._earlier[run.label] = self._read_earlier(run)
         return self._earlier[run.label]
+
+    def _read_earlier(self, run: R) -> Measurement | None:
+        refuse_other_format(run.plan)
+        measured = self._read(run)
+        if measured is None or not self.record.accepts(run, measured):
+            return None
+        changes = describe_changes(run.plan) if self.same_machine else None
+        if changes:
+            self.display.say(f"{run.label} of an earlier call is not reused: {changes}")
+            return None
+        return measured
 
     def measure(self, run: R, seconds: float | None = None) -> None:
         """Run until the steps of a run are logged, or for `seconds`; an earlier try is archived.
+
         Raises UserError when it cannot be started.
         """
-        record, plan, steps = self.record, run.plan, run.steps or self.record.steps
+        plan = run.plan
+        steps = run.steps or self.record.steps
         self.display.say(f"{run.label}: {steps} steps; {plan.batch}; {plan.folder}")
         archive_earlier_try(plan)
-        if record.started:  # the run before may still hold its cards for a moment
+        if self.record.started:  # the run before may still hold its cards for a moment
             wait_for_gpus(plan, self.display.say)
-        inspected = record.is_inspected(run)
         run_steps(
             plan,
             self.display,
             steps,
-            inspected=inspected,
+            inspected=self.record.is_inspected(run),
             seconds=seconds,
             run_ranks=self.run_ranks,
         )
@@ -179,40 +214,49 @@ class Runner(Generic[R]):
         """Record a run that has changed; show one that has ended, and why it did not measure
         everything.
         """
-        record, lines = self.record, self.record.update(run)
+        record = self.record
+        lines = record.update(run)
         record.write()
-        if run.state != State.running:
-            shown, columns = run_row(to_json(record.run_json(run))), COLUMNS[record.verb]
-            why = [f"  {shown['message']}"] if shown["message"] else []
-            say_lines(self.display, [format_row(columns), format_row(columns, shown), *why, *lines])
+        if run.state == State.running:
+            return
+        columns = COLUMNS[record.verb]
+        row = run_row(to_json(record.run_json(run)))
+        reason = [f"  {row['message']}"] if row["message"] else []
+        shown = [format_row(columns), format_row(columns, row), *reason, *lines]
+        say_lines(self.display, shown)
 
 
 def _set_state(run: TrialRun, measured: Measurement) -> None:
+    """Set the state, the message and the cause of a run that has ended."""
     outcome = measured.outcome
+    sentences = [sentence for sentence in (outcome.cause, outcome.cure) if sentence]
     run.cause_id = outcome.cause_id
-    run.message = "; ".join(filter(None, (outcome.cause, outcome.cure))) or None
+    run.message = "; ".join(sentences) or None
     if outcome.exit_code == EXIT_INTERRUPTED:
         run.state = State.interrupted
     elif measured.finished:
-        run.state, run.message = State.done, None
+        run.state = State.done
+        run.message = None
+    elif outcome.cause_id == TIME_USED:
+        run.state = State.not_run
     else:
-        run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
+        run.state = State.failed
 
 
 def describe_changes(plan: Plan) -> str | None:
-    """What differs between the packages and the card of the run in the plan's folder and today's,
-    so that it is not reused; None if nothing does, or they are unknown.
+    """Describe how packages and card have changed since the run in the plan's folder, which then is
+    not reused; None if they have not, or are unknown.
     """
     recorded = Run(plan.folder).versions
-    packages, changes = mapping(recorded.get("packages")), []
-    if packages:
-        pairs = {name: (packages.get(name), plan.machine.versions.get(name)) for name in PACKAGES}
-        changes = [
-            f"{name} was {before}, is {now}"
-            for name, (before, now) in pairs.items()
-            if before != now
-        ]
-    cards, card = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))], plan.machine.card
+    packages = mapping(recorded.get("packages"))
+    changes = []
+    for name in PACKAGES if packages else ():
+        before = packages.get(name)
+        now = plan.machine.versions.get(name)
+        if before != now:
+            changes.append(f"{name} was {before}, is {now}")
+    cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]
+    card = plan.machine.card
     if cards and card and card not in cards:
         changes.append(f"card was {cards[0]}, is {card}")
     return ", ".join(changes) or None
@@ -229,10 +273,13 @@ def say_plan(
 ) -> None:
     """Show what is planned: its stage, the lines, the notes and the plans' warnings, each once."""
     plan = record.plan
-    warnings = [*notes, *(warning for run in record.runs for warning in run.plan.warnings)]
-    warned = (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings)))
-    title = f"{record.verb} of {plan.stage} with {plan.trainer}, {plan.upstream.description}"
-    say_lines(display, [title, *lines, *warned])
+    display.say(f"{record.verb} of {plan.stage} with {plan.trainer}, {plan.upstream.description}")
+    say_lines(display, lines)
+    warnings = [str(note) for note in notes]
+    for run in record.runs:
+        warnings += [str(warning) for warning in run.plan.warnings]
+    for warning in dict.fromkeys(warnings):
+        display.say(f"warning: {warning}")
 
 
 def say_document(display: Display, record: TrialRecord[R]) -> None:

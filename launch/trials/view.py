@@ -1,6 +1,4 @@
-"""Shows the record of a trial: one row for each run, whatever the verb, and the parts that each
-verb adds.
-"""
+"""Makes the report of a trial from its record: a table of the runs, and the parts of each verb."""
 
 from __future__ import annotations
 
@@ -20,16 +18,18 @@ from launch.trials.measurement import median
 
 VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
+# Keys of a record that are shown as its facts.
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
-Row = Mapping[str, Any]  # a run of a record, and what it measured
+Row = Mapping[str, Any]  # the JSON keys of a run, and of what it measured
 
 
 def run_row(run: Mapping[str, Any]) -> Row:
-    """The row of a run in its record's JSON: its keys, and those of what it measured."""
+    """Return the row of a run, given in its record's JSON."""
     return {**mapping(run.get("measured")), **run}
 
 
 def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0) -> Column[Row]:
+    """Return a column of numbers, each multiplied by `scale` to be in `unit`."""
     return Column(head, lambda row: show(row.get(key), unit, scale), width)
 
 
@@ -42,12 +42,12 @@ def _text(head: str, key: str, width: int = 0) -> Column[Row]:
 
 
 def _shape(run: Row) -> str:
-    """Mode, per-device batch x accumulation."""
+    """Return the parallel mode, and per-device batch x accumulation."""
     batch = mapping(run.get("batch"))
-    return (
-        f"{run.get('parallel', '-')} "
-        f"{batch.get('per_device', '-')}x{batch.get('accumulation', '-')}"
-    )
+    mode = run.get("parallel", "-")
+    per_device = batch.get("per_device", "-")
+    accumulation = batch.get("accumulation", "-")
+    return f"{mode} {per_device}x{accumulation}"
 
 
 def _throughput(run: Row) -> str:
@@ -59,35 +59,46 @@ def _memory(run: Row) -> str:
 
 
 def _state(run: Row) -> str:
-    """The state, and what qualifies it."""
+    """Return the state of a run, and in brackets what qualifies it."""
     gates = objects(run.get("gates"))
     warned = sum(gate.get("verdict") == "warn" for gate in gates)
     allowed = sum(gate.get("allowed") is True for gate in gates)
-    marks = [str(run["cause_id"])] if run.get("cause_id") not in (None, "failed") else []
-    marks += [
-        f"{count} {word}" for count, word in ((warned, "warned"), (allowed, "allowed")) if count
-    ]
-    marks += ["reused"] if run.get("reused") else []
-    return str(run.get("state")) + (f" ({', '.join(marks)})" if marks else "")
+    marks = []
+    if run.get("cause_id") not in (None, "failed"):
+        marks.append(str(run["cause_id"]))
+    if warned:
+        marks.append(f"{warned} warned")
+    if allowed:
+        marks.append(f"{allowed} allowed")
+    if run.get("reused"):
+        marks.append("reused")
+    state = str(run.get("state"))
+    return f"{state} ({', '.join(marks)})" if marks else state
 
 
 def _projection(run: Row) -> str:
-    """What the whole training takes."""
+    """Return the time and the cost of the whole training."""
     projection = mapping(run.get("projection"))
     hours = number(projection.get("hours"))
     if hours is None:
         return "-"
     parts = [f"{format_duration(hours * 3600)} h" if hours >= 1 else f"{hours * 60:.1f} min"]
-    parts += (
-        [show(projection["gpu_hours"], "GPU-hours")]
-        if projection.get("gpu_hours") is not None
-        else []
-    )
-    parts += [f"costs {show(projection['cost'], '')}"] if projection.get("cost") is not None else []
-    return ", ".join(parts) + ("" if projection.get("basis") == "measured" else " (projected)")
+    if projection.get("gpu_hours") is not None:
+        parts.append(show(projection["gpu_hours"], "GPU-hours"))
+    if projection.get("cost") is not None:
+        parts.append(f"costs {show(projection['cost'], '')}")
+    text = ", ".join(parts)
+    return text if projection.get("basis") == "measured" else f"{text} (projected)"
 
 
-_SHAPE, _STEPS = Column("setting", _shape, 13), _number("steps", "steps", width=6)
+def _verdict(gate: Row) -> str:
+    """Return the verdict of a gate; `allowed` for a failure that `allow` permits."""
+    return "allowed" if gate.get("allowed") else str(gate.get("verdict"))
+
+
+# Columns that the tables of several verbs have.
+_SHAPE = Column("setting", _shape, 13)
+_STEPS = _number("steps", "steps", width=6)
 _SPEED = (Column("throughput", _throughput, 17), _number("step", "step_seconds", "s", width=8))
 _COST = (_number("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
 _RESULT = (_range("loss", "first_loss", "loss", 16), Column("state", _state))
@@ -141,13 +152,11 @@ PREDICTIONS: Sequence[Column[Row]] = (
 DIFFERENCES: Sequence[Column[Row]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
 GATES: Sequence[Column[Row]] = (
     _text("gate", "id", 21),
-    Column(
-        "verdict", lambda gate: "allowed" if gate.get("allowed") else str(gate.get("verdict")), 7
-    ),
+    Column("verdict", _verdict, 7),
     _text("what it measured", "message"),
 )
-# what a bench compares: the key of what a run measured -> title, unit, factor from the recorded
-# value to the unit
+# The measurements that a bench compares: the key in the record -> title, unit, and the factor from
+# the recorded value to the unit.
 COMPARED: Mapping[str, tuple[str, str, float]] = {
     "per_second": ("throughput without padding", "{unit}/s", 1.0),
     "padded_per_second": ("throughput with padding", "tokens/s", 1.0),
@@ -163,14 +172,17 @@ COMPARED: Mapping[str, tuple[str, str, float]] = {
 
 
 def trial_verb(folder: Path) -> str | None:
-    """Return rollout, bench, tune or sweep; None for a folder that holds the record of none."""
-    return next((verb for verb in VERBS if (folder / f"{verb}.json").is_file()), None)
+    """Return rollout, bench, tune or sweep; None for a folder without a trial's record."""
+    for verb in VERBS:
+        if (folder / f"{verb}.json").is_file():
+            return verb
+    return None
 
 
 def read_trial(folder: Path) -> Document:
-    """Read whatever the folder's record holds; nothing in it makes this fail.
+    """Return the report of the record in a trial's folder; nothing in the record makes this fail.
 
-    Of a record of another format nothing is shown, but that it has one.
+    A record that cannot be read, or has another format, gives a report with the reason alone.
     """
     verb = trial_verb(folder) or "rollout"
     path = folder / f"{verb}.json"
@@ -191,7 +203,8 @@ def write_trial_report(folder: Path, notify: Callable[[str], None]) -> None:
 def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     """Return the report of a trial's record."""
     verb = str(record["verb"])
-    title = f"{verb} of {record.get('stage', 'an unknown stage')}: {folder.name}"
+    stage = record.get("stage", "an unknown stage")
+    title = f"{verb} of {stage}: {folder.name}"
     document = Document(title, str(record.get("state")), folder, texts(record.get("summary")))
     document.notes = texts(record.get("notes"))
     facts = {name: record.get(name) for name in _FACTS} | mapping(record.get("options"))
@@ -200,10 +213,12 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
         for name, value in facts.items()
         if value is not None
     ]
-    rows = [{**run_row(run), "label": _mark(record, run)} for run in objects(record.get("runs"))]
+    runs = objects(record.get("runs"))
+    rows = [{**run_row(run), "label": _marked_label(record, run)} for run in runs]
     document.add_table(Table.of("Runs", COLUMNS[verb], rows))
     for row in rows:
-        document.notes += [f"{row['label']}: {row['message']}"] if row.get("message") else []
+        if row.get("message"):
+            document.notes.append(f"{row['label']}: {row['message']}")
         document.add_run(row["label"], row.get("folder"))
     parts = {"bench": _add_bench, "rollout": _add_rollout, "tune": _add_tune}
     if verb in parts:
@@ -212,17 +227,19 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
 
 
 def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """The settings, the spread of their runs, the ratio of each pair, A beside B, and how the two
-    plans differ.
+    """Add the settings, the spread of their runs, the ratio of each pair, a table of A beside B,
+    and the differences between the two plans.
     """
     for setting in objects(record.get("settings")):
         overrides = " ".join(texts(setting.get("overrides"))) or "no overrides"
         document.figures.append(Figure(f"setting {setting.get('label')}", overrides))
     done = [row for row in rows if row.get("state") == "done"]
     unit = _unit(done)
-    sides = [[row for row in done if row["label"].startswith(label)] for label in "AB"]
+    runs_of_a = [row for row in done if row["label"].startswith("A")]
+    runs_of_b = [row for row in done if row["label"].startswith("B")]
     rates = [
-        Spread(label, _values(side, "per_second")) for label, side in zip("AB", sides, strict=True)
+        Spread("A", _values(runs_of_a, "per_second")),
+        Spread("B", _values(runs_of_b, "per_second")),
     ]
     document.add_plot("Throughput: a dot for each run", f"{unit}/s", rates)
     ratio = mapping(mapping(record.get("verdict")).get("speed_ratio"))
@@ -231,70 +248,91 @@ def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row
     )
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
     table = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
-    for name, (title, form, scale) in COMPARED.items():
-        compared = [_values(side, name, scale) for side in sides]
-        a, b = map(median, compared)
+    for name, (title, unit_template, scale) in COMPARED.items():
+        values_of_a = _values(runs_of_a, name, scale)
+        values_of_b = _values(runs_of_b, name, scale)
+        a = median(values_of_a)
+        b = median(values_of_b)
         if a is None and b is None:
             continue
-        cells = [title]
-        for values in compared:
-            lowest, highest = min(values, default=None), max(values, default=None)
-            cells += [show(median(values), form.format(unit=unit)), show_range(lowest, highest)]
-        table.append([*cells, f"{b / a:.3f}" if a and b is not None else "-"])
+        unit_of_row = unit_template.format(unit=unit)
+        table.append(
+            [
+                title,
+                show(a, unit_of_row),
+                _show_extremes(values_of_a),
+                show(b, unit_of_row),
+                _show_extremes(values_of_b),
+                f"{b / a:.3f}" if a and b is not None else "-",
+            ]
+        )
     document.add_table(Table("A against B", table))
     document.add_table(Table.of("The two plans", DIFFERENCES, objects(record.get("differences"))))
 
 
+def _show_extremes(values: Sequence[float]) -> str:
+    """Return the range from the lowest to the highest value."""
+    return show_range(min(values, default=None), max(values, default=None))
+
+
 def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Efficiency and throughput by width, and every gate."""
+    """Add the plots of efficiency and throughput by width, and the table of all gates."""
     efficiency = _spreads(rows, "efficiency", 100)
     document.add_plot("Efficiency: speed of a rank against one rank alone", "%", efficiency, 100.0)
     document.add_plot("Throughput of all ranks", f"{_unit(rows)}/s", _spreads(rows, "per_second"))
-    gates = [{**gate, "label": row["label"]} for row in rows for gate in objects(row.get("gates"))]
+    gates: list[Row] = []
+    for row in rows:
+        gates += [{**gate, "label": row["label"]} for gate in objects(row.get("gates"))]
     document.add_table(Table.of("Gates", (_text("width", "label"), *GATES), gates))
 
 
 def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """The steps' times, as measured and as predicted."""
+    """Add the times of a step, as measured and as predicted."""
     document.add_plot("Time of a step, probed", "s", _spreads(rows, "step_seconds"))
     predictions = [
-        {**estimate, "label": _mark(record, estimate)}
+        {**estimate, "label": _marked_label(record, estimate)}
         for estimate in objects(record.get("predictions"))
     ]
     spreads = _spreads(predictions[:_SHOWN], "step_seconds")
-    document.add_plot(
-        "Time of a step, predicted and corrected by the probes, with its range", "s", spreads
-    )
+    title = "Time of a step, predicted and corrected by the probes, with its range"
+    document.add_plot(title, "s", spreads)
     document.add_table(Table.of("Predictions, corrected by the probes", PREDICTIONS, predictions))
 
 
-def _mark(record: Mapping[str, Any], setting: Row) -> str:
-    """Return a setting's name, and in a search whether it is the chosen one, the recipe's own or
+def _marked_label(record: Mapping[str, Any], setting: Row) -> str:
+    """Return a setting's label, marked in a search if it is the chosen one, the recipe's own or
     full fine-tuning.
     """
     label = str(setting.get("label"))
-    named = (("chosen", "best"), ("the recipe's own", "base"), ("full fine-tuning", "full"))
-    marks = [mark for mark, key in named if record.get(key) == label]
+    marks = []
+    if record.get("best") == label:
+        marks.append("chosen")
+    if record.get("base") == label:
+        marks.append("the recipe's own")
+    if record.get("full") == label:
+        marks.append("full fine-tuning")
     return f"{label} ({', '.join(marks)})" if marks else label
 
 
 def _unit(rows: Sequence[Row]) -> str:
-    """What the throughput of the runs counts."""
-    return next((str(unit) for row in rows if (unit := row.get("unit"))), "tokens")
+    """Return the unit of the runs' throughput, tokens or samples."""
+    for row in rows:
+        if row.get("unit"):
+            return str(row["unit"])
+    return "tokens"
 
 
 def _spreads(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[Spread]:
-    """One number of each row, and the range of a predicted time."""
-    return [
-        Spread(
-            str(row["label"]),
-            _values([row], name, scale),
-            number(row.get("low_seconds")),
-            number(row.get("high_seconds")),
-        )
-        for row in rows
-    ]
+    """Return one number of each row for a plot, with the range of a predicted time."""
+    spreads = []
+    for row in rows:
+        low = number(row.get("low_seconds"))
+        high = number(row.get("high_seconds"))
+        spreads.append(Spread(str(row["label"]), _values([row], name, scale), low, high))
+    return spreads
 
 
 def _values(rows: Sequence[Row], name: str, scale: float = 1.0) -> list[float]:
-    return [value * scale for value in numbers([row.get(name) for row in rows])]
+    """Return the numbers that the rows have under `name`, multiplied by `scale`."""
+    recorded = [row.get(name) for row in rows]
+    return [value * scale for value in numbers(recorded)]

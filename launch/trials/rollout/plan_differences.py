@@ -1,6 +1,4 @@
-"""Finds what differs between the widths of a rollout, and by how much, in their plans, before
-anything runs.
-"""
+"""Finds what differs between the plans of a rollout's widths, and by how much."""
 
 from __future__ import annotations
 
@@ -19,23 +17,20 @@ class PlanDifference:
     """One difference between the widths."""
 
     id: str
-    what: str
-    bound: str | None  # by how much at most, None where unknown
-    cure: str | None = None  # how to avoid it
+    what: str  # what differs, a clause
+    bound: str | None  # how much it differs at most; None where unknown
+    cure: str | None = None  # how to avoid the difference
 
     def __str__(self) -> str:
-        parts = [
-            self.what,
-            self.bound or "by how much is unknown",
-            *([self.cure] if self.cure else []),
-        ]
-        return f"{'; '.join(parts)} [{self.id}]"
+        bound = self.bound or "by how much is unknown"
+        sentence = f"{self.what}; {bound}"
+        if self.cure:
+            sentence += f"; {self.cure}"
+        return f"{sentence} [{self.id}]"
 
 
 def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:
-    """Everything that differs between the widths except the number of accumulation steps; () for
-    one width.
-    """
+    """Find everything that differs between the widths, except the number of accumulation steps."""
     if len(plans) < 2:
         return ()
     rules = (
@@ -49,23 +44,25 @@ def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:
         _dropout,
         _sharding,
     )
-    return tuple(difference for rule in rules if (difference := rule(plans)) is not None)
+    differences = [rule(plans) for rule in rules]
+    return tuple(difference for difference in differences if difference is not None)
 
 
 def _other_flags(plans: Sequence[Plan]) -> PlanDifference | None:
-    """Any flag besides accumulation and the output folder."""
+    """Compare all flags but those of the accumulation and the output folder, which differ always."""
     flag_names = plans[0].config.trainer.launch
     expected = {flag_names.get("accumulation"), flag_names.get("output")}
-    of_plans = [values_of(plan.flags) for plan in plans]
-    names = set().union(*of_plans) - expected
-    differing = sorted(
-        name for name in names if len({str(values.get(name)) for values in of_plans}) > 1
-    )
+    flags_of_plans = [values_of(plan.flags) for plan in plans]
+    names = set().union(*flags_of_plans) - expected
+    differing = []
+    for name in sorted(names):
+        values = {str(flags.get(name)) for flags in flags_of_plans}
+        if len(values) > 1:
+            differing.append(name)
     if not differing:
         return None
-    return PlanDifference(
-        "other_flags", f"the flags {', '.join(differing)} differ between the widths", None
-    )
+    what = f"the flags {', '.join(differing)} differ between the widths"
+    return PlanDifference("other_flags", what, None)
 
 
 def _master_weights(plans: Sequence[Plan]) -> PlanDifference | None:
@@ -87,12 +84,9 @@ def _master_weights(plans: Sequence[Plan]) -> PlanDifference | None:
         "an update below 1/256 of a weight can be lost without them; the gate loss_parity has "
         "a tolerance of its own"
     )
-    at_one_rank = any(plan.batch.width == 1 and not plan.parallel.zero_stage for plan in plans)
-    cure = (
-        "parallel_at_one=zero2 (or zero3_offload to save memory) compares exactly"
-        if at_one_rank
-        else None
-    )
+    cure = None
+    if any(plan.batch.width == 1 and not plan.parallel.zero_stage for plan in plans):
+        cure = "parallel_at_one=zero2 (or zero3_offload to save memory) compares exactly"
     return PlanDifference("master_weights", what, bound, cure)
 
 
@@ -105,22 +99,23 @@ def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
     if not _steps_times_ranks(plans) or not recipe.warmup_ratio:
         return None
     if recipe.max_steps is None:
-        bound = "less than one optimizer step"
-        return PlanDifference(
-            "warmup_rounding", "the end of the warm-up is rounded to the number of ranks", bound
-        )
-    lengths = {
-        plan.batch.width: warmup_steps(recipe.max_steps, recipe.warmup_ratio, plan.batch.width)
-        for plan in plans
-    }
-    if len(set(lengths.values())) == 1:
+        what = "the end of the warm-up is rounded to the number of ranks"
+        return PlanDifference("warmup_rounding", what, "less than one optimizer step")
+    lengths = {}  # in optimizer steps, by the number of ranks
+    for plan in plans:
+        ranks = plan.batch.width
+        lengths[ranks] = warmup_steps(recipe.max_steps, recipe.warmup_ratio, ranks)
+    shortest = min(lengths.values())
+    longest = max(lengths.values())
+    if shortest == longest:
         return None
     steps_by_ranks = ", ".join(f"{length:g} on {ranks}" for ranks, length in lengths.items())
-    most = max(lengths.values()) - min(lengths.values())
-    whole = max(1, math.ceil(min(lengths.values())))
-    cure = f"recipe.warmup_ratio={(whole + 1e-4) / recipe.max_steps:.6f} is {whole} at every width"
     what = f"the warm-up is rounded to the number of ranks: {steps_by_ranks}"
-    return PlanDifference("warmup_rounding", what, f"{most:g} optimizer steps", cure)
+    bound = f"{longest - shortest:g} optimizer steps"
+    whole = max(1, math.ceil(shortest))
+    ratio = (whole + 1e-4) / recipe.max_steps
+    cure = f"recipe.warmup_ratio={ratio:.6f} is {whole} at every width"
+    return PlanDifference("warmup_rounding", what, bound, cure)
 
 
 def warmup_steps(steps: int, ratio: float, ranks: int) -> float:
@@ -141,9 +136,9 @@ def _schedule(plans: Sequence[Plan]) -> PlanDifference | None:
         "the ranks, and rounded"
     )
     epochs = plans[0].config.recipe.epochs
-    bound = "less than one optimizer step" + (
-        f" for each of the {epochs} epochs" if epochs > 1 else ""
-    )
+    bound = "less than one optimizer step"
+    if epochs > 1:
+        bound += f" for each of the {epochs} epochs"
     return PlanDifference("schedule_rounding", what, bound, "recipe.max_steps=N sets it exactly")
 
 
@@ -176,9 +171,8 @@ def _balanced_batches(plans: Sequence[Plan]) -> PlanDifference | None:
         "balanced batches group samples into different micro batches, and the loss is the mean "
         "of their means"
     )
-    return PlanDifference(
-        "other_micro_batches", what, None, "recipe.loss_averaging=tokens makes the loss the same"
-    )
+    cure = "recipe.loss_averaging=tokens makes the loss the same"
+    return PlanDifference("other_micro_batches", what, None, cure)
 
 
 def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
@@ -202,23 +196,24 @@ def _dropout(plans: Sequence[Plan]) -> PlanDifference | None:
     if not plans[0].trains_adapter or values_of(plans[0].flags).get("lora_dropout") == 0:
         return None
     what = "LoRA's dropout draws different masks on each rank"
-    bound, cure = "noise of the same size at every width", "flags.lora_dropout=0.0 removes it"
+    bound = "noise of the same size at every width"
+    cure = "flags.lora_dropout=0.0 removes it"
     return PlanDifference("dropout", what, bound, cure)
 
 
 def _sharding(plans: Sequence[Plan]) -> PlanDifference | None:
+    """The trainers over OLMo-core are those that torchrun starts."""
     if plans[0].config.trainer.launcher != Launcher.torchrun:
         return None
     what = (
-        f"{plans[0].trainer} shards its data and its model by OLMo-core, so equal steps are "
-        "not "
+        f"{plans[0].trainer} shards its data and its model by OLMo-core, so equal steps are not "
         "proven"
     )
-    return PlanDifference(
-        "olmo_core_sharding", what, None, "the gates same_data and loss_parity compare the steps"
-    )
+    cure = "the gates same_data and loss_parity compare the steps"
+    return PlanDifference("olmo_core_sharding", what, None, cure)
 
 
 def _steps_times_ranks(plans: Sequence[Plan]) -> bool:
+    """Whether the trainer steps its scheduler once per rank and optimizer step."""
     trainer = plans[0].config.trainer
     return trainer.family == Family.open_instruct and trainer.launcher == Launcher.accelerate
