@@ -1,13 +1,13 @@
-"""Find an earlier run of a plan's settings in another folder, and say why the plan is a new run.
+"""Finds an earlier run with a plan's settings in another folder, and why the plan is a new run.
 
-A run's name carries the plan's identity, so that changed inputs give another folder: it is never
-trained anew without a word.
+A run's name has the plan's identity, so changed inputs give another folder. A message then explains
+why the training starts anew.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run, mapping
 from launch.planning.plan import Plan
 
-# width and identity; of an archived run a date follows
+# A default name has the width and the identity. An archived run, whose name ends with a date, does
+# not match.
 _DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")
-# keys of config.yaml that describe how a run is started and watched, and not what it trains; the
-# width and the Python packages are compared as plan.json records them, or not at all
+# Keys of config.yaml that describe how a run is started and watched, and not what it trains. The
+# width is compared as plan.json records it, and the Python packages are not compared.
 _NOT_TRAINED = frozenset(
     (
         "name",
@@ -60,63 +61,77 @@ _NOT_TRAINED = frozenset(
 
 
 def note_earlier_run(plan: Plan, say: Callable[[str], None]) -> None:
-    """Say why a plan is a new run, if the newest other run of its settings is in another folder.
+    """Report why a plan is a new run, if an earlier run of its settings is in another folder.
 
-    Nothing is said of a plan whose folder the user named, or whose folder is there already.
+    Nothing is reported for a plan whose folder the user named, or whose folder exists already.
     """
     if plan.config.name or plan.config.cache_only or folder_status(plan.folder) != "absent":
         return
-    run = next(_runs_of_settings(plan), None)
-    if run is not None:
-        reason = changed_inputs(run, plan) or f"another identity, {run.plan.get('identity')}"
-        say(
-            f"{run.folder} has the same settings, but {reason}: this is a new run, in {plan.folder}"
-        )
+    run = _newest_run_of_settings(plan)
+    if run is None:
+        return
+    reason = changed_inputs(run, plan) or f"another identity, {run.plan.get('identity')}"
+    say(f"{run.folder} has the same settings, but {reason}: this is a new run, in {plan.folder}")
 
 
 def changed_inputs(run: Run, plan: Plan) -> str | None:
-    """Return which inputs of a recorded plan have changed since, in words: local files, or
-    upstream's source.
+    """Describe which inputs of a recorded plan have changed since: upstream's source, or local
+    files; None if none have.
     """
-    before, after = mapping(run.plan.get("upstream")).get("commit"), plan.upstream.commit
-    if before != after:
-        commits = [str(commit)[:9] if commit else "no known commit" for commit in (before, after)]
-        return f"open-instruct was at {commits[0]} and is at {commits[1]}"
-    then, now = _digests(mapping(run.plan.get("inputs"))), _digests(plan.input_digests)
-    names = sorted({name for name, _ in then ^ now})
+    commit_before = mapping(run.plan.get("upstream")).get("commit")
+    commit_now = plan.upstream.commit
+    if commit_before != commit_now:
+        before = _format_commit(commit_before)
+        now = _format_commit(commit_now)
+        return f"open-instruct was at {before} and is at {now}"
+    digests_before = _digests(mapping(run.plan.get("inputs")))
+    digests_now = _digests(plan.input_digests)
+    changed = digests_before ^ digests_now
+    names = sorted({name for name, _ in changed})
     return f"{', '.join(names)} changed since" if names else None
 
 
+def _format_commit(commit: str | None) -> str:
+    return str(commit)[:9] if commit else "no known commit"
+
+
 def _digests(inputs: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return name and digest of each input; a model that another run makes is compared by its path
-    alone.
+    """Return (file name, digest) of each input.
+
+    A model that another run makes is left out: its digest is that run's identity, and its path is
+    compared with the settings.
     """
-    names = ((Path(path).name, str(digest)) for path, digest in inputs.items())
-    return {(name, digest) for name, digest in names if not digest.startswith("run-")}
+    digests = set()
+    for path, value in inputs.items():
+        digest = str(value)
+        if not digest.startswith("run-"):
+            digests.add((Path(path).name, digest))
+    return digests
 
 
-def _runs_of_settings(plan: Plan) -> Iterator[Run]:
-    """Yield the runs of the stage with these settings and a default name, the newest first."""
-    folders = (
-        path for path in (plan.runs / plan.stage).glob("*/") if _DEFAULT_NAME.fullmatch(path.name)
-    )
-    plans = [
-        path / "plan.json"
-        for path in folders
-        if path != plan.folder and (path / "plan.json").is_file()
-    ]
-    for path in sorted(plans, key=lambda path: path.stat().st_mtime, reverse=True):
-        run = Run(path.parent)
+def _newest_run_of_settings(plan: Plan) -> Run | None:
+    """Return the newest run of the stage with these settings and a default name in another folder;
+    None without one.
+    """
+    plan_files = []
+    for folder in (plan.runs / plan.stage).glob("*/"):
+        plan_file = folder / "plan.json"
+        has_default_name = _DEFAULT_NAME.fullmatch(folder.name) is not None
+        if has_default_name and folder != plan.folder and plan_file.is_file():
+            plan_files.append(plan_file)
+    plan_files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for plan_file in plan_files:
+        run = Run(plan_file.parent)
         if run.other_format is None and _has_settings(run, plan):
-            yield run
+            return run
+    return None
 
 
 def _has_settings(run: Run, plan: Plan) -> bool:
-    width = (
-        mapping(run.plan.get("batch")).get("width"),
-        mapping(run.plan.get("parallel")).get("device"),
-    )
-    if width != (plan.batch.width, plan.parallel.width.device.value):
+    """Whether a recorded run has the width and the training settings of a plan."""
+    ranks = mapping(run.plan.get("batch")).get("width")
+    device = mapping(run.plan.get("parallel")).get("device")
+    if ranks != plan.batch.width or device != plan.parallel.width.device.value:
         return False
     return training_settings(run.settings) == training_settings(plan.resolved)
 
@@ -124,7 +139,10 @@ def _has_settings(run: Run, plan: Plan) -> bool:
 def training_settings(
     config: Mapping[str, Any], *, with_trainer: bool = True, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return what decides the training, by dotted key."""
+    """Return the settings that decide the training, by dotted key.
+
+    `prefix`: the dotted key of `config` in the whole configuration, with a dot at its end.
+    """
     settings: dict[str, Any] = {}
     for name, value in config.items():
         key = f"{prefix}{name}"

@@ -1,6 +1,4 @@
-"""Decide what becomes of an earlier run in the same folder: it is finished, is resumed, or has to
-start over.
-"""
+"""Decides whether the earlier run in a plan's folder is finished, is resumed, or starts over."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launch import resources
 from launch.config.schema import Family
@@ -23,17 +22,20 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 
 _RESTART = Fix.of("{0} archives this run and starts over", "restart=true")
-_SHORT = 600.0  # seconds of training: what an interruption may cost without a question
-_SAME_LOSS = 1e-3  # TRL may round the losses that it keeps
+_SHORT = 600.0  # seconds of training that may be lost without the user's restart=true
+# Relative difference up to which two losses of a step are the same: TRL may round those that it
+# keeps in a checkpoint.
+_SAME_LOSS = 1e-3
 
 
 @dataclass(frozen=True)
 class AttemptStart:
     """How the next attempt begins."""
 
-    checkpoint: Checkpoint | None = None  # to resume from; None: the first step
-    incomplete: tuple[Checkpoint, ...] = ()  # to move out of the trainer's way
-    restart_reason: str | None = None  # set: the whole folder is archived first
+    checkpoint: Checkpoint | None = None  # checkpoint to resume from; None for the first step
+    incomplete: tuple[Checkpoint, ...] = ()  # checkpoints to move out of the trainer's way
+    # Why the run starts over, so that the whole folder is archived first; None if it does not.
+    restart_reason: str | None = None
 
 
 def is_finished(plan: Plan) -> bool:
@@ -75,35 +77,33 @@ def decide_start(plan: Plan) -> AttemptStart:
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
-    if (
-        not any(checkpoint.complete for checkpoint in checkpoints)
-        and (lost := _short_interruption(plan)) is not None
-    ):
-        reason = (
-            f"interrupted after {format_duration(lost)} of training, before its first checkpoint"
-        )
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
+    incomplete = [checkpoint for checkpoint in checkpoints if not checkpoint.complete]
+    lost_seconds = None if complete else _short_interruption(plan)
+    if lost_seconds is not None:
+        duration = format_duration(lost_seconds)
+        reason = f"interrupted after {duration} of training, before its first checkpoint"
         return AttemptStart(restart_reason=reason)
     if not plan.config.trainer.resumable:
         message = (
             f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
         )
         raise refusal("resume_unsupported", message, None, _RESTART)
-    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not complete:
         raise UserError(_nothing_to_resume(plan, checkpoints))
-    if contradiction := _find_contradiction(plan, complete[-1]):
-        message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
+    # The last one is the one that upstream finds: it prefers step_ folders to epoch_ ones, whatever
+    # their number (utils.py:793).
+    chosen = complete[-1]
+    contradiction = _find_contradiction(plan, chosen)
+    if contradiction is not None:
+        message = f"{chosen.path} is not a checkpoint that this run wrote: {contradiction}"
         sentence = (
             f"move it out of {plan.model_dir}; the run then resumes from an earlier one, "
-            "or "
-            f"{_RESTART.sentence}"
+            f"or {_RESTART.sentence}"
         )
         cure = Fix.of(sentence, *_RESTART.ways)
         raise refusal("foreign_checkpoint", message, None, cure)
-    # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
-    return AttemptStart(
-        complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete)
-    )
+    return AttemptStart(chosen, tuple(incomplete))
 
 
 def resume_problems(plan: Plan) -> list[Finding]:
@@ -118,21 +118,32 @@ def resume_problems(plan: Plan) -> list[Finding]:
 def describe_continuation(
     plan: Plan, judged: bool = False, name: Callable[[Finding], Finding] = lambda problem: problem
 ) -> str:
-    """Say how to go on with a run that was ended: not by the same command where that would start it
-    over, or end it again because its evaluation is `judged`. `name` completes the problem of a run
-    that cannot be resumed.
+    """Describe how to go on with a run that was ended.
+
+    The same command would not do where it has restart=true, which would start the run over, or
+    where a finished run's evaluation is `judged`, by stop_if_worse=true, which would end it again.
+    `name` completes the problem of a run that cannot be resumed.
     """
     again = replace(plan, config=replace(plan.config, restart=False))
     finished = is_finished(again)
-    if not finished and (problems := resume_problems(again)):
+    problems = [] if finished else resume_problems(again)
+    if problems:
         return f"to go on: {name(problems[0]).cure}"
-    keys = {"restart=true": plan.config.restart, "stop_if_worse=true": judged and finished}
-    without = " and ".join(key for key, is_set in keys.items() if is_set)
-    return f"to go on: the same command{without and f' without {without}'}"
+    left_out = []
+    if plan.config.restart:
+        left_out.append("restart=true")
+    if judged and finished:
+        left_out.append("stop_if_worse=true")
+    if not left_out:
+        return "to go on: the same command"
+    return f"to go on: the same command without {' and '.join(left_out)}"
 
 
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:
-    """Move aside what `start` lists, so that the trainer itself finds the chosen checkpoint."""
+    """Move the incomplete checkpoints aside, or the whole folder where the run starts over.
+
+    The trainer itself then finds the checkpoint that `start` resumes from.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     if start.restart_reason is not None:
         archive = plan.folder.with_name(f"{plan.folder.name}.{stamp}")
@@ -147,12 +158,9 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
     chosen = start.checkpoint
-    if (
-        chosen is not None
-        and plan.config.trainer.family == Family.open_instruct
-        and not chosen.marked
-    ):
-        # its content was checked, and upstream needs the mark
+    needs_mark = plan.config.trainer.family == Family.open_instruct
+    if chosen is not None and needs_mark and not chosen.marked:
+        # The checkpoint's content was checked; open-instruct reads only checkpoints with the mark.
         (chosen.path / MARK).write_text(MARK, encoding="utf-8")
 
 
@@ -161,36 +169,41 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     chosen = start.checkpoint
     if chosen is None:
         return plan
-    # of the worker's --patch options
-    end = plan.command.index(str(resources.WORKER)) + 1 + 2 * len(plan.patches)
-    # the worker stops a run that does not continue at this checkpoint's step, which an epoch's name
-    # does not give
-    has_step = chosen.unit == "step" and "evidence" in plan.patches
-    expected = ("--expect", f"resumed_step={chosen.number}") if has_step else ()
+    # The worker's options come after its path: two words, --patch and its value, for each patch.
+    end_of_patches = plan.command.index(str(resources.WORKER)) + 1 + 2 * len(plan.patches)
+    before = plan.command[:end_of_patches]
+    after = plan.command[end_of_patches:]
+    # The worker stops a run that does not continue at the checkpoint's step. A checkpoint named
+    # after an epoch does not have the step in its name.
+    expected: tuple[str, ...] = ()
+    if chosen.unit == "step" and "evidence" in plan.patches:
+        expected = ("--expect", f"resumed_step={chosen.number}")
     if plan.config.trainer.family == Family.trl:
         flags = ("--resume_from_checkpoint", str(chosen.path))
-        return replace(plan, command=(*plan.command[:end], *expected, *plan.command[end:], *flags))
+        return replace(plan, command=(*before, *expected, *after, *flags))
     patch = f"exact_resume={chosen.path.name}"
-    command = (*plan.command[:end], "--patch", patch, *expected, *plan.command[end:])
+    command = (*before, "--patch", patch, *expected, *after)
     return replace(plan, command=command, patches=(*plan.patches, patch))
 
 
 def _short_interruption(plan: Plan) -> float | None:
-    """Return the seconds of training of a run that was interrupted so early that it starts again
-    without being asked; None for any other.
+    """Return the seconds of training of a run that was interrupted so early that it starts over
+    without restart=true; None for any other run.
     """
     run = Run(plan.folder)
     ended_by_itself = run.outcome is not None and run.outcome.exit_code != EXIT_INTERRUPTED
     seconds = _trained_seconds(run)
     if ended_by_itself or seconds is None or seconds >= _SHORT:
         return None
-    return seconds if plan.find_output_faults() else None
+    model_is_complete = not plan.find_output_faults()
+    return None if model_is_complete else seconds
 
 
 def _trained_seconds(run: Run) -> float | None:
     """Return the time that the steps of a run took; None if it was not measured."""
-    times = [number(entry.get("seconds")) for entry in run.steps()]
-    return sum(filter(None, times)) if any(times) else None
+    recorded = [number(entry.get("seconds")) for entry in run.steps()]
+    times = [seconds for seconds in recorded if seconds]
+    return sum(times) if times else None
 
 
 def last_logged_step(run: Path) -> int:
@@ -199,96 +212,94 @@ def last_logged_step(run: Path) -> int:
 
 
 def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
-    """Return how the run's record contradicts a checkpoint: by its step, or by the losses that TRL
-    keeps in it.
+    """Return how the run's record contradicts a checkpoint; None if it does not.
+
+    Compared are the checkpoint's step, and the losses that TRL keeps in the checkpoint.
     """
     if checkpoint.unit != "step":
         return None
     run = Run(plan.folder)
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
-    unlogged = plan.most_unlogged
     last = max(losses, default=0)
-    # a trainer whose launcher was killed may have written one more checkpoint before it ended too
+    # A trainer whose launcher was killed may have written one more checkpoint before it ended too.
     is_next = run.outcome is None and checkpoint.number == plan.next_checkpoint(last)
-    if checkpoint.number > last + unlogged and not is_next:
+    if checkpoint.number > last + plan.most_unlogged and not is_next:
         return f"no attempt got beyond step {last}"
-    history = read_json_object(checkpoint.path / "trainer_state.json").get("log_history")
-    kept = {
-        int(entry["step"]): entry["loss"]
-        for entry in objects(history)
-        if {"loss", "step"} <= entry.keys()
-    }
-    if kept and max(kept) + unlogged < checkpoint.number:
-        return f"its own losses end at step {max(kept)}"
-    for step in sorted(kept.keys() & losses.keys()):
-        own, recorded = number(kept[step]), number(losses[step])
-        if (
-            own is not None
-            and recorded is not None
-            and abs(own - recorded) > _SAME_LOSS * max(1.0, abs(recorded))
-        ):
-            return f"its loss at step {step} is {own:.6g}, the run's was {recorded:.6g}"
+    kept_losses = _checkpoint_losses(checkpoint)
+    last_kept = max(kept_losses, default=None)
+    if last_kept is not None and last_kept + plan.most_unlogged < checkpoint.number:
+        return f"its own losses end at step {last_kept}"
+    for step in sorted(kept_losses.keys() & losses.keys()):
+        kept = number(kept_losses[step])
+        logged = number(losses[step])
+        if kept is None or logged is None:
+            continue
+        if abs(kept - logged) > _SAME_LOSS * max(1.0, abs(logged)):
+            return f"its loss at step {step} is {kept:.6g}, the run's was {logged:.6g}"
     return None
 
 
+def _checkpoint_losses(checkpoint: Checkpoint) -> dict[int, Any]:
+    """Return the losses in the trainer_state.json of a TRL checkpoint, by step."""
+    history = read_json_object(checkpoint.path / "trainer_state.json").get("log_history")
+    losses = {}
+    for entry in objects(history):
+        if "loss" in entry and "step" in entry:
+            losses[int(entry["step"])] = entry["loss"]
+    return losses
+
+
 def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Finding:
+    """Return the problem of an unfinished run that has no complete checkpoint."""
     outcome = read_outcome(plan.folder)
-    ending = (
-        f"it ended with: {outcome.cause}"
-        if outcome and outcome.cause
-        else "it was killed externally"
-    )
-    step = last_logged_step(plan.folder)
+    facts = "it was killed externally"
+    if outcome and outcome.cause:
+        facts = f"it ended with: {outcome.cause}"
     seconds = _trained_seconds(Run(plan.folder))
-    lost = (
-        f"; to start over loses {format_duration(seconds)} of training"
-        if seconds is not None
-        else ""
-    )
-    message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending}{lost})"
+    if seconds is not None:
+        facts += f"; to start over loses {format_duration(seconds)} of training"
+    step = last_logged_step(plan.folder)
+    message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({facts})"
     cure = _RESTART
     if not plan.find_output_faults():
         message += (
-            ", with no checkpoint. Its model folder is complete, but its trainer's exit "
-            "was "
-            "not recorded"
+            ", with no checkpoint. Its model folder is complete, but its trainer's exit was not "
+            "recorded"
         )
         cure = Fix.of(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
     elif checkpoints:
-        faults = "; ".join(
-            f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:]
-        )
-        message += f", with no complete checkpoint: {faults}"
+        last_two = checkpoints[-2:]
+        faults = [f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in last_two]
+        message += f", with no complete checkpoint: {'; '.join(faults)}"
     elif plan.config.recipe.checkpoint_steps is None:
         message += ", and saves no checkpoints"
         sentence = f"{_RESTART.sentence}; with {{1}} the next one can be resumed"
         cure = Fix.of(sentence, "restart=true", "recipe.checkpoint_steps=N")
     else:
-        message += (
-            ", with no checkpoint yet "
-            f"(recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
-        )
+        every = plan.config.recipe.checkpoint_steps
+        message += f", with no checkpoint yet (recipe.checkpoint_steps={every})"
     return Finding.error("nothing_to_resume", message, None, cure)
 
 
 def differing_flags(run: Run, plan: Plan) -> list[str]:
     """Return the trainer's flags whose values a recorded plan and this one set differently."""
-    before = run.flags
-    after = {name: to_json(flag.value) for name, flag in plan.flags.items()}
-    names = sorted({*before, *after})
-    return [f"--{name}" for name in names if before.get(name) != after.get(name)]
+    recorded = run.flags
+    planned = {name: to_json(flag.value) for name, flag in plan.flags.items()}
+    names = sorted({*recorded, *planned})
+    return [f"--{name}" for name in names if recorded.get(name) != planned.get(name)]
 
 
 def _other_plan_problem(plan: Plan, run: Run) -> Finding:
-    old_width = (
-        mapping(run.plan.get("batch")).get("width"),
-        mapping(run.plan.get("parallel")).get("device"),
-    )
-    new_width = plan.batch.width, plan.parallel.width.device.value
-    if old_width != new_width and None not in old_width:
-        old, new = (f"{count} {device}" for count, device in (old_width, new_width))
+    """Return the problem of a folder that holds a run of another plan."""
+    ranks = mapping(run.plan.get("batch")).get("width")
+    device = mapping(run.plan.get("parallel")).get("device")
+    is_recorded = ranks is not None and device is not None
+    recorded_width = f"{ranks} {device}"
+    planned_width = f"{plan.batch.width} {plan.parallel.width.device.value}"
+    if is_recorded and recorded_width != planned_width:
         message = (
-            f"{plan.folder} holds a run of another plan at width {old}; this plan has width {new}"
+            f"{plan.folder} holds a run of another plan at width {recorded_width}; this plan has "
+            f"width {planned_width}"
         )
         cure = "resume it at its own width, use another name=, or leave the name out"
         return Finding.error("other_width", message, "name", cure)

@@ -1,6 +1,4 @@
-"""What a short run measured, read back from its folder: speed, figures, and the operations that its
-MFU counts.
-"""
+"""What a short run measured: its steps as read from its folder, its speed, memory and MFU."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 
-# cause_id of a run that was ended because its seconds were used up (execution.engine)
+# The cause_id of a run that was ended because its seconds were used up (execution.engine).
 TIME_USED = "time_used"
 
 
@@ -36,14 +34,13 @@ class Measurement:
     plan: Plan
     requested_steps: int
     outcome: Outcome
-    steps: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # the objects of metrics.jsonl, up to the last requested step
+    # The objects of metrics.jsonl, up to the last requested step.
+    steps: tuple[Mapping[str, Any], ...] = ()
     evidence: tuple[Mapping[str, Any], ...] = ()  # the items of evidence.json
-    inspected_ranks: frozenset[int] = frozenset()  # that inspected their model at the first step
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each
-    total_steps: int | None = None  # of the whole training, as the trainer reports it
-    card_gib: float | None = None  # memory of a GPU, None where unknown
+    inspected_ranks: frozenset[int] = frozenset()  # ranks that inspected their model at step 1
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase
+    total_steps: int | None = None  # steps of the whole training, as the trainer reports them
+    card_gib: float | None = None  # memory of a GPU; None where unknown
 
     @property
     def expected_steps(self) -> int:
@@ -76,33 +73,36 @@ class Measurement:
         return int(self.steps[-1]["step"]) if self.steps else 0
 
     def values(self, name: str) -> list[float]:
-        """The numbers under `name`, step by step, NaN and infinities included; steps without one
-        are left out.
+        """The numbers under `name` in the order of the steps, NaN and infinities included.
+
+        Steps without a number are left out.
         """
         return [value for _, value in self.series(name)]
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """(step, number) of each step that has one."""
-        numbers = ((int(step["step"]), logged_number(step, name)) for step in self.steps)
+        """(step, number) of each step that has a number under `name`."""
+        numbers = [(int(step["step"]), logged_number(step, name)) for step in self.steps]
         return [(step, value) for step, value in numbers if value is not None]
 
 
 def finite(values: Iterable[float]) -> list[float]:
+    """Return the values that are neither NaN nor infinite."""
     return [value for value in values if math.isfinite(value)]
 
 
 def read_measurement(plan: Plan, steps: int) -> Measurement | None:
-    """Read what the run of `plan` left in its folder; None if no run has ended there."""
+    """Read what the run of `plan` measured in its first `steps` steps; None if no run has ended in
+    the plan's folder.
+    """
     run = Run(plan.folder)
     if run.outcome is None:
         return None
-    nodes = [run, *map(Run, plan.folder.glob("nodes/*"))]
-    ranks = {
-        event.rank
-        for node in nodes
-        for event in node.events("evidence")
-        if event.data["what"] == "dtype"
-    }
+    node_folders = plan.folder.glob("nodes/*")  # of all nodes but the first
+    ranks = set()
+    for node in (run, *map(Run, node_folders)):
+        for event in node.events("evidence"):
+            if event.data["what"] == "dtype":
+                ranks.add(event.rank)
     card = card_memory(plan.config.cluster, plan.machine.environ)
     return Measurement(
         plan=plan,
@@ -121,14 +121,14 @@ def archive_earlier_try(plan: Plan) -> None:
     """Rename the folder of an earlier try of the same plan, if there is one, so that the folder is
     free.
     """
-    if folder_status(plan.folder) != "absent":
-        plan.folder.rename(
-            plan.folder.with_name(f"{plan.folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-        )
+    if folder_status(plan.folder) == "absent":
+        return
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    plan.folder.rename(plan.folder.with_name(f"{plan.folder.name}.{stamp}"))
 
 
 def _phase_seconds(run: Run) -> dict[str, float]:
-    """Seconds of each phase; the last one ended with the run."""
+    """Return the seconds of each phase, over all attempts; the last phase ended with the run."""
     seconds: dict[str, float] = {}
     for phase in itertools.chain(*run.event_summary.attempts):
         if phase.ended is not None:
@@ -137,59 +137,77 @@ def _phase_seconds(run: Run) -> dict[str, float]:
 
 
 def step_rates(measured: Measurement, skip: int = 0) -> tuple[str, list[float]]:
-    """The unit of the rates, tokens without padding or samples, and the rate of each timed step
-    after the first `skip`.
+    """Return the unit of the rates and the rate per second of each timed step after the first
+    `skip`.
+
+    The unit is `tokens`, without padding, or `samples` where tokens are not counted.
     """
-    timed, size = timed_steps(measured, skip), measured.plan.batch.global_
-    if all(tokens is not None for _, tokens in timed):
-        return "tokens", [(tokens or 0.0) / seconds for seconds, tokens in timed]
-    return "samples", [size / seconds for seconds, _ in timed]
+    timed = timed_steps(measured, skip)
+    rates = [tokens / seconds for seconds, tokens in timed if tokens is not None]
+    if len(rates) == len(timed):
+        return "tokens", rates
+    samples = measured.plan.batch.global_
+    return "samples", [samples / seconds for seconds, _ in timed]
 
 
 def second_half_ratio(measured: Measurement, skip: int) -> float | None:
-    """The median rate of the second half of the steps over that of the first half."""
-    rates = step_rates(measured)[1][skip:]
+    """Return the median rate of the second half of the steps over that of the first half.
+
+    The first `skip` steps are left out. None with fewer than two other steps.
+    """
+    _, all_rates = step_rates(measured)
+    rates = all_rates[skip:]
     middle = len(rates) // 2
     if middle == 0:
         return None
     first = statistics.median(rates[:middle])
-    return statistics.median(rates[middle:]) / first if first > 0 else None
+    second = statistics.median(rates[middle:])
+    return second / first if first > 0 else None
 
 
 def padding_share(measured: Measurement) -> float | None:
-    """The fraction of padding among all tokens of all steps."""
-    pairs = [
-        (logged_number(step, "tokens"), logged_number(step, "tokens_padded"))
-        for step in measured.steps
-    ]
-    counted = [(tokens, padded) for tokens, padded in pairs if tokens is not None and padded]
-    total = sum(padded for _, padded in counted)
-    return 1 - sum(tokens for tokens, _ in counted) / total if total else None
+    """Return the fraction of padding among all tokens of all steps; None where it is not counted."""
+    tokens_without_padding = 0.0
+    all_tokens = 0.0
+    for step in measured.steps:
+        tokens = logged_number(step, "tokens")
+        padded = logged_number(step, "tokens_padded")  # tokens and padding
+        if tokens is not None and padded:
+            tokens_without_padding += tokens
+            all_tokens += padded
+    return 1 - tokens_without_padding / all_tokens if all_tokens else None
 
 
 def timed_steps(
     measured: Measurement, skip: int = 0, name: str = "tokens"
 ) -> list[tuple[float, float | None]]:
-    """(seconds, tokens, or what else `name` counts) of each step that has a time, without the first
-    `skip`, or fewer if there are no others.
+    """Return (seconds, number under `name`) of each step that has a time, without the first `skip`.
+
+    The last step always counts.
     """
-    steps = ((logged_number(step, "seconds"), logged_number(step, name)) for step in measured.steps)
-    timed = [(seconds, tokens) for seconds, tokens in steps if seconds is not None and seconds > 0]
-    return timed[min(skip, max(0, len(timed) - 1)) :]
+    timed = []
+    for step in measured.steps:
+        seconds = logged_number(step, "seconds")
+        if seconds is not None and seconds > 0:
+            timed.append((seconds, logged_number(step, name)))
+    most_skipped = max(0, len(timed) - 1)
+    return timed[min(skip, most_skipped) :]
 
 
-LEAST_NOISE = 0.02  # of a rate measured over a few steps
-_ONE_STEP_NOISE = 0.2
-_LEAST_STEPS = 2  # from which a spread can be computed
-_STARTUP = PHASES[: PHASES.index("training")]  # which a run goes through once
+LEAST_NOISE = 0.02  # least standard error of a rate's logarithm, however steady a few steps were
+_ONE_STEP_NOISE = 0.2  # the same, where one step alone was measured
+_LEAST_STEPS = 2  # steps from which a standard deviation can be computed
+_STARTUP = PHASES[: PHASES.index("training")]  # the phases before the training
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One run. Rates are of the `counted_steps` steps after the warm-up, over all ranks."""
+    """The figures of one run. Rates are of the `counted_steps` steps after the warm-up, over all
+    ranks.
+    """
 
     per_second: float
-    unit: str  # of the rate: tokens without padding, else samples
+    unit: str  # what the rate counts: tokens without padding, else samples
     step_seconds: float
     counted_steps: int
     noise: float = LEAST_NOISE  # standard error of the rate's logarithm
@@ -202,7 +220,7 @@ class Figures:
     reserved_gib: float | None = None  # peak of rank 0, reserved by torch
     first_loss: float | None = None
     loss: float | None = None  # after the last step
-    losses: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()  # of each step, warm-up included
     tokens: tuple[float, ...] = ()  # without padding, of each step, warm-up included
     before: float = 0.0  # seconds of the phases before the training
 
@@ -210,44 +228,37 @@ class Figures:
 def compute_figures(
     measured: Measurement, warmup: int, rate: CardRate | None = None, *, typical: bool = False
 ) -> Figures | None:
-    """The figures of a run after its first `warmup` steps, or fewer if there are no others; None
-    when its steps have no times.
+    """Compute the figures of a run after its first `warmup` steps; None when its steps have no
+    times.
 
-    The speed is the mean, or where `typical` the medians over the steps: early steps still allocate
-    memory and compile.
+    A run with `warmup` steps or fewer is measured by its last step. The speed is the mean over the
+    steps, or where `typical` the median: early steps still allocate memory and compile.
     """
     seconds = [seconds for seconds, _ in timed_steps(measured, warmup)]
     if not seconds:
         return None
     unit, rates = step_rates(measured, warmup)
     if typical:
-        per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
+        per_second = statistics.median(rates)
+        step_seconds = statistics.median(seconds)
     else:
-        per_second, step_seconds = (
-            statistics.fmean(rates, weights=seconds),
-            statistics.fmean(seconds),
-        )
-    noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
-    if len(logs) >= _LEAST_STEPS:
-        noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
-    plan, losses, tokens = (
-        measured.plan,
-        tuple(measured.values("loss")),
-        tuple(measured.values("tokens")),
-    )
-    padded = [
-        count for _, count in timed_steps(measured, warmup, "tokens_padded") if count is not None
-    ]
+        per_second = statistics.fmean(rates, weights=seconds)
+        step_seconds = statistics.fmean(seconds)
+    plan = measured.plan
+    losses = tuple(measured.values("loss"))
+    tokens = tuple(measured.values("tokens"))
+    padded_steps = timed_steps(measured, warmup, "tokens_padded")
+    padded = [count for _, count in padded_steps if count is not None]
     per_token = count_operations(plan, tokens).per_token if unit == "tokens" else None
     flops = None if per_token is None else per_second * per_token
-    # ranks on CPU share the machine
+    # On CPU all ranks share the machine, whose rate is measured as that of one card.
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1
     return Figures(
         per_second=per_second,
         unit=unit,
         step_seconds=step_seconds,
         counted_steps=len(seconds),
-        noise=noise,
+        noise=_rate_noise(rates),
         padded_per_second=sum(padded) / sum(seconds) if len(padded) == len(seconds) else None,
         padding=padding_share(measured),
         flops=flops,
@@ -263,11 +274,20 @@ def compute_figures(
     )
 
 
+def _rate_noise(rates: Sequence[float]) -> float:
+    """Return the standard error of the mean logarithm of the rates."""
+    logs = [math.log(rate) for rate in rates if rate > 0]
+    if len(logs) < _LEAST_STEPS:
+        return _ONE_STEP_NOISE
+    return max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
+
+
 def measurement_json(
     measured: Measurement | None, figures: Figures | None
 ) -> dict[str, Any] | None:
-    """What a run measured, as its record has it; None before it ran. A run that failed has some of
-    it.
+    """Return what a run measured for its record; None before it ran.
+
+    A run that failed may have no figures: their keys then are null, but for the losses.
     """
     if measured is None:
         return None
@@ -286,11 +306,14 @@ def measurement_json(
 
 
 def _compute_mfu(flops: float | None, tflops: float | None, cards: int) -> float | None:
-    return None if flops is None or not tflops else flops / (tflops * 1e12 * cards)
+    """Return the fraction of the peak rate of all cards that `flops` is; `tflops`: of one card."""
+    if flops is None or not tflops:
+        return None
+    return flops / (tflops * 1e12 * cards)
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that there are; None without any."""
+    """Return the median of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -300,53 +323,61 @@ class Operations:
     """Floating-point operations per token without padding."""
 
     per_token: float | None  # None when the model's shape is unknown
-    # mean tokens of a document, which attention spans; None when attention is left out
+    # Mean tokens of a document, over which attention spans; None when attention is left out.
     document_tokens: float | None
-    reference_in_step: bool  # the reference model's forward pass in each step is counted too
-    left_out: tuple[str, ...]
+    reference_in_step: bool  # whether the reference model's forward pass is counted too
+    left_out: tuple[str, ...]  # what is not counted
 
     def __str__(self) -> str:
         if self.per_token is None:
             return f"MFU is unknown: {'; '.join(self.left_out)}"
-        parts = [
-            (
-                f"MFU counts {self.per_token / 1e9:.4g} GFLOP per token without padding, without "
-                "recomputation"
-            )
-        ]
+        gflop = self.per_token / 1e9
+        parts = [f"MFU counts {gflop:.4g} GFLOP per token without padding, without recomputation"]
         if self.document_tokens is not None:
             parts.append(f"attention over documents of {self.document_tokens:.0f} tokens, the mean")
         if self.reference_in_step:
             parts.append("the reference model's forward pass in each step")
-        return "; ".join([*parts, *(f"not counted: {what}" for what in self.left_out)])
+        parts += [f"not counted: {what}" for what in self.left_out]
+        return "; ".join(parts)
 
 
 def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
-    """Count a plan's operations; `tokens`: without padding, of each step."""
-    shape, frozen = plan.shape, plan.trains_adapter
+    """Count the operations of a plan's training per token.
+
+    `tokens`: the number of tokens without padding of each step.
+    """
     # open-instruct's trainers, and others with this flag, compute the reference's log-probs before
-    # the training
-    reference = has_reference(plan) and not values_of(plan.flags).get("precompute_ref_log_probs")
-    document = _mean_document_tokens(plan, tokens)
-    if shape is None:
-        return Operations(None, document, reference, ("the model's shape is unknown",))
-    left_out = (
-        []
-        if document is not None
-        else ["attention, because the length of the documents is unknown"]
+    # the training.
+    is_precomputed = values_of(plan.flags).get("precompute_ref_log_probs")
+    reference = has_reference(plan) and not is_precomputed
+    document_tokens = _mean_document_tokens(plan, tokens)
+    if plan.shape is None:
+        unknown = ("the model's shape is unknown",)
+        return Operations(None, document_tokens, reference, unknown)
+    left_out = []
+    if document_tokens is None:
+        left_out.append("attention, because the length of the documents is unknown")
+    if plan.trains_adapter:
+        left_out.append("the adapters")
+    per_token = token_flops(
+        plan.shape,
+        document_tokens,
+        frozen=plan.trains_adapter,
+        reference=reference,
+        # A reward model has one number per sequence instead of the output matrix.
+        headless=plan.config.stage.kind == Kind.rm,
     )
-    left_out += ["the adapters"] if frozen else []
-    # one number per sequence instead of the output matrix
-    headless = plan.config.stage.kind == Kind.rm
-    per_token = token_flops(shape, document, frozen=frozen, reference=reference, headless=headless)
-    return Operations(per_token, document, reference, tuple(left_out))
+    return Operations(per_token, document_tokens, reference, tuple(left_out))
 
 
 def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
-    """The mean tokens of a document; None where packing fills a token budget, so that documents are
-    not counted.
+    """Return the mean tokens of a document; `tokens`: those of each step.
+
+    None where packing fills a token budget, so that the documents of a step are not counted.
     """
     if not tokens or plan.config.recipe.packing == Packing.bins:
         return None
-    documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)
+    is_paired = plan.config.stage.kind in (Kind.dpo, Kind.rm)
+    documents_per_sample = 2 if is_paired else 1  # a pair has two answers
+    documents = plan.batch.global_ * documents_per_sample
     return statistics.fmean(tokens) / documents
