@@ -112,7 +112,7 @@ def lacking_rule(rule: PreflightRule) -> Iterator[str]:
 def lacking_patch(patch: PatchInfo) -> Iterator[str]:
     """Yield everything that a patch lacks, one sentence each."""
     if PATCHES.get(patch.id) is not patch:
-        yield "no module of launch/worker/patches has it, or another patch has its id"
+        yield "launch/worker/patches/__init__.py does not register it, or another patch has its id"
     if len(patch.reason) < 30:
         yield "reason says why upstream needs it"
     if not patch.sources:
@@ -237,7 +237,7 @@ def test_a_half_added_patch_is_told_everything() -> None:
     whole = next(iter(PATCHES.values()))
     half = dataclasses.replace(whole, id="co" + "ld", reason="cold", lines={})
     assert list(lacking_patch(half))[:4] == [
-        "no module of launch/worker/patches has it, or another patch has its id",
+        "launch/worker/patches/__init__.py does not register it, or another patch has its id",
         "reason says why upstream needs it",
         "lines has no line of upstream that it relies on",
         "no file in configs/tulu/trainer lists it under patches",

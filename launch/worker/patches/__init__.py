@@ -1,30 +1,69 @@
 """The patches: the differences from upstream that a trainer needs, each with an id, a reason and
 checked sources.
 
-A patch is a `PatchInfo` in a module of this folder. Importing this package imports neither a
+A patch is a `PatchInfo` in a module of this folder, and is listed in `_REGISTERED`. Importing this package imports neither a
 trainer nor torch, because the launcher records what a run changes. Which runs want a patch is in
 `launch/planning/command.py`.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import olmo_core, shared
+from . import (
+    batches,
+    dpo,
+    finetune,
+    olmo_core,
+    olmo_core_documents,
+    olmo_core_steps,
+    on_cpu,
+    preview,
+    progress,
+    resume,
+    shared,
+)
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
 
-_MODULES = [
-    importlib.import_module(f"{__name__}.{module.name}")
-    for module in pkgutil.iter_modules(__path__)
-]
-_PATCHES = (
-    value for module in _MODULES for value in vars(module).values() if isinstance(value, PatchInfo)
+# every patch is registered here; one that is missing is never applied
+_REGISTERED = (
+    batches.BALANCED,
+    batches.TOKEN_WEIGHTING,
+    batches.TOKEN_SUMS,
+    dpo.SINGLE_PROCESS_GROUP,
+    dpo.UNLISTED_GPU,
+    dpo.STEPS,
+    dpo.CACHE,
+    finetune.LOCAL_MODEL,
+    finetune.STEPS,
+    finetune.REGISTERED_MODELS,
+    finetune.REWARD_STEPS,
+    olmo_core.FIRST_CHECKPOINT,
+    olmo_core.TOKEN_COUNT,
+    olmo_core.EVIDENCE,
+    olmo_core.UNUSED_IMPORTS,
+    olmo_core_documents.SEPARATION,
+    olmo_core_documents.PADDING,
+    olmo_core_documents.WHOLE_CHATS,
+    olmo_core_steps.STEPS,
+    olmo_core_steps.PACKED_DATA,
+    on_cpu.DEEPSPEED,
+    on_cpu.OLMO_CORE,
+    on_cpu.CUDA_MEMORY_ON_CPU,
+    on_cpu.CPU_DEVICE,
+    preview.PATCH,
+    progress.DATASET,
+    progress.SAVING,
+    resume.RESUME,
+    shared.CHAT_TEMPLATE,
+    shared.EVIDENCE,
+    shared.LENGTHS,
+    shared.ADAPTER_INPUTS,
 )
 
-PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _PATCHES})
+# by id
+PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _REGISTERED})
 
 # the patches that check the requested settings; each trainer has at most one
 EVIDENCE_PATCHES = (shared.EVIDENCE.id, olmo_core.EVIDENCE.id)
