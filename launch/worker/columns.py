@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,26 +53,31 @@ def read_lengths(dataset: Any) -> SampleLengths:
     if not hasattr(dataset, "data"):
         raise ValueError("the dataset is streamed: its rows are tokenised during training")
     names = set(dataset.column_names)
-    layouts = (SFT, PAIRS)
-    prefixes = next(
-        (layout for layout in layouts if all(f"{prefix}input_ids" in names for prefix in layout)),
-        None,
-    )
+    prefixes = _find_layout(names)
     if prefixes is None:
         raise ValueError(
             f"the dataset is not tokenised: its columns are {', '.join(sorted(names))}"
         )
     has_labels = all(f"{prefix}labels" in names for prefix in prefixes)
-    columns = [
-        _read_column(dataset, f"{prefix}{'labels' if has_labels else 'input_ids'}", has_labels)
-        for prefix in prefixes
-    ]
-    loss = (
-        tuple(map(sum, zip(*(counts for _, counts in columns), strict=True)))
-        if has_labels
-        else None
-    )
-    return SampleLengths(tuple(lengths for lengths, _ in columns), loss)
+    column = "labels" if has_labels else "input_ids"
+    lengths_of_columns = []
+    loss_of_columns = []
+    for prefix in prefixes:
+        lengths, loss_tokens = _read_column(dataset, f"{prefix}{column}", has_labels)
+        lengths_of_columns.append(lengths)
+        loss_of_columns.append(loss_tokens)
+    loss = None
+    if has_labels:
+        loss = tuple(sum(tokens) for tokens in zip(*loss_of_columns, strict=True))
+    return SampleLengths(tuple(lengths_of_columns), loss)
+
+
+def _find_layout(names: Collection[str]) -> tuple[str, ...] | None:
+    """Return the prefixes of the `input_ids` columns of a tokenised data set; None if it is not."""
+    for layout in (SFT, PAIRS):
+        if all(f"{prefix}input_ids" in names for prefix in layout):
+            return layout
+    return None
 
 
 def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -138,13 +138,17 @@ def _group_evenly(
         batches[index].append(position)
         if len(batches[index]) < per_device:
             heapq.heappush(with_room, (tokens + lengths[position], index))
-    sums = [sum(lengths[position] for position in batch) for batch in batches]
+    sums = [sum(_lengths_at(batch, lengths)) for batch in batches]
     for _ in range(_MAX_EXCHANGES):
-        if max(sums) * count <= _TOLERANCE * sum(sums) or not _exchange_samples(
-            lengths, batches, sums
-        ):
+        if max(sums) * count <= _TOLERANCE * sum(sums):
+            break
+        if not _exchange_samples(lengths, batches, sums):
             break
     return batches
+
+
+def _lengths_at(positions: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    return [lengths[position] for position in positions]
 
 
 def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: list[int]) -> bool:
@@ -185,19 +189,15 @@ def _assign_to_steps(
     same total, which matters to ranks that synchronise only at the end of the global batch (plain
     DDP).
     """
-    costs = [
-        micro_batch_cost([lengths[position] for position in batch], padded) for batch in batches
-    ]
+    costs = [micro_batch_cost(_lengths_at(batch, lengths), padded) for batch in batches]
     by_cost = sorted(range(len(batches)), key=lambda index: -costs[index])
     totals = [0] * ranks
     order: list[int] = []
     for start in range(0, len(by_cost), ranks):
         step = [0] * ranks
-        for index, rank in zip(
-            by_cost[start : start + ranks],
-            sorted(range(ranks), key=lambda rank: totals[rank]),
-            strict=True,
-        ):
+        costliest_first = by_cost[start : start + ranks]
+        least_loaded_first = sorted(range(ranks), key=lambda rank: totals[rank])
+        for index, rank in zip(costliest_first, least_loaded_first, strict=True):
             step[rank] = index
         for rank, index in enumerate(step):
             totals[rank] += costs[index]

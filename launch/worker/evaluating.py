@@ -79,13 +79,10 @@ def main(arguments: Sequence[str]) -> None:
     os.environ["HF_ALLOW_CODE_EVAL"] = "0"
     request = decode(EvaluationRequest, arguments[0])
     try:
-        specs = {
-            spec: _prepare(spec, request, reports)
-            for spec in dict.fromkeys(job.spec for job in request.jobs)
-        }
-        request = replace(
-            request, jobs=tuple(replace(job, spec=specs[job.spec]) for job in request.jobs)
-        )
+        distinct_specs = dict.fromkeys(job.spec for job in request.jobs)
+        prepared = {spec: _prepare(spec, request, reports) for spec in distinct_specs}
+        jobs_with_tasks = [replace(job, spec=prepared[job.spec]) for job in request.jobs]
+        request = replace(request, jobs=tuple(jobs_with_tasks))
         check_prompts(request)
         for model, jobs in groupby(request.jobs, attrgetter("model")):
             loaded = load_harness_model(model, request.tokenizer, request.batch_size)
@@ -107,10 +104,8 @@ def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> Tas
         return replace(spec, names=check_tasks(spec))
     from transformers import AutoConfig, AutoTokenizer
 
-    tokenizer, folder = (
-        AutoTokenizer.from_pretrained(request.tokenizer),
-        request.jobs[0].result.parent / "tasks",
-    )
+    tokenizer = AutoTokenizer.from_pretrained(request.tokenizer)
+    folder = request.jobs[0].result.parent / "tasks"
     configs = [AutoConfig.from_pretrained(read_base(job.model.folder)) for job in request.jobs]
     context = min(
         getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs

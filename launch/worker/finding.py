@@ -143,7 +143,9 @@ class Evidence:
         """
         if requested is None:
             return self
-        verdict = UNPROVEN if holds is None else PROVEN if holds else REFUTED
+        verdict = PROVEN if holds else REFUTED
+        if holds is None:
+            verdict = UNPROVEN
         return replace(self, requested=requested, verdict=verdict)
 
     def compare(self, requested: str | None) -> Evidence:

@@ -117,7 +117,9 @@ class LastNorm:
             return None
         number = float(norm)
         # DeepSpeed returns -1 before the first measurement and after a step that overflowed
-        return None if number == -1 else number if number >= 0 else math.nan
+        if number == -1:
+            return None
+        return number if number >= 0 else math.nan
 
     def add_to(self, metrics: dict[str, Any]) -> None:
         """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its

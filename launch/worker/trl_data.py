@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .json_codec import from_json
@@ -37,8 +37,8 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
         data = load_dataset(
             script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming
         )
-    name, split = script.dataset_name or "the mixture", script.dataset_train_split
-    return _keep_rows(data, name, split, options)
+    name = script.dataset_name or "the mixture"
+    return _keep_rows(data, name, script.dataset_train_split, options)
 
 
 def read_parts(text: str) -> list[MixturePart]:
@@ -52,21 +52,21 @@ def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script
     """
     from datasets import DatasetDict, load_dataset
 
-    trained, held_out = [], []
+    trained = []
+    held_out = []
     for part in parts:
-        own = {
-            name: value
-            for name, value in options.items()
-            if name != "validation" or part.holds_out == "split"
-        }
-        data = _keep_rows(
-            load_dataset(part.name), part.name, part.split, {**own, "subset": part.share}
-        )
+        part_options = {**options, "subset": part.share}
+        if part.holds_out != "split":
+            part_options.pop("validation", None)
+        data = _keep_rows(load_dataset(part.name), part.name, part.split, part_options)
         trained.append(data[part.split])
-        if (part.holds_out == "staged" and _VALIDATION in data) or "validation" in own:
+        is_staged = part.holds_out == "staged" and _VALIDATION in data
+        if is_staged or "validation" in part_options:
             held_out.append(data[_VALIDATION])
     joined = {script.dataset_train_split: join_rows(trained)}
-    return DatasetDict({**joined, **({_VALIDATION: join_rows(held_out)} if held_out else {})})
+    if held_out:
+        joined[_VALIDATION] = join_rows(held_out)
+    return DatasetDict(joined)
 
 
 def join_rows(parts: Sequence[Any]) -> Any:
@@ -76,24 +76,29 @@ def join_rows(parts: Sequence[Any]) -> Any:
     """
     from datasets import concatenate_datasets
 
-    common = {*set.intersection(*(set(part.column_names) for part in parts)), "tools"}
-    parts = [
-        part.select_columns([name for name in part.column_names if name in common])
-        for part in parts
-    ]
-    features = {
-        name: feature for part in reversed(parts) for name, feature in part.features.items()
-    }
+    columns = [set(part.column_names) for part in parts]
+    kept = set.intersection(*columns) | {"tools"}
+    parts = [_select_columns(part, kept) for part in parts]
+    features: dict[str, Any] = {}
+    for part in parts:
+        for name, feature in part.features.items():
+            features.setdefault(name, feature)
     try:
-        cast = [
-            part.cast(type(part.features)({name: features[name] for name in part.features}))
-            for part in parts
-        ]
-        return concatenate_datasets(cast)
+        return concatenate_datasets([_cast_columns(part, features) for part in parts])
     except (TypeError, ValueError) as error:  # pyarrow's errors too
         raise ValueError(
             f"the data sets do not fit together: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _select_columns(data: Any, names: Collection[str]) -> Any:
+    return data.select_columns([name for name in data.column_names if name in names])
+
+
+def _cast_columns(data: Any, features: Mapping[str, Any]) -> Any:
+    """Cast each column to the type that `features` has for it."""
+    types = {name: features[name] for name in data.features}
+    return data.cast(type(data.features)(types))
 
 
 def to_prompts(data: Any) -> Any:
@@ -113,7 +118,8 @@ def to_prompts(data: Any) -> Any:
 def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> Any:
     from datasets import DatasetDict
 
-    validation, subset = options.get("validation"), options.get("subset")
+    validation = options.get("validation")
+    subset = options.get("subset")
     if "verifier" in options:
         data = to_prompts(data)
     if split not in data:
@@ -130,7 +136,8 @@ def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> 
             kept, held_out = split_rows(rows, float(validation))
         except ValueError as error:
             raise ValueError(f"data.validation={float(validation):g}: {error}") from error
-        data[split], data[_VALIDATION] = rows.select(kept), rows.select(held_out)
+        data[split] = rows.select(kept)
+        data[_VALIDATION] = rows.select(held_out)
         print(
             f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation",
             flush=True,

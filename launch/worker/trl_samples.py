@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 from .channel import EventWriter
 from .generating import encode, write_answer
 
 _PROMPTS = 3
+_ROWS_SEARCHED = 100  # for these prompts
 _TOKENS = 128  # of an answer at most
 _TEXT = 600  # characters of a recorded prompt or completion
 
@@ -33,18 +35,28 @@ def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
     """Return the first conversations, without their last answers, of up to `longest` tokens; none
     of bare texts.
     """
-    found: list[Any] = []
-    for row in islice(rows, 100):
-        whole = row.get("messages") or row.get("chosen")
-        prompt = row.get("prompt") or (whole[:-1] if isinstance(whole, list) else None)
-        prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        if (
-            prompt
-            and len(found) < _PROMPTS
-            and encode(tokenizer, prompt)["input_ids"].shape[1] <= longest
-        ):
-            found.append(prompt)
-    return found
+    prompts: list[Any] = []
+    for row in islice(rows, _ROWS_SEARCHED):
+        prompt = _read_prompt(row)
+        if not prompt:
+            continue
+        tokens = encode(tokenizer, prompt)["input_ids"].shape[1]
+        if tokens <= longest:
+            prompts.append(prompt)
+        if len(prompts) == _PROMPTS:
+            break
+    return prompts
+
+
+def _read_prompt(row: Mapping[str, Any]) -> Any:
+    """Return the prompt of a row as messages; None if it has none."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and prompt:
+        return [{"role": "user", "content": prompt}]
+    if prompt:
+        return prompt
+    conversation = row.get("messages") or row.get("chosen")
+    return conversation[:-1] if isinstance(conversation, list) else None
 
 
 def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[str, float]]) -> Any:
@@ -63,15 +75,17 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
             return super().training_step(*arguments, **options)
 
         def log(self, logs: dict[str, float], *arguments: Any, **options: Any) -> None:
-            step, last = self.state.global_step, self.state.max_steps
-            if (
-                self.model.training
-                and "loss" in logs
-                and (step % (every or -(-last // 2)) == 0 or step >= last)
-            ):
+            if self.model.training and "loss" in logs and self._is_sampled():
                 began = time.perf_counter()
                 logs.update(sample(self), sample_seconds=time.perf_counter() - began)
             super().log(logs, *arguments, **options)
+
+        def _is_sampled(self) -> bool:
+            step = self.state.global_step
+            last = self.state.max_steps
+            middle = -(-last // 2)
+            interval = middle if every is None else every
+            return bool(step % interval == 0 or step >= last)
 
     return Sampling
 
@@ -94,15 +108,15 @@ def answer_prompts(
         ):
             context = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
             answers = [
-                write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context)
-                for each in prompts
+                write_answer(model, tokenizer, prompt, max_tokens=_TOKENS, context=context)
+                for prompt in prompts
             ]
     finally:
         trainer.model.train()
     if trainer.accelerator.is_main_process:
         for prompt, answer in zip(prompts, answers, strict=True):
             send_completion(events, trainer.state.global_step, prompt, answer["text"])
-    tokens, ended = (
-        sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished")
-    )
-    return {"sample_tokens": tokens, "sample_ended": ended}
+    return {
+        "sample_tokens": fmean(answer["tokens"] for answer in answers),
+        "sample_ended": fmean(answer["finished"] for answer in answers),
+    }

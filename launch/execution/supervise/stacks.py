@@ -127,13 +127,18 @@ def describe_place(dump: str) -> str:
     frames = _main_frames(dump)
     if not frames:
         return "runs no Python code"
-    own = [frame for frame in frames if not any(name in frame for name in _WRAPPER_FILES)]
-    collective = next(
-        (frame for frame in reversed(frames[:4]) if "distributed_c10d.py" in frame), None
-    )
-    if collective is not None:
-        return f"waits in {collective}" + (f", from {own[0]}" if own else "")
-    return f"is in {frames[0]}" + (f", from {frames[1]}" if len(frames) > 1 else "")
+    collectives = [frame for frame in frames[:4] if "distributed_c10d.py" in frame]
+    if collectives:
+        outermost_collective = collectives[-1]
+        callers = [frame for frame in frames if not _is_wrapper(frame)]
+        from_caller = f", from {callers[0]}" if callers else ""
+        return f"waits in {outermost_collective}{from_caller}"
+    from_caller = f", from {frames[1]}" if len(frames) > 1 else ""
+    return f"is in {frames[0]}{from_caller}"
+
+
+def _is_wrapper(frame: str) -> bool:
+    return any(name in frame for name in _WRAPPER_FILES)
 
 
 def _main_frames(dump: str) -> list[str]:

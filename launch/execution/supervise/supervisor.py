@@ -95,9 +95,10 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
 
 
 def _matching_names(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    return [
-        name for name in environ if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    matching: set[str] = set()
+    for pattern in patterns:
+        matching.update(name for name in environ if fnmatch.fnmatchcase(name, pattern))
+    return [name for name in environ if name in matching]
 
 
 class _StopSignals:

@@ -12,7 +12,8 @@ from ..finding import Evidence
 from ..global_batches import find_sampler
 from .trainer_objects import TrainerObjects
 
-_ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
+# the rows that `first_rows` returns, and how many tokens of each
+_ROWS, _ROW_TOKENS = 2, 512
 
 TOKENS, SUM, MICRO_BATCH_MEANS = "tokens", "sum", "micro_batch_means"
 NONE, FLATTEN, BINS, WRAPPED = "none", "flatten", "bins", "wrapped"
@@ -30,16 +31,13 @@ class ForwardInputs:
     documents: int | None
 
     def __str__(self) -> str:
-        shape = (
-            f"{self.rows} {_plural('row', self.rows)} of {self.tokens // max(1, self.rows)} tokens"
-        )
+        tokens_per_row = self.tokens // max(1, self.rows)
+        shape = f"{self.rows} {_plural('row', self.rows)} of {tokens_per_row} tokens"
         if self.documents is not None and self.documents > self.rows:
             return f"{shape} with {self.documents} documents"
-        return (
-            shape
-            if self.padding is None
-            else f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
-        )
+        if self.padding is None:
+            return shape
+        return f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
 
 
 def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:
@@ -47,7 +45,8 @@ def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:
     ids = arguments.get("input_ids")
     if ids is None:
         return None
-    mask, positions = arguments.get("attention_mask"), arguments.get("position_ids")
+    mask = arguments.get("attention_mask")
+    positions = arguments.get("position_ids")
     rows = int(ids.shape[0])
     padding = int(mask.numel() - mask.sum()) if mask is not None and mask.dim() == 2 else 0
     documents = int((positions == 0).sum()) if positions is not None else None
@@ -59,7 +58,8 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
     """Return the tokens of the first rows, without padding; `launch merge` compares models on
     them.
     """
-    ids, mask = arguments.get("input_ids"), arguments.get("attention_mask")
+    ids = arguments.get("input_ids")
+    mask = arguments.get("attention_mask")
     if ids is None:
         return []
     rows = [ids[number] for number in range(min(_ROWS, ids.shape[0]))]
@@ -123,11 +123,9 @@ def judge_samples(
         f"{_plural('rank', ranks)}"
     )
     finding = Evidence("global_batch", f"{samples} {unit}", how)
-    return (
-        finding
-        if resumed and samples < int(number)
-        else finding.judge(requested, samples == int(number))
-    )
+    if resumed and samples < int(number):
+        return finding
+    return finding.judge(requested, samples == int(number))
 
 
 def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Evidence]:
@@ -148,12 +146,14 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
     if not all(isinstance(size, int) for size in sizes) or samples >= accumulation * per_pass:  # type: ignore[operator]
         return []
     how = "the data set's length, in the data loader"
-    value, requested = (f"{samples} samples in an epoch"), str(accumulation * per_pass)  # type: ignore[operator]
-    return [Evidence("global_batch", value, how).judge(requested, False)]
+    finding = Evidence("global_batch", f"{samples} samples in an epoch", how)
+    return [finding.judge(str(accumulation * per_pass), False)]  # type: ignore[operator]
 
 
 def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    if count == 1:
+        return noun
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def _collator_name(collator: Any) -> str:
@@ -162,16 +162,13 @@ def _collator_name(collator: Any) -> str:
 
 def _packing_kind(objects: TrainerObjects, collator: Any) -> str:
     columns = getattr(getattr(objects.dataloader, "dataset", None), "column_names", None) or ()
+    is_padding_free = getattr(collator, "padding_free", False)
     if getattr(getattr(objects.trainer, "args", None), "packing", False):
         # TRL's dataset marks where documents end unless it was cut into equal pieces
         # (trl/data_utils.py)
-        return (
-            BINS
-            if "seq_lengths" in columns and getattr(collator, "padding_free", False)
-            else WRAPPED
-        )
-    flat = "Flattening" in type(collator).__name__ or getattr(collator, "padding_free", False)
-    return FLATTEN if flat else NONE
+        return BINS if "seq_lengths" in columns and is_padding_free else WRAPPED
+    is_flattening = "Flattening" in type(collator).__name__ or is_padding_free
+    return FLATTEN if is_flattening else NONE
 
 
 def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
@@ -181,7 +178,8 @@ def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evid
         return Evidence("balanced", "false", "the sampler of the data loader")
     if first is None or batches.first_batch is None:
         return Evidence("balanced", None, "the first micro batch was not seen")
-    tokens, actual = batches.tokens_of(batches.first_batch), first.tokens
+    tokens = batches.tokens_of(batches.first_batch)
+    actual = first.tokens
     if (
         batches.has_pairs
         and batches.layout.padded

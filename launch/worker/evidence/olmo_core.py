@@ -116,13 +116,14 @@ def _check_sharding(module: Any) -> Evidence:
 
 def _check_dtypes(module: Any) -> list[Evidence]:
     policy = _find_policy(module.model)
-    how = "FSDP's mixed precision"
     computed = getattr(policy, "param_dtype", None)
     stored_as = ",".join(dtypes_by_size(module.model.parameters()))
     if computed is None:
-        how, value = "the model's parameters", stored_as
+        value = stored_as
+        how = "the model's parameters"
     else:
         value = short_dtype(computed)
+        how = "FSDP's mixed precision"
     masters = (p for group in module.optim.param_groups for p in group["params"])
     return [
         Evidence("dtype", value, how),
@@ -146,21 +147,22 @@ def _check_packing(module: Any, first: ForwardInputs | None) -> Evidence:
     collator = getattr(loader, "_collator", None)
     dataset = getattr(loader, "dataset", None)
     if "Flattening" in type(collator).__name__ and getattr(collator, "max_seq_length", None):
-        value, how = BINS, f"collator {type(collator).__name__}"
+        value = BINS
+        how = f"collator {type(collator).__name__}"
     elif "Packed" in type(dataset).__name__:
-        value, how = BINS, f"data set {type(dataset).__name__}"
+        value = BINS
+        how = f"data set {type(dataset).__name__}"
+    elif collator is not None:
+        value = NONE
+        how = f"collator {type(collator).__name__}"
     else:
-        value, how = (
-            NONE,
-            f"collator {type(collator).__name__}"
-            if collator is not None
-            else type(dataset).__name__,
-        )
+        value = NONE
+        how = type(dataset).__name__
     if value == BINS and first is not None and first.documents is None:
-        value, how = NONE, f"{how}, but the model does not get document borders"
-    return Evidence(
-        "packing", value, how, note=None if first is None else f"first micro batch: {first}"
-    )
+        value = NONE
+        how += ", but the model does not get document borders"
+    note = None if first is None else f"first micro batch: {first}"
+    return Evidence("packing", value, how, note=note)
 
 
 def _find_backends(module: Any) -> Iterator[Any]:
@@ -171,12 +173,8 @@ def _find_backends(module: Any) -> Iterator[Any]:
 
 
 def _check_attention(module: Any, requested: str | None) -> Evidence:
-    names = sorted(
-        {
-            _BACKENDS.get(type(backend).__name__, type(backend).__name__)
-            for backend in _find_backends(module)
-        }
-    )
+    classes = {type(backend).__name__ for backend in _find_backends(module)}
+    names = sorted({_BACKENDS.get(name, name) for name in classes})
     api = sys.modules.get("olmo_core.nn.attention.flash_attn_api")
     uses_torch_kernel = type(getattr(api, "flash_attn_2", None)).__name__ == "TorchFlashAttention"
     how = "the backends of the attention layers"
@@ -200,14 +198,14 @@ def _check_checkpointing(module: Any) -> Evidence:
     budget = float(functorch.activation_memory_budget)
     compiled = any(part._compiled_call_impl is not None for part in module.model.modules())
     if wrapped:
-        value, how = "true", f"{wrapped} modules are wrapped"
+        value = "true"
+        how = f"{wrapped} modules are wrapped"
     elif compiled and budget < 1:
-        value, how = "true", f"torch.compile's activation memory budget is {budget}"
+        value = "true"
+        how = f"torch.compile's activation memory budget is {budget}"
     else:
-        value, how = (
-            "false",
-            f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}",
-        )
+        value = "false"
+        how = f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}"
     return Evidence("gradient_checkpointing", value, how)
 
 
@@ -224,15 +222,14 @@ def _test_isolation(module: Any, first: ForwardInputs | None) -> Evidence:
         "two documents through an attention layer's backend: the first one changed, the second "
         "one compared"
     )
+    untested = Evidence("isolation", None, how)
     if first is None or first.documents is None:
-        return Evidence(
-            "isolation", None, how, note="the model does not get document borders"
-        ).compare("true")
+        note = "the model does not get document borders"
+        return replace(untested, note=note).compare("true")
     backends = list(_find_backends(module))
     if not backends:
-        return Evidence("isolation", None, how, note="no attention backend was found").compare(
-            "true"
-        )
+        note = "no attention backend was found"
+        return replace(untested, note=note).compare("true")
     how = f"{how}; {len(backends)} layers"
     return check_isolation(lambda: any(leaks(backend, module.device) for backend in backends), how)
 
@@ -253,11 +250,9 @@ def leaks(backend: Any, device: Any) -> bool:
             torch.bfloat16
         )
 
-    q, k, v = (
-        random_heads(backend.n_heads),
-        random_heads(backend.n_kv_heads),
-        random_heads(backend.n_kv_heads),
-    )
+    q = random_heads(backend.n_heads)
+    k = random_heads(backend.n_kv_heads)
+    v = random_heads(backend.n_kv_heads)
     borders = torch.tensor([0, _DOCUMENT, 2 * _DOCUMENT], dtype=torch.int32, device=device)
 
     def second_document(keys: Any, values: Any) -> Any:
@@ -265,8 +260,10 @@ def leaks(backend: Any, device: Any) -> bool:
             out = backend((q, keys, values), cu_doc_lens=borders, max_doc_len=_DOCUMENT)
         return out.reshape(2 * _DOCUMENT, -1)[_DOCUMENT:].float()
 
-    other_k, other_v = k.clone(), v.clone()
-    other_k[:, :_DOCUMENT], other_v[:, :_DOCUMENT] = -k[:, :_DOCUMENT], 1 - v[:, :_DOCUMENT]
+    other_k = k.clone()
+    other_k[:, :_DOCUMENT] = -k[:, :_DOCUMENT]
+    other_v = v.clone()
+    other_v[:, :_DOCUMENT] = 1 - v[:, :_DOCUMENT]
     return not torch.equal(second_document(k, v), second_document(other_k, other_v))
 
 
@@ -284,10 +281,8 @@ def check_checkpoint(folder: Path, model: Any) -> Evidence:
     names = list(live)[:: -(-len(live) // _READ_BACK)]
     others = []
     for name in names:
-        saved, here = (
-            torch.empty(live[name].shape, dtype=live[name].dtype),
-            stored(live[name]).cpu(),
-        )
+        saved = torch.empty(live[name].shape, dtype=live[name].dtype)
+        here = stored(live[name]).cpu()
         reader = RemoteFileSystemReader(folder / "model_and_optim")
         dcp.load({"model": {name: saved}}, storage_reader=reader, no_dist=True)
         if not torch.equal(saved[tuple(slice(size) for size in here.shape)], here):
@@ -304,15 +299,16 @@ def check_export(folder: Path, model: Any) -> Evidence:
     ranks (olmo_core_utils.py, `save_state_dict_as_hf`).
     """
     finding = check_saved(folder, model, None)
-    gathered: Mapping[str, Any] = next(
-        (f.f_locals["state_dict"] for f in frames() if "converted" in f.f_locals), {}
-    )
-    sums = [
-        sum(int(checksum(w, 0.0)) for w in weights.values())
-        for weights in (gathered, model.state_dict())
-    ]
-    if finding.value != "trained" or sums[0] == sums[1]:
+    gathered: Mapping[str, Any] = {}
+    for frame in frames():
+        if "converted" in frame.f_locals:
+            gathered = frame.f_locals["state_dict"]
+            break
+    if finding.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
         return finding
-    return replace(finding, value="others than in memory", note="the export changed them").judge(
-        "trained", False
-    )
+    changed = replace(finding, value="others than in memory", note="the export changed them")
+    return changed.judge("trained", False)
+
+
+def _sum_bits(weights: Mapping[str, Any]) -> int:
+    return sum(int(checksum(weight, 0.0)) for weight in weights.values())

@@ -89,9 +89,14 @@ def checkpointing(objects: TrainerObjects) -> Evidence:
     """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their
     forward.
     """
-    found = (getattr(module, "gradient_checkpointing", None) for module in objects.model.modules())
-    switches = [switch for switch in found if isinstance(switch, bool)]
-    value = "true" if any(switches) else "false" if switches else None
+    switches = []
+    for module in objects.model.modules():
+        switch = getattr(module, "gradient_checkpointing", None)
+        if isinstance(switch, bool):
+            switches.append(switch)
+    value = None
+    if switches:
+        value = "true" if any(switches) else "false"
     how = f"{sum(switches)} of {len(switches)} modules have it on"
     return Evidence("gradient_checkpointing", value, how)
 

@@ -33,30 +33,37 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     `mismatched_keys`, whose shape differs. `unexpected_keys` are left out: those of another head do
     no harm, a layer that the configuration does not have makes another model.
     """
+    how = f"transformers' report of loading {source}"
     commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
-    how = f"transformers' report of loading {source}" + (f" at commit {commit}" if commit else "")
-    makes_head = type(model).__name__.endswith("ForSequenceClassification")
-    missing = sorted(
-        key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS))
-    )
-    absent = [f"{key} is missing" for key in missing]
-    absent += [
-        f"{key} has another shape" for key in sorted(key for key, *_ in info.mismatched_keys)
-    ]
+    if commit:
+        how += f" at commit {commit}"
+    absent = _describe_random_weights(type(model).__name__, info)
     unused = sorted(key for key in info.unexpected_keys if not key.startswith(_HEADS))
-    faults, what = (
-        (absent, "at random")
-        if absent
-        else (unused, "that the model's config.json has no place for")
-    )
+    if absent:
+        faults = absent
+        value = f"{len(faults)} weights at random"
+    else:
+        faults = unused
+        value = f"{len(faults)} weights that the model's config.json has no place for"
     if not faults:
         return Evidence("weights", _CHECKPOINT, how)
-    note = ", ".join(faults[:_SHOWN]) + (
-        f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    )
-    return Evidence("weights", f"{len(faults)} weights {what}", how, note=note).judge(
-        _CHECKPOINT, False
-    )
+    note = ", ".join(faults[:_SHOWN])
+    if len(faults) > _SHOWN:
+        note += f", and {len(faults) - _SHOWN} more"
+    return Evidence("weights", value, how, note=note).judge(_CHECKPOINT, False)
+
+
+def _describe_random_weights(model_class: str, info: Any) -> list[str]:
+    """Return a phrase for each weight that transformers has drawn at random."""
+    # a classification head is new by intention
+    makes_head = model_class.endswith("ForSequenceClassification")
+    missing = sorted(info.missing_keys)
+    if makes_head:
+        missing = [key for key in missing if not key.startswith(_NEW_HEADS)]
+    mismatched = sorted(key for key, *_ in info.mismatched_keys)
+    phrases = [f"{key} is missing" for key in missing]
+    phrases += [f"{key} has another shape" for key in mismatched]
+    return phrases
 
 
 def pin_base(model: Any) -> None:

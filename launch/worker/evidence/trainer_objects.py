@@ -71,7 +71,12 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
     optimizers = getattr(accelerator, "_optimizers", [])
     engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
     loaders = getattr(accelerator, "_dataloaders", [])
-    step = trainer.state.global_step if trainer is not None else local.get("completed_steps")
+    if trainer is not None:
+        step = trainer.state.global_step
+        tokenizer = getattr(trainer, "processing_class", None)
+    else:
+        step = local.get("completed_steps")
+        tokenizer = local.get("tokenizer")
     return TrainerObjects(
         accelerator=accelerator,
         wrapped=wrapped,
@@ -80,9 +85,7 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
         optimizer=getattr(optimizers[0], "optimizer", None) if optimizers else None,
         dataloader=loaders[0] if loaders else None,
         trainer=trainer,
-        tokenizer=getattr(trainer, "processing_class", None)
-        if trainer is not None
-        else local.get("tokenizer"),
+        tokenizer=tokenizer,
         step=step if isinstance(step, int) else None,
         checkpoint=loaded or local.get("resume_from_checkpoint"),
     )
@@ -90,13 +93,11 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
 
 def _training_model(accelerator: Any) -> Any:
     """Return the prepared model that is trained; a reference model is not in training mode."""
-    models = list(getattr(accelerator, "_models", []))
-    trained = [
-        model
-        for model in models
-        if model.training and any(p.requires_grad for p in model.parameters())
-    ]
-    return trained[-1] if trained else None
+    for model in reversed(getattr(accelerator, "_models", [])):
+        has_gradients = any(parameter.requires_grad for parameter in model.parameters())
+        if model.training and has_gradients:
+            return model
+    return None
 
 
 def _find_loop_variables() -> dict[str, Any]:

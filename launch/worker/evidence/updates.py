@@ -331,21 +331,23 @@ class Updates:
         import torch
 
         sums = {name: checksum(stored(p), TINY * self._scale) for name, p in self._named.items()}
-        return dict(
-            zip(sums, torch.stack([value.cpu() for value in sums.values()]).tolist(), strict=True)
-        )
+        values = torch.stack([value.cpu() for value in sums.values()])
+        return dict(zip(sums, values.tolist(), strict=True))
 
     def _find_groups(self) -> list[_Group]:
         """Return the optimizer's groups; one group where DeepSpeed holds flat copies of the
         tensors.
         """
-        names, groups = (
-            {id(p): name for name, p in self._trained.items()},
-            self._objects.optimizer.param_groups,
-        )
-        own = [[names[id(p)] for p in group["params"] if id(p) in names] for group in groups]
-        found = [_Group(held, [position]) for position, held in enumerate(own) if held]
-        return found or [_Group(list(self._trained), list(range(len(groups))))]
+        names = {id(parameter): name for name, parameter in self._trained.items()}
+        param_groups = self._objects.optimizer.param_groups
+        groups = []
+        for position, group in enumerate(param_groups):
+            members = [names[id(p)] for p in group["params"] if id(p) in names]
+            if members:
+                groups.append(_Group(members, [position]))
+        if groups:
+            return groups
+        return [_Group(list(self._trained), list(range(len(param_groups))))]
 
     def _mean_rate(self, group: _Group) -> float:
         return group.rates / max(self._steps, 1)
@@ -363,9 +365,9 @@ class Updates:
         rate = self._mean_rate(group) if rate is None else rate
         names = _spread(group.names)
         tensors = [self._trained[name] for name in names]
-        parts = [
-            _eps(t) * part.abs().cpu() for t, part in zip(tensors, _samples(tensors), strict=True)
-        ]
+        parts = []
+        for tensor, part in zip(tensors, _samples(tensors), strict=True):
+            parts.append(_eps(tensor) * part.abs().cpu())
         steps = torch.cat(parts)
         if not steps.numel() or rate <= TINY * self._scale:  # a rank may hold nothing of a group
             return False
@@ -381,10 +383,11 @@ class Updates:
         peaks = [max(float(group["lr"]), float(group.get("initial_lr") or 0)) for group in groups]
         if self._objects.engine is not None:
             return max(peaks) > TINY * self._scale
-        return any(
-            self._shows(group, max(peaks[position] for position in group.positions))
-            for group in self._groups
-        )
+        for group in self._groups:
+            peak = max(peaks[position] for position in group.positions)
+            if self._shows(group, peak):
+                return True
+        return False
 
 
 def _eps(tensor: Any) -> float:
@@ -404,9 +407,8 @@ def try_check(check: Callable[[], Evidence]) -> Evidence:
     try:
         return check()
     except Exception as error:
-        failed = Evidence(
-            "saved_weights", None, f"{type(error).__name__}: {error}".partition("\n")[0]
-        )
+        first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
+        failed = Evidence("saved_weights", None, first_line)
         return failed.judge("trained", None)
 
 
@@ -424,7 +426,8 @@ def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None) -> Ev
     }
     kept = {_file_key(name): weight for name, weight in (state or live).items()}
     how = f"two rows of each tensor in {folder.name}/, and every weight in memory"
-    compared, others = 0, []
+    compared = 0
+    others = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as saved:
             for name in sorted(live.keys() & saved.keys()):
@@ -458,14 +461,16 @@ def judge_saved(
     `others` differ.
     """
     finite = {name: _is_finite(stored(weight)).cpu() for name, weight in kept.items()}
-    bad = [name for name, good in finite.items() if not bool(good)]
-    value = "not finite" if bad else "others than in memory" if others else "trained"
-    note = f"{compared} saved tensors were compared with memory"
-    if bad or others:
-        note = (
-            f"{len(bad or others)} of {len(kept) if bad else compared} tensors, as "
-            f"{(bad or others)[0]}"
-        )
+    not_finite = [name for name, good in finite.items() if not bool(good)]
+    if not_finite:
+        value = "not finite"
+        note = f"{len(not_finite)} of {len(kept)} tensors, as {not_finite[0]}"
+    elif others:
+        value = "others than in memory"
+        note = f"{len(others)} of {compared} tensors, as {others[0]}"
+    else:
+        value = "trained"
+        note = f"{compared} saved tensors were compared with memory"
     return Evidence("saved_weights", value, how, note=note).judge("trained", value == "trained")
 
 

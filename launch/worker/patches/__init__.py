@@ -1,9 +1,8 @@
-"""The patches: the differences from upstream that a trainer needs, each with an id, a reason and
-checked sources.
+"""The patches: the changes of upstream's code that trainers need, each with its reason and sources.
 
-A patch is a `PatchInfo` in a module of this folder, and is listed in `_REGISTERED`. Importing this package imports neither a
-trainer nor torch, because the launcher records what a run changes. Which runs want a patch is in
-`launch/planning/command.py`.
+A patch is a `PatchInfo` in a module of this folder, and is listed in `_REGISTERED`. Importing this
+package imports neither a trainer nor torch, because the launcher itself reads the patches: a plan
+records what a run changes. `launch/planning/command.py` decides which runs get a patch.
 """
 
 from __future__ import annotations

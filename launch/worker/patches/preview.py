@@ -167,15 +167,14 @@ def _make_collator(
         )
 
     def collate(rows: list[Any]) -> Mapping[str, Any]:
-        tensors = [
-            {
-                name: torch.tensor(value) if isinstance(value, list) else value
-                for name, value in row.items()
-            }
-            for row in rows
-        ]
-        batch: Mapping[str, Any] = collator(tensors)
+        batch: Mapping[str, Any] = collator([to_tensors(row) for row in rows])
         return batch
+
+    def to_tensors(row: Mapping[str, Any]) -> dict[str, Any]:
+        tensors = {}
+        for name, value in row.items():
+            tensors[name] = torch.tensor(value) if isinstance(value, list) else value
+        return tensors
 
     return collate
 
