@@ -1,20 +1,22 @@
-"""RLVR with TRL's GRPOTrainer: rewards from verifiers, the sampling proof of the start model, and
-what is recorded.
+"""RLVR with TRL's GRPOTrainer: rewards from verifiers, and evidence of what samples and trains.
 
-Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `reward_functions` are what TRL
-takes as rewards.
+Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `Scorer.reward_functions`
+returns what TRL takes as rewards.
 
-A run shows whose weights sample, how often each prompt, against which reference, and that the
-rewards that it trains on are those that the verifiers returned; once in an attempt each: the
-weights after an update, the others with the first step.
+The start model is sampled before the first update: rewards that are all the same, or answers that
+never end, stop the run. The training itself shows once in each attempt that its rewards are those
+that the verifiers returned, how many samples each prompt gets, what the reference model is, and
+that the trained weights are the ones that sample. The last is shown after an update, the others
+with the first step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from statistics import fmean
 from typing import Any
@@ -31,25 +33,27 @@ MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
 REFERENCE = {True: "starting model", False: "none"}  # by whether recipe.kl_beta is above 0
 _RECORDED = 10  # prompts whose completions are recorded at the start, in the middle and at the end
 
+_Trainer: Any = object  # TRL's trainer takes its place when `rlvr_class` joins the two
+
 
 class Scorer:
     """Scores completions with the verifiers of a run."""
 
     def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
-        self.weights: Mapping[str, float] = option.names_in(
-            data["dataset"] if BY_ROW in option.verifiers else ()
-        )
+        names = data["dataset"] if BY_ROW in option.verifiers else ()
+        self.weights: Mapping[str, float] = option.names_in(names)
         self.process = VerifierProcess(list(self.weights), option.seconds)  # it ends with this one
-        self._option, self._events = option, events
-        # the tokens that end a completion, once the model is there
+        self._option = option
+        self._events = events
+        # the tokens that end a completion; they are known once the trainer has its model
         self.end_ids: frozenset[int] = frozenset()
-        self.returned: list[
-            list[float | None]
-        ] = []  # of each verifier, for the completions scored last
+        # for each verifier, the scores of the completions that were scored last
+        self.returned: list[list[float | None]] = []
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
-        """Return one function a verifier, so that TRL logs each one's mean: None for rows of
-        another verifier.
+        """Return one function for each verifier, so that TRL logs the mean of each.
+
+        A function returns None for a row that another verifier judges.
         """
         return [self._reward_function(name) for name in self.weights]
 
@@ -61,25 +65,16 @@ class Scorer:
             log_metric: Callable[[str, float], None],
             **columns: Any,
         ) -> list[float | None]:
-            lists = {key: values for key, values in columns.items() if isinstance(values, list)}
-            rows = [
-                {key: values[number] for key, values in lists.items()}
-                for number in range(len(prompts))
-            ]
+            row_columns = {
+                key: values for key, values in columns.items() if isinstance(values, list)
+            }
+            rows = [_row_at(row_columns, number) for number in range(len(prompts))]
             answers = zip(prompts, completions, completion_ids, rows, strict=True)
             outcomes = [self._score(name, *answer) for answer in answers]
-            # TRL averages over the functions, and over the ranks
-            log_metric(
-                "verifier_seconds", sum(outcome.seconds for outcome in outcomes) * len(self.weights)
-            )
-            calls = [outcome for outcome in outcomes if outcome.seconds]
-            for outcome in calls:
-                log_metric("verifier_failures", float(outcome.failure is not None))
-            if failures := [outcome.failure for outcome in calls if outcome.failure]:
-                failed = f"verifier {name} failed on {len(failures)} of {len(calls)} answers"
-                self._events.warn(f"{failed}: it {failures[0]}")
-            self.returned.append([outcome.score for outcome in outcomes])
-            return self.returned[-1]
+            self._report(name, outcomes, log_metric)
+            scores = [outcome.score for outcome in outcomes]
+            self.returned.append(scores)
+            return scores
 
         reward.__name__ = name.rpartition(":")[2]
         return reward
@@ -90,11 +85,32 @@ class Scorer:
         option = self._option
         if not option.judges(name, row):
             return VerifierOutcome(None)
+        # as upstream's `non_stop_penalty_value`
         if option.truncated_reward is not None and self.end_ids.isdisjoint(ids[-1:]):
-            return VerifierOutcome(
-                option.truncated_reward
-            )  # as upstream's `non_stop_penalty_value`
+            return VerifierOutcome(option.truncated_reward)
         return self.process.score(VerifierCall(name, prompt, text_of(completion), row, list(ids)))
+
+    def _report(
+        self,
+        name: str,
+        outcomes: Sequence[VerifierOutcome],
+        log_metric: Callable[[str, float], None],
+    ) -> None:
+        """Log how long a verifier took and how often it failed, and warn of failures."""
+        seconds = sum(outcome.seconds for outcome in outcomes)
+        # TRL averages over the functions, and over the ranks
+        log_metric("verifier_seconds", seconds * len(self.weights))
+        calls = [outcome for outcome in outcomes if outcome.seconds]
+        for outcome in calls:
+            log_metric("verifier_failures", float(outcome.failure is not None))
+        failures = [outcome.failure for outcome in calls if outcome.failure]
+        if failures:
+            failed = f"verifier {name} failed on {len(failures)} of {len(calls)} answers"
+            self._events.warn(f"{failed}: it {failures[0]}")
+
+
+def _row_at(columns: Mapping[str, Sequence[Any]], number: int) -> dict[str, Any]:
+    return {name: values[number] for name, values in columns.items()}
 
 
 def text_of(completion: Any) -> str:
@@ -102,209 +118,284 @@ def text_of(completion: Any) -> str:
     return completion if isinstance(completion, str) else str(completion[0]["content"])
 
 
-def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves and
-    records RLVR.
+class PendingEvidence:
+    """The settings that a run has yet to show; each is reported once."""
 
-    `sample` is for `launch.worker.trl_samples.sampling_class`.
+    def __init__(self, events: EventWriter, allowed: Collection[str]) -> None:
+        self._events = events
+        self._allowed = allowed
+        self._requested: dict[str, str] = {}
+
+    def expect(self, requested: Mapping[str, str]) -> None:
+        """Wait for these settings, which are requested."""
+        self._requested.update(requested)
+
+    def __contains__(self, what: object) -> bool:
+        return what in self._requested
+
+    def show(self, what: str, value: str, how: str) -> None:
+        """Compare a setting with what is requested. Raises UnmetExpectation if it differs."""
+        requested = self._requested.pop(what)
+        self.report([Evidence(what, value, how).compare(requested)])
+
+    def show_rest(self) -> None:
+        """Accept the settings that no step could show: no step was left, or none after an
+        update.
+        """
+        rest = []
+        for what, requested in self._requested.items():
+            finding = Evidence(what, "not sampled", "no such step in this attempt")
+            rest.append(finding.judge(requested, True))
+        self.report(rest)
+
+    def report(self, evidence: Sequence[Evidence]) -> None:
+        """Report evidence that is judged. Raises UnmetExpectation."""
+        report_evidence(evidence, self._allowed, self._events)
+
+
+class RlvrTrainer(_Trainer):  # type: ignore[misc]
+    """What RLVR adds to TRL's GRPOTrainer; `rlvr_class` joins the two."""
+
+    _scorer: Scorer
+    _events: EventWriter
+    _pending: PendingEvidence
+    _logs: Any
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._scorer.end_ids = frozenset(self.eos_token_ids)
+        requested = {
+            "rewards": "the verifiers'",
+            "samples_per_prompt": str(self.num_generations),
+            "reference": REFERENCE[self.beta > 0],
+            "sampler_weights": "trained",
+        }
+        self._pending.expect(requested)
+
+    def sample(self) -> dict[str, float]:
+        """Record completions; judge them where they are the start model's.
+
+        A reward that never differs teaches nothing, nor do answers without an end. Returns no
+        metrics of the step (see `launch.worker.trl_samples.sampling_class`).
+        """
+        if self.state.global_step:
+            self._sample(_RECORDED)
+        else:
+            self._judge_start_model(self._sample(PROMPTS_SAMPLED))
+        return {}
+
+    def _judge_start_model(self, metrics: Mapping[str, float]) -> None:
+        groups = f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
+        uniform = metrics["frac_reward_zero_std"]
+        varied = Evidence(
+            "reward_variance",
+            f"{1 - uniform:.0%} of groups",
+            groups,
+            note="groups in which completions earn different rewards; the mean reward is "
+            f"{metrics['reward']:.3g}",
+        )
+        cut_off = metrics["completions/clipped_ratio"]
+        ends = Evidence(
+            "complete_answers",
+            f"{1 - cut_off:.0%}",
+            groups,
+            note="the others reach the length limit",
+        )
+        judged = [
+            varied.judge("above 0%", uniform < 1.0),
+            ends.judge("above 10%", cut_off < MOST_CUT_OFF),
+        ]
+        self._pending.report(judged)
+
+    def _sample(self, count: int) -> dict[str, float]:
+        """Sample the first `count` prompts, record the completions of ten, and return the means of
+        the metrics.
+
+        The rows are generated as in a step: one generation batch at a time, over all ranks. The
+        random numbers of the training, its metrics and its logged completions stay as they are.
+        """
+        import torch
+
+        training_logs = self._logs
+        self._logs = _empty_logs(training_logs)
+        metrics = self._metrics["eval"]
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        self.model.eval()
+        with torch.random.fork_rng(devices=devices):
+            for batch in self._sample_batches(count):
+                with self.accelerator.split_between_processes(batch) as rows_of_rank:
+                    self._generate_and_score_completions(rows_of_rank)
+        self.model.train()
+        self._record_completions()
+        means = {name: fmean(values) for name, values in metrics.items()}
+        metrics.clear()
+        self._logs = training_logs
+        return means
+
+    def _sample_batches(self, count: int) -> Iterator[list[Any]]:
+        """Yield generation batches that have the first `count` rows, each `num_generations`
+        times.
+
+        The last batch is filled up with the first rows.
+        """
+        size = self.args.generation_batch_size
+        samples: list[Any] = []
+        for row in islice(cycle(self.train_dataset), count):
+            samples += [row] * self.num_generations
+        missing = -len(samples) % size
+        samples += samples[:missing]
+        for start in range(0, len(samples), size):
+            yield samples[start : start + size]
+
+    def _record_completions(self) -> None:
+        """Send one completion of each of the first prompts, with its rewards, as events."""
+        if not self.accelerator.is_main_process:
+            return
+        prompts = self._logs["prompt"]
+        end = min(len(prompts), _RECORDED * self.num_generations)
+        for number in range(0, end, self.num_generations):
+            scores = {name: values[number] for name, values in self._logs["rewards"].items()}
+            send_completion(
+                self._events,
+                self.state.global_step,
+                prompts[number],
+                text_of(self._logs["completion"][number]),
+                rewards={name: score for name, score in scores.items() if not math.isnan(score)},
+            )
+
+    def _is_due(self, what: str) -> bool:
+        return bool(self.model.training) and what in self._pending
+
+    def train(self, *arguments: Any, **options: Any) -> Any:
+        result = super().train(*arguments, **options)
+        self._pending.show_rest()
+        return result
+
+    def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
+        if not self._is_due("sampler_weights") or self.state.global_step == 0:
+            return self._generate_timed(*arguments, **options)
+        with _record_parameters() as addresses:
+            result = self._generate_timed(*arguments, **options)
+        self._show_sampler_weights(addresses)
+        return result
+
+    def _generate_timed(self, *arguments: Any, **options: Any) -> Any:
+        """Generate, log the seconds, and restore the mode of the model.
+
+        Continuous batching leaves the model training, so that an evaluation's metrics would be
+        counted as those of the training (trl/trainer/grpo_trainer.py:1812).
+        """
+        was_training = self.model.training
+        began = time.perf_counter()
+        result = super()._generate_single_turn(*arguments, **options)
+        self.model.train(was_training)
+        metrics = self._metrics["train" if was_training else "eval"]
+        metrics["generation_seconds"].append(time.perf_counter() - began)
+        return result
+
+    def _show_sampler_weights(self, addresses: Mapping[int, int]) -> None:
+        model = self.accelerator.unwrap_model(self.model)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        shared = _count_called(trained, addresses)
+        value = "trained"
+        if shared != len(trained):
+            value = f"{shared} of {len(trained)} trained tensors"
+        how = "the storage of what sampled after an update"
+        self._pending.show("sampler_weights", value, how)
+
+    def _calculate_rewards(self, inputs: Any, prompts: list[Any], *more: Any) -> Any:
+        self._scorer.returned.clear()
+        rewards = super()._calculate_rewards(inputs, prompts, *more)
+        if self._is_due("rewards"):
+            self._show_groups(prompts)
+            # TRL has gathered the rewards from all ranks
+            first = self.accelerator.process_index * len(prompts)
+            self._show_rewards(rewards[first : first + len(prompts)])
+        return rewards
+
+    def _show_groups(self, prompts: list[Any]) -> None:
+        from accelerate.utils import gather_object
+
+        texts = gather_object([repr(prompt) for prompt in prompts])
+        size = self.num_generations
+        groups = [texts[first : first + size] for first in range(0, len(texts), size)]
+        has_one_prompt_each = all(group.count(group[0]) == size for group in groups)
+        value = str(size) if has_one_prompt_each else "groups of several prompts"
+        how = f"{len(groups)} groups of the first step, over all ranks"
+        self._pending.show("samples_per_prompt", value, how)
+
+    def _show_rewards(self, rewards: Any) -> None:
+        """Compare the rewards of this rank, a tensor (samples, verifiers), with the verifiers'."""
+        returned = [_with_nan(scores) for scores in self._scorer.returned]
+        is_same = len(returned) == rewards.shape[1] and rewards.allclose(
+            rewards.new_tensor(returned).T, equal_nan=True
+        )
+        value = "the verifiers'" if is_same else "others"
+        self._pending.show("rewards", value, "the first step's, compared one by one")
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        if self._is_due("reference"):
+            is_scored = "ref_per_token_logps" in output
+            value = REFERENCE[is_scored]
+            if self.ref_model is not None and not is_scored:
+                value = "a model that scores nothing"
+            self._pending.show("reference", value, "the first step's log-probs")
+        return output
+
+
+def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) with
+    `RlvrTrainer`'s methods.
     """
 
-    class Rlvr(entry):  # type: ignore[misc]
-        _logs: Any
-
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            scorer.end_ids = frozenset(self.eos_token_ids)
-            self._unshown = {
-                "rewards": "the verifiers'",
-                "samples_per_prompt": str(self.num_generations),
-                "reference": REFERENCE[self.beta > 0],
-                "sampler_weights": "trained",
-            }
-
-        def sample(self) -> dict[str, float]:
-            """Record completions, and judge those of the start model: a reward that never differs
-            teaches nothing, nor do answers without an end.
-            """
-            if self.state.global_step:
-                self._sample(_RECORDED)
-                return {}
-            metrics = self._sample(PROMPTS_SAMPLED)
-            without = metrics["frac_reward_zero_std"]
-            cut_off, reward = metrics["completions/clipped_ratio"], metrics["reward"]
-            groups = (
-                f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
-            )
-            note = (
-                "groups in which completions earn different rewards; the mean reward is "
-                f"{reward:.3g}"
-            )
-            varied = Evidence("reward_variance", f"{1 - without:.0%} of groups", groups, note=note)
-            ends = Evidence(
-                "complete_answers",
-                f"{1 - cut_off:.0%}",
-                groups,
-                note="the others reach the length limit",
-            )
-            judged = [
-                varied.judge("above 0%", without < 1.0),
-                ends.judge("above 10%", cut_off < MOST_CUT_OFF),
-            ]
-            report_evidence(judged, allowed, events)
-            return {}
-
-        def _sample(self, count: int) -> dict[str, float]:
-            """Sample the first `count` prompts, record the completions of ten, and return the mean
-            metrics.
-
-            As a step does it, a generation batch at a time, over all ranks; the random numbers of
-            the training, its metrics and its logged completions stay as they are.
-            """
-            import torch
-
-            size = self.args.generation_batch_size
-            rows = islice(cycle(self.train_dataset), count)
-            samples = [row for row in rows for _ in range(self.num_generations)]
-            samples += samples[: -len(samples) % size]  # whole batches
-            logs, metrics = self._logs, self._metrics["eval"]
-            devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-            self._logs = {
-                name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs
-            }
-            self.model.eval()
-            with torch.random.fork_rng(devices=devices):
-                for start in range(0, len(samples), size):
-                    with self.accelerator.split_between_processes(
-                        samples[start : start + size]
-                    ) as own:
-                        self._generate_and_score_completions(own)
-            self.model.train()
-            self._record_completions()
-            means = {name: fmean(values) for name, values in metrics.items()}
-            metrics.clear()
-            self._logs = logs
-            return means
-
-        def _record_completions(self) -> None:
-            """Send one completion of each of the first prompts, with its rewards, as events."""
-            if not self.accelerator.is_main_process:
-                return
-            logged = self._logs
-            for number in range(
-                0,
-                min(len(logged["prompt"]), _RECORDED * self.num_generations),
-                self.num_generations,
-            ):
-                scores = {name: values[number] for name, values in logged["rewards"].items()}
-                rewards = {name: score for name, score in scores.items() if not math.isnan(score)}
-                answer = text_of(logged["completion"][number])
-                send_completion(
-                    events,
-                    self.state.global_step,
-                    logged["prompt"][number],
-                    answer,
-                    rewards=rewards,
-                )
-
-        def _show(self, what: str, value: str, how: str) -> None:
-            report_evidence(
-                [Evidence(what, value, how).compare(self._unshown.pop(what))], allowed, events
-            )
-
-        def _is_due(self, what: str) -> bool:
-            return bool(self.model.training) and what in self._unshown
-
-        def train(self, *arguments: Any, **options: Any) -> Any:
-            result = super().train(*arguments, **options)
-            none = "no such step in this attempt"  # no step was left, or none after an update
-            rest = [
-                Evidence(what, "not sampled", none).judge(value, True)
-                for what, value in self._unshown.items()
-            ]
-            report_evidence(rest, allowed, events)
-            return result
-
-        def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
-            """Time it, and keep the mode: continuous batching leaves the model training, so that an
-            evaluation's metrics would be those of the training (trl/trainer/grpo_trainer.py:1812).
-            """
-            from torch.nn.modules.module import register_module_forward_pre_hook
-
-            training, began = self.model.training, time.perf_counter()
-            places: dict[
-                int, int
-            ] = {}  # of the data of all parameters that are called, by their ids
-            is_due = self._is_due("sampler_weights") and self.state.global_step > 0
-            if is_due:
-                hook = register_module_forward_pre_hook(
-                    lambda module, _: places.update(
-                        {id(own): own.data_ptr() for own in module.parameters(False)}
-                    )
-                )
-            result = super()._generate_single_turn(*arguments, **options)
-            self.model.train(training)
-            self._metrics["train" if training else "eval"]["generation_seconds"].append(
-                time.perf_counter() - began
-            )
-            if is_due:
-                hook.remove()
-                trained = [
-                    own
-                    for own in self.accelerator.unwrap_model(self.model).parameters()
-                    if own.requires_grad
-                ]
-                # ZeRO-3 leaves a parameter without data between two calls
-                held = set(places.values())
-                shared = sum(
-                    own.data_ptr() in held if own.numel() else id(own) in places for own in trained
-                )
-                value = (
-                    "trained"
-                    if shared == len(trained)
-                    else f"{shared} of {len(trained)} trained tensors"
-                )
-                self._show("sampler_weights", value, "the storage of what sampled after an update")
-            return result
-
-        def _calculate_rewards(self, inputs: Any, prompts: list[Any], *more: Any) -> Any:
-            scorer.returned.clear()
-            rewards = super()._calculate_rewards(inputs, prompts, *more)
-            if self._is_due("rewards"):
-                self._show_groups(prompts)
-                first = self.accelerator.process_index * len(prompts)
-                scores = [
-                    [math.nan if score is None else score for score in column]
-                    for column in scorer.returned
-                ]
-                own = rewards[first : first + len(prompts)]
-                same = len(scores) == own.shape[1] and own.allclose(
-                    own.new_tensor(scores).T, equal_nan=True
-                )
-                self._show(
-                    "rewards",
-                    "the verifiers'" if same else "others",
-                    "the first step's, compared one by one",
-                )
-            return rewards
-
-        def _show_groups(self, prompts: list[Any]) -> None:
-            from accelerate.utils import gather_object
-
-            texts, size = gather_object([repr(prompt) for prompt in prompts]), self.num_generations
-            groups = [texts[first : first + size] for first in range(0, len(texts), size)]
-            whole = all(group.count(group[0]) == size for group in groups)
-            how = f"{len(groups)} groups of the first step, over all ranks"
-            self._show(
-                "samples_per_prompt", str(size) if whole else "groups of several prompts", how
-            )
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            if self._is_due("reference"):
-                scored = "ref_per_token_logps" in output
-                held = self.ref_model is not None and not scored
-                value = "a model that scores nothing" if held else REFERENCE[scored]
-                self._show("reference", value, "the first step's log-probs")
-            return output
+    class Rlvr(RlvrTrainer, entry):  # type: ignore[misc]
+        _scorer = scorer
+        _events = events
+        _pending = PendingEvidence(events, allowed)
 
     return Rlvr
+
+
+def _empty_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logs of TRL's form without entries (trl/trainer/grpo_trainer.py, `_logs`)."""
+    empty: dict[str, Any] = {}
+    for name in logs:
+        empty[name] = defaultdict(list) if name in ("rewards", "extra") else []
+    return empty
+
+
+def _with_nan(scores: Sequence[float | None]) -> list[float]:
+    return [math.nan if score is None else score for score in scores]
+
+
+@contextlib.contextmanager
+def _record_parameters() -> Iterator[Mapping[int, int]]:
+    """Yield the addresses of the data of all parameters whose modules are called meanwhile, by the
+    parameters' ids.
+    """
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    addresses: dict[int, int] = {}
+
+    def record(module: Any, _: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            addresses[id(parameter)] = parameter.data_ptr()
+
+    hook = register_module_forward_pre_hook(record)
+    try:
+        yield addresses
+    finally:
+        hook.remove()
+
+
+def _count_called(parameters: Iterable[Any], addresses: Mapping[int, int]) -> int:
+    """Count the parameters whose data is among those of `_record_parameters`."""
+    called_data = set(addresses.values())
+    count = 0
+    for parameter in parameters:
+        if parameter.numel():
+            count += parameter.data_ptr() in called_data
+        else:  # ZeRO-3 leaves a parameter without data between two calls
+            count += id(parameter) in addresses
+    return count
