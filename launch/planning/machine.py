@@ -1,6 +1,4 @@
-"""What a plan takes from this machine: the checkout, the trainer's interpreter and packages, local
-content.
-"""
+"""Gathers what a plan takes from this machine: checkout, interpreter, packages, local content."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from pathlib import Path
 from launch import resources
 from launch.config.cluster import Container
 from launch.config.compose import Composed
-from launch.config.origins import Origin
-from launch.config.schema import Family
+from launch.config.origins import Origin, Origins
+from launch.config.schema import Family, RootConfig
 from launch.errors import UserError
 from launch.host.interpreter import (
     check_interpreter,
@@ -53,12 +51,12 @@ class UpstreamState:
     checkout: Path | None  # the folder of open-instruct's source
     description: str
     matches_pin: bool  # False for a checkout that differs from the pin
-    unchecked: tuple[
-        str, ...
-    ] = ()  # the trainer's functions that may refuse more, without their source here
+    # the trainer's functions that may refuse more, whose source is not on this machine
+    unchecked: tuple[str, ...] = ()
 
 
-# whose versions a plan compares with those that an overlay of `tune` was measured with
+# A plan compares the versions of these packages with those that an overlay of `tune` was measured
+# with.
 PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "trl")
 
 
@@ -73,13 +71,11 @@ class Machine:
     python: str  # the trainer's interpreter
     packages: Sequence[Path]  # folders of its installed packages; none where it does not answer
     upstream: UpstreamState
-    schemas: Mapping[str, Schema]  # trainer: what its parser accepts
-    # flag: the names that the trainer looks its value up in while it runs
+    schemas: Mapping[str, Schema]  # what each trainer's parser accepts, by trainer
+    # the names in which the trainer looks up the value of a flag while it runs, by flag
     registries: Mapping[str, Sequence[str]]
     digests: DigestCache  # of local models and data
-    own_packages: Sequence[
-        Path
-    ] = ()  # folders of the packages that are installed for launch itself
+    own_packages: Sequence[Path] = ()  # folders of the packages that are installed for launch
 
     @property
     def card(self) -> str | None:
@@ -108,92 +104,104 @@ def this_machine(
     `await_digests` returns once another machine has cached the digests of the same inputs. Without
     `starts_trainer` (`plan`) an interpreter that a file names is not started, nor is the parser of
     a checkout that a file names.
+
     Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing.
     """
     config = composed.config
+    origins = composed.origins
+    trainer = config.trainer
     cwd = Path.cwd()
     cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
+
     python = trainer_python(config.python)
-    may_start = starts_trainer or composed.origins.of("python").origin == Origin.override
-    _require_interpreter(composed, python, may_start=may_start)
-    checkout, is_trl = None, config.trainer.family == Family.trl
+    may_start = starts_trainer or origins.of("python").origin == Origin.override
+    _require_interpreter(config, origins, python, may_start=may_start)
+    is_started = may_start or config.python is None
+    find_packages = package_folders if is_started else find_package_folders
+    packages = find_packages(python)
+
+    is_trl = trainer.family == Family.trl
+    checkout = None
     if not is_trl or calls_open_instruct(config):
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
-    packages = (
-        package_folders(python)
-        if may_start or config.python is None
-        else find_package_folders(python)
-    )
-    may_capture = starts_trainer or _may_capture(composed, None if is_trl else checkout)
-    resolved = resolve_schema(
-        config.trainer.name, checkout, packages, python, may_capture=may_capture
-    )
+    parsed_checkout = None if is_trl else checkout
+    may_capture = starts_trainer or _may_capture(config, origins, parsed_checkout)
+    resolved = resolve_schema(trainer.name, checkout, packages, python, may_capture=may_capture)
+    upstream = _describe_upstream(trainer.family, checkout, resolved)
+
     return Machine(
         cwd=cwd,
         environ=os.environ,
         python=python,
         packages=packages,
-        upstream=replace(
-            _describe_upstream(config.trainer.family, checkout, resolved),
-            unchecked=unchecked_code(resolved.schema),
-        ),
-        schemas={config.trainer.name: resolved.schema},
+        upstream=replace(upstream, unchecked=unchecked_code(resolved.schema)),
+        schemas={trainer.name: resolved.schema},
         registries=resolved.schema.names,
         digests=DigestCache(cache / "digests.json", await_digests),
         own_packages=package_folders(sys.executable),
     )
 
 
-def _may_capture(composed: Composed, checkout: Checkout | None) -> bool:
-    """Whether the user named what would be started, so that a plan may ask a live parser.
+def _may_capture(config: RootConfig, origins: Origins, checkout: Checkout | None) -> bool:
+    """Return whether a plan may start the trainer's parser: the user named what would be started.
 
-    A stage file does not name it: a plan of somebody else's file must not start what it points to.
+    A stage file does not count: a plan of somebody else's file must not start what it points to.
     """
-    named_python = (
-        composed.config.python is None or composed.origins.overridden("python") is not None
-    )
+    is_python_trusted = config.python is None or origins.overridden("python") is not None
     if checkout is None:
-        return named_python
-    named_checkout = (
-        checkout.found_by == DIR_VARIABLE or composed.origins.overridden(DIR_KEY) is not None
+        return is_python_trusted
+    is_checkout_trusted = (
+        checkout.found_by == DIR_VARIABLE or origins.overridden(DIR_KEY) is not None
     )
-    return named_python and named_checkout
+    return is_python_trusted and is_checkout_trusted
 
 
-def _require_interpreter(composed: Composed, python: str, *, may_start: bool) -> None:
-    """Check `python=` where the plan is made, unless it is a path in a container. Raises UserError:
-    no_interpreter.
+def _require_interpreter(
+    config: RootConfig, origins: Origins, python: str, *, may_start: bool
+) -> None:
+    """Check `python=` on the machine that plans, unless it is a path in a container.
+
+    Raises UserError: no_interpreter.
     """
-    config = composed.config
     if config.cluster.container != Container.none or "no_interpreter" in config.allow:
         return
     problem = check_interpreter(config.python, python, may_start=may_start)
     if problem is not None:
-        raise UserError(replace(problem, where=composed.origins.of("python").where))
+        raise UserError(replace(problem, where=origins.of("python").where))
 
 
 def _describe_upstream(
     family: Family, checkout: Checkout | None, resolved: ResolvedSchema
 ) -> UpstreamState:
     source = SourceKind.live if resolved.live else SourceKind.lock
-    lock = load_lock()
     if family == Family.trl:
-        note = "" if resolved.live else " by the lock: it is not installed here"
-        note = f" by the lock, although {resolved.difference}" if resolved.difference else note
-        note += f"; {resolved.advice('')}" if resolved.failure else ""
-        description = f"launch's entry over TRL {TRL}{note}"
-        if checkout:
-            description += f"; {checkout.describe()}"
-            return UpstreamState(None, source, checkout.root, description, checkout.matches_pin)
-        return UpstreamState(None, source, None, description, matches_pin=True)
+        return _describe_trl(source, checkout, resolved)
+    pin = load_lock().pin
     if checkout is None:
-        description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"
-        return UpstreamState(lock.pin, source, None, description, matches_pin=True)
-    commit = checkout.commit or lock.pin
+        description = f"open-instruct {pin[:9]} by the lock: there is no checkout here"
+        return UpstreamState(pin, source, None, description, matches_pin=True)
     description = checkout.describe()
     if resolved.difference:
         advice = resolved.advice(
             f"`launch check`, or {DIR_KEY}=DIR as an override, asks its parser"
         )
         description += f"; its flags are the lock's: {advice}"
+    commit = checkout.commit or pin
     return UpstreamState(commit, source, checkout.root, description, checkout.matches_pin)
+
+
+def _describe_trl(
+    source: SourceKind, checkout: Checkout | None, resolved: ResolvedSchema
+) -> UpstreamState:
+    """Describe TRL, and the checkout of open-instruct if the run calls it."""
+    description = f"launch's entry over TRL {TRL}"
+    if resolved.difference:
+        description += f" by the lock, although {resolved.difference}"
+    elif not resolved.live:
+        description += " by the lock: it is not installed here"
+    if resolved.failure:
+        description += f"; {resolved.advice('')}"
+    if checkout is None:
+        return UpstreamState(None, source, None, description, matches_pin=True)
+    description += f"; {checkout.describe()}"
+    return UpstreamState(None, source, checkout.root, description, checkout.matches_pin)

@@ -88,7 +88,7 @@ from launch.planning.parallel import (
     split_batch,
     width_warnings,
 )
-from launch.planning.recipe import use_nearest
+from launch.planning.recipe import find_unsupported_values, replace_recipe_values
 from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.saved_model import check_model_folder
 from launch.planning.tracking import (
@@ -327,8 +327,8 @@ def build_plan(
     """
 
     try:
-        nearest, replaced = use_nearest(composed)
-        build = partial(_build, nearest, machine, pending, replaced, reads_rows=reads_rows)
+        supported, replaced = _use_nearest_values(composed)
+        build = partial(_build, supported, machine, pending, replaced, reads_rows=reads_rows)
         plan = _take_earlier_text(build({}), build)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -339,6 +339,22 @@ def build_plan(
     if plan.trl_template is not None:
         plan.finder.keep(plan.trl_template)
     return plan
+
+
+def _use_nearest_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
+    """Replace values of a shipped stage that the trainer lacks by the nearest that it has.
+
+    Returns the configuration, and the replaced values by key.
+    """
+    config = composed.config
+    recipe = composed.plain["recipe"]
+    replaced = find_unsupported_values(config.trainer, recipe, composed.origins)
+    if not replaced:
+        return composed, {}
+    nearest = {key: config.trainer.nearest[key] for key in replaced}
+    config = replace(config, recipe=replace_recipe_values(config.recipe, nearest))
+    plain = {**composed.plain, "recipe": {**recipe, **nearest}}
+    return replace(composed, config=config, plain=plain), replaced
 
 
 def _take_earlier_text(plan: Plan, build: Callable[[Mapping[str, str]], Plan]) -> Plan:
@@ -415,7 +431,17 @@ def _build(
     # flags, patches, options and environment; the run has no name yet, so NAME stands for it
     unnamed = str(run_folder(runs, stage, NAME) / "model")
     paths = {"output": unnamed, "tokenized_cache": str(cache / content.tokenized)}
-    built = build_flags(composed, batch, parallel, inputs, paths, lora=lora, template=template)
+    built = build_flags(
+        config,
+        composed.plain,
+        origins,
+        batch=batch,
+        parallel=parallel,
+        inputs=inputs,
+        paths=paths,
+        lora=lora,
+        template=template,
+    )
     attention = choose_attention(config, parallel, built.flags, machine)
     _check_choices(config, inputs, built.flags, machine)
     patches = choose_patches(config, parallel, inputs, built)

@@ -1,17 +1,14 @@
-"""Maps the recipe to the trainer's own flags and back: a recipe key becomes no flag, one or
-several.
-"""
+"""Maps the keys of a recipe to the trainer's own flags, and flags back to recipe values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 from launch import resources
-from launch.config.compose import Composed
 from launch.config.line import format_value
+from launch.config.origins import Origins
 from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
 from launch.errors import did_you_mean, refusal, set_any
 
@@ -22,13 +19,15 @@ _UNSET = "null"
 def mapping_of(trainer: TrainerConfig, key: str) -> Any:
     """Return what a trainer's file maps a recipe key to; None if the file does not name the key.
 
-    A key of which it only has the reason why the trainer lacks it (`why`) has the schema's default
-    and no other value.
+    If the file only gives the reason why the trainer lacks the key (`why`), the schema's default is
+    mapped to no flags, and no other value is mapped.
     """
     if key in trainer.recipe or key not in trainer.why:
         return trainer.recipe.get(key)
-    owner, _, name = key.rpartition(".")
-    return {_as_text(getattr(LoraConfig if owner else RecipeConfig, name)): {}}
+    section, _, name = key.rpartition(".")
+    schema = LoraConfig if section == "lora" else RecipeConfig
+    default = getattr(schema, name)
+    return {_as_text(default): {}}
 
 
 def map_recipe_key(
@@ -38,8 +37,9 @@ def map_recipe_key(
 
     `mapping` is the entry of the trainer's YAML: a flag's name, or a map from value to flags where
     "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag unless
-    "null" is mapped; `why` has the trainer's reasons for values that it lacks. Raises UserError:
-    unsupported_recipe.
+    "null" is mapped. `why` has the trainer's reasons for values that it lacks.
+
+    Raises UserError: unsupported_recipe.
     """
     if isinstance(mapping, str):
         return {} if value is None else {mapping: value}
@@ -50,39 +50,45 @@ def map_recipe_key(
         return {}
     if _ANY_VALUE in mapping:
         return _fill(mapping[_ANY_VALUE], value)
+    message = f"{trainer} does not support recipe.{key}={text}"
     supported = [choice for choice in mapping if choice != _UNSET]
+    where = f"recipe.{key}"
     near = did_you_mean(text, supported, cutoff=0.8)
-    reason = f": {why[key]}" if key in why and near is None else ""
-    cure = near or set_any(*(f"recipe.{key}={value}" for value in supported[:3] or ["null"]))
-    message = f"{trainer} does not support recipe.{key}={text}{reason}"
-    raise refusal("unsupported_recipe", message, f"recipe.{key}", cure)
+    if near is not None:
+        raise refusal("unsupported_recipe", message, where, near)
+    if key in why:
+        message += f": {why[key]}"
+    overrides = [f"recipe.{key}={choice}" for choice in supported[:3] or [_UNSET]]
+    raise refusal("unsupported_recipe", message, where, set_any(*overrides))
 
 
-def use_nearest(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Replace a shipped stage's own values that the trainer lacks by those that its file gives
-    under `nearest`.
+def find_unsupported_values(
+    trainer: TrainerConfig, recipe: Mapping[str, Any], origins: Origins
+) -> dict[str, Any]:
+    """Return the values of a shipped stage's recipe that the trainer lacks and that its file gives
+    a replacement for (`nearest`), by key.
 
-    Returns the configuration, and the stage's values by key. A value that the user wrote stays, and
-    is refused.
+    `recipe` is plain data. A value that the user wrote is not among them: it is refused.
     """
-    trainer, recipe = composed.config.trainer, composed.plain["recipe"]
-    missing = {
-        key: recipe[key]
-        for key in trainer.nearest
-        if _as_text(recipe[key]) not in trainer.recipe[key]
-        and recipe[key] is not None
-        and composed.origins.is_shipped(f"recipe.{key}")
-    }
-    if not missing:
-        return composed, {}
-    nearest = {key: trainer.nearest[key] for key in missing}
-    typed = copy(composed.config.recipe)
-    for key, value in nearest.items():
-        # of an enumeration, whose value a trainer's file has as a text
-        kind = type(getattr(typed, key))
-        setattr(typed, key, None if value is None else kind(value))
-    plain = {**composed.plain, "recipe": {**recipe, **nearest}}
-    return replace(composed, config=replace(composed.config, recipe=typed), plain=plain), missing
+    unsupported = {}
+    for key in trainer.nearest:
+        value = recipe[key]
+        is_supported = value is None or _as_text(value) in trainer.recipe[key]
+        if not is_supported and origins.is_shipped(f"recipe.{key}"):
+            unsupported[key] = value
+    return unsupported
+
+
+def replace_recipe_values(recipe: RecipeConfig, values: Mapping[str, Any]) -> RecipeConfig:
+    """Return a copy of the recipe with other values of keys that have an enumeration's type.
+
+    A trainer's file has such a value as a text.
+    """
+    replaced = copy(recipe)
+    for key, value in values.items():
+        enumeration = type(getattr(recipe, key))
+        setattr(replaced, key, None if value is None else enumeration(value))
+    return replaced
 
 
 def _as_text(value: Any) -> str:
@@ -102,25 +108,31 @@ def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def flags_of_key(entry: Any) -> frozenset[str]:
-    """Return the flags that a recipe key can set. `entry`: the key's entry in the trainer's YAML,
-    None without one.
+    """Return the flags that a recipe key can set.
+
+    `entry` is what the trainer's YAML maps the key to; None without one.
     """
     if isinstance(entry, str):
         return frozenset({entry})
-    return frozenset(str(name) for flags in (entry or {}).values() for name in flags)
+    names: set[str] = set()
+    for flags in (entry or {}).values():
+        names.update(str(name) for name in flags)
+    return frozenset(names)
 
 
 def value_of_flags(entry: Any, flags: Mapping[str, Any]) -> Any:
     """Return the recipe value that results in these flags. A false flag counts as an absent one.
-    Raises LookupError.
+
+    Raises LookupError, with the flags, if no value of the key results in them.
     """
     if isinstance(entry, str):
         return flags[entry]
     names = flags_of_key(entry)
-    for value, resulting in (entry or {}).items():
-        if all(_are_equal(flags.get(name), resulting.get(name)) for name in names):
+    for value, mapped in (entry or {}).items():
+        if all(_are_equal(flags.get(name), mapped.get(name)) for name in names):
             return {"true": True, "false": False}.get(value, value)
-    raise LookupError(", ".join(f"{name}={flags[name]}" for name in sorted(names) if name in flags))
+    given = [f"{name}={flags[name]}" for name in sorted(names) if name in flags]
+    raise LookupError(", ".join(given))
 
 
 def _are_equal(left: Any, right: Any) -> bool:
