@@ -1,8 +1,7 @@
-"""A plan's peak memory against the card: for the longest micro batch that its limit allows, and for
-the data's own.
+"""Forecasts a plan's peak memory, compares it with the GPU's, and finds a change that makes it fit.
 
-Where it does not fit: the change that makes it fit, with the same global batch and the same samples
-in every step.
+The peak is predicted for the longest micro batch that the limit of a sample allows, and for the
+longest one of the data. A change keeps the global batch and the samples of every step.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ from launch.planning.parallel import divisors
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 
-UNCERTAINTY = 0.15  # of a prediction; docs/explanation/memory.md has the measured errors
-# standard deviations above the mean: the longest of some 100,000 packed micro batches of a run
+# The relative error of a prediction. docs/explanation/memory.md has the measured errors.
+UNCERTAINTY = 0.15
+# How many standard deviations above the mean the longest of some 100,000 packed micro batches is.
 TAIL = 5.0
 
 
@@ -79,15 +79,12 @@ class MemoryForecast:
         """The change that makes an uncertain setting fit; None when it fits already, or no change
         does.
         """
-        if (
-            self.setting is None
-            or self.card is None
-            or self.fit not in (MemoryFit.tight, MemoryFit.wont)
-        ):
+        if self.setting is None or self.card is None:
             return None
-        return remedy_for(
-            self.setting, self.card.gib / (1 + UNCERTAINTY), liger=self.liger, lengths=self.lengths
-        )
+        if self.fit not in (MemoryFit.tight, MemoryFit.wont):
+            return None
+        gib = self.card.gib / (1 + UNCERTAINTY)
+        return remedy_for(self.setting, gib, liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
         return f"<{describe(self)[0]}>"
@@ -113,8 +110,8 @@ class MemoryForecast:
 def classify_fit(estimate: MemoryEstimate | None, card: CardMemory | None) -> MemoryFit:
     """Compare a prediction with a card, by the prediction's uncertainty.
 
-    A run fits if what torch reserves does; it won't if what it allocates does not, as cached blocks
-    can be given back.
+    A run fits if the memory that torch reserves does. It does not fit if the memory that torch
+    allocates does not: reserved blocks that are not allocated can be freed.
     """
     if estimate is None or card is None:
         return MemoryFit.unknown
@@ -134,7 +131,8 @@ def forecast_memory(
     """Forecast the memory of a plan. Reads the local model's config.json and the headers of its
     weights.
 
-    `lengths`: of the tokenised data; `flash`: flash-attn is installed for the trainer.
+    `lengths` are those of the tokenised data, if they are known. `flash` is whether flash-attn is
+    installed for the trainer.
     """
     try:
         setting = planned_setting(plan, environ, flash=flash)
@@ -154,20 +152,22 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     """Return the forecast of a plan for GPUs; None for one on a CPU."""
     if plan.parallel.width.device != Device.cuda:
         return None
-    lengths, environ, flash = (
-        load_lengths(plan.lengths_file),
-        plan.machine.environ,
-        plan.machine.has_flash_attention,
-    )
+    environ = plan.machine.environ
     return forecast_memory(
-        plan, environ, card=card_memory(plan.config.cluster, environ), lengths=lengths, flash=flash
+        plan,
+        environ,
+        card=card_memory(plan.config.cluster, environ),
+        lengths=load_lengths(plan.lengths_file),
+        flash=plan.machine.has_flash_attention,
     )
 
 
 def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:
-    """Return the tokens of a micro batch of average samples without padding, the least to expect of
-    the first one. Without the data's lengths it is a token for each sequence: only what does not
-    depend on the data is known then.
+    """Return the number of tokens of a micro batch of average samples without padding: the least to
+    expect of a run's first micro batch.
+
+    Without the data's lengths each sequence counts as one token, so that the estimate covers only
+    the memory that does not depend on the data.
     """
     if lengths is None:
         return setting.sequences
@@ -175,21 +175,23 @@ def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:
 
 
 def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
-    """Return the tokens of the longest micro batch of a whole run, with padding.
+    """Return the number of tokens, with padding, of the longest micro batch of a whole run.
 
-    Padded, its rows are as long as the longest sample of the data, which is in some micro batch.
-    Packed, it is a sum, taken some standard deviations above its mean, but at most the longest
-    sample times the micro batch size.
+    With padding its rows are as long as the longest sample of the data, which is in some micro
+    batch. With packing it is the sum of its samples' lengths: TAIL standard deviations above the
+    mean, but at most the longest sample times the micro batch size.
     """
     # OLMo-core's packed rows are always as long as the limit
     if setting.compiled and setting.packing:
         return setting.tokens
     if not setting.packing:
-        halves = lengths.longer or lengths.tokens
-        return setting.sequences * halves.longest
-    tokens, size = lengths.tokens, setting.micro_batch
-    likely = math.ceil(size * tokens.mean + TAIL * tokens.deviation * math.sqrt(size))
-    return max(tokens.longest, min(likely, size * tokens.longest))
+        row_lengths = lengths.longer or lengths.tokens
+        return setting.sequences * row_lengths.longest
+    tokens = lengths.tokens
+    size = setting.micro_batch
+    deviation = tokens.deviation * math.sqrt(size)
+    likely_longest = math.ceil(size * tokens.mean + TAIL * deviation)
+    return max(tokens.longest, min(likely_longest, size * tokens.longest))
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
@@ -205,14 +207,11 @@ def describe(forecast: MemoryForecast) -> list[str]:
     at_limit = f"at the limit, {setting.sequences} x {limit} tokens {packed}"
     lines = []
     if forecast.longest:
-        lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; the data's "
-                     "longest micro batch, "
-                     f"{forecast.longest_tokens} tokens {packed}")  # fmt: skip
+        longest = f"the data's longest micro batch, {forecast.longest_tokens} tokens {packed}"
+        lines.append(f"{forecast.longest.total:.1f} GiB{card} per GPU: {forecast.fit}; {longest}")
         lines.append(_describe_parts(forecast.longest))
-        lines.append(
-            f"{forecast.worst.total:.1f} GiB: {classify_fit(forecast.worst, forecast.card)}; "
-            f"{at_limit}"
-        )
+        fit_at_limit = classify_fit(forecast.worst, forecast.card)
+        lines.append(f"{forecast.worst.total:.1f} GiB: {fit_at_limit}; {at_limit}")
     else:
         fit = f": {forecast.fit}" if forecast.card else ""
         lines.append(f"{forecast.worst.total:.1f} GiB{card} per GPU{fit}; {at_limit}")
@@ -230,14 +229,13 @@ def describe(forecast: MemoryForecast) -> list[str]:
 
 
 def _describe_parts(estimate: MemoryEstimate) -> str:
-    peak = "in generation: " if estimate.moment == GENERATION else ""
-    return peak + ", ".join(
-        f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05
-    )
+    moment = "in generation: " if estimate.moment == GENERATION else ""
+    parts = [f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05]
+    return moment + ", ".join(parts)
 
 
-# the values that the estimate supports; others train in another way: adapters, quantised weights or
-# moments, sequences split over ranks, DPO's two forward passes in place of one
+# The values of flags that the estimate supports. Other values need another amount of memory:
+# adapters, quantised weights or moments, sequences split over ranks, two forward passes of DPO.
 _SUPPORTED_VALUES: Mapping[str, Any] = {
     **dict.fromkeys(
         ("use_lora", "use_qlora", "use_8bit_optimizer", "dpo_use_paged_optimizer"), False
@@ -251,8 +249,8 @@ _SUPPORTED_VALUES: Mapping[str, Any] = {
     ),
     "eval_strategy": "no",
 }
-# supported where recipe.lora sets them
-_OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")
+# Flags that the estimate supports where recipe.lora sets them.
+_ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")
 ATTENTION = {
     **dict.fromkeys(("torch", "sdpa"), Attention.sdpa),
     "eager": Attention.eager,
@@ -271,92 +269,76 @@ def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
     An adapter and its merged model have the shape of the adapter's base.
     """
     model = plan.inputs.model
-    adapter = model.adapter
-    local, reference = (
-        (adapter.local_base, adapter.base) if adapter else (model.local, model.reference)
-    )
-    folder = local or hub_snapshot(reference, environ)
-    shape = read_shape(folder) if folder else None
-    if folder and shape:
+    if model.adapter is None:
+        folder = model.local or hub_snapshot(model.reference, environ)
+    else:
+        folder = model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
+    if folder is None:
+        return model_shape(plan.config, plan.inputs)
+    shape = read_shape(folder)
+    if shape is not None:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    # another model than the YAML's shape; one that is still to be made has the plan's
-    if folder and not model.build:
-        return plan.shape
-    return model_shape(plan.config, plan.inputs)
+    # A model that is still to be built has the shape of the YAML. Any other is not the YAML's
+    # model, and if another run makes it, the plan has its shape.
+    if model.build:
+        return model_shape(plan.config, plan.inputs)
+    return plan.shape
 
 
 def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> MemorySetting:
-    """Return the setting of a plan with the longest micro batch that its limit allows. Raises
-    UnknownMemoryError.
+    """Return the setting of a plan with the longest micro batch that its limit allows.
 
-    `flash`: flash-attn is installed for the trainer, which then uses it by default (upstream
-    model_utils.py:77-89).
+    `flash` is whether flash-attn is installed for the trainer, which then uses it by default
+    (upstream model_utils.py:77-89). Raises UnknownMemoryError.
     """
-    if plan.parallel.width.device != Device.cuda:
-        raise UnknownMemoryError("the estimate covers GPUs only")
-    if not plan.config.trainer.memory_model:
-        raise UnknownMemoryError(f"the estimate does not cover trainer={plan.trainer}")
-    for name, supported in _SUPPORTED_VALUES.items():
-        if plan.lora is not None and name in _OF_ADAPTERS:
-            continue
-        if name in plan.flags and plan.flags[name].value != supported:
-            raise UnknownMemoryError(
-                f"the estimate does not cover --{name} {plan.flags[name].value}"
-            )
+    _require_covered(plan)
     shape = planned_shape(plan, environ)
     if shape is None:
         raise UnknownMemoryError(f"the shape of {plan.inputs.model.reference} is unknown")
-
-    def flag(name: str, default: Any = None) -> Any:
-        return plan.flags[name].value if name in plan.flags else default
-
     trainer = plan.config.trainer
-    is_trl = trainer.family == Family.trl
-    limit = flag("max_length" if is_trl else "max_seq_length")
-    is_rlvr = trainer.kind == Kind.rlvr
-    if is_rlvr:  # of prompt and response
-        limit = plan.config.recipe.max_seq_length
-    if not isinstance(limit, int):
-        raise UnknownMemoryError("the length of a sample has no limit")
-    attention = ATTENTION.get(
-        flag("attn_implementation"), Attention.flash if flash else Attention.sdpa
-    )
-    liger = bool(flag("use_liger_kernel", False))
-    compiled = plan.parallel.mode == Mode.fsdp
-    if compiled and not flag("compile_model", True):
+    values = values_of(plan.flags)
+    limit = _sample_limit(plan)
+    is_compiled = plan.parallel.mode == Mode.fsdp
+    if is_compiled and not values.get("compile_model", True):
         raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
-    packed = bool(flag("packing", False) or flag("padding_free", False) or trainer.always_packs)
+    is_trl = trainer.family == Family.trl
+    has_adapter = plan.lora is not None
+    default_attention = Attention.flash if flash else Attention.sdpa
+    has_liger = bool(values.get("use_liger_kernel"))
+    is_packed = bool(values.get("packing") or values.get("padding_free") or trainer.always_packs)
     # a step is one row of each half; see planning/batches.py
-    one_row = compiled and packed and trainer.kind == Kind.dpo
+    is_one_row = is_compiled and is_packed and trainer.kind == Kind.dpo
+    has_autocast = (
+        is_trl and not has_adapter and not plan.parallel.zero_stage and "dtype" not in values
+    )
+    has_live_reference = (
+        has_reference(plan) and not has_adapter and not values.get("precompute_ref_log_probs")
+    )
+    generation = None
+    if trainer.kind == Kind.rlvr and not uses_vllm(plan.config):
+        generation = _generation(plan, environ)
     setting = MemorySetting(
         shape=shape,
         kind=trainer.kind,
         mode=plan.parallel.mode,
         ranks=plan.parallel.width.world_size,
-        micro_batch=1 if one_row else plan.batch.per_device,
+        micro_batch=1 if is_one_row else plan.batch.per_device,
         tokens=1,
-        accumulation=1 if one_row else plan.batch.accumulation,
-        packing=packed,
-        liger=liger,
-        fused_loss=liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
-        checkpointing=bool(flag("gradient_checkpointing", False))
-        or flag("activation_memory_budget", 1) < 1,
-        attention=attention,
-        precision=plan.parallel.precision
-        if is_trl
-        # finetune.py:596 and dpo_tune_cache.py:338, whatever the launcher sets
-        else Precision.bf16,
-        compiled=compiled,
-        fused_optimizer=bool(flag("fused_optimizer", True)),
-        autocast=is_trl
-        and plan.lora is None
-        and not plan.parallel.zero_stage
-        and "dtype" not in plan.flags,
+        accumulation=1 if is_one_row else plan.batch.accumulation,
+        packing=is_packed,
+        liger=has_liger,
+        fused_loss=has_liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
+        checkpointing=_checkpoints_activations(values),
+        attention=ATTENTION.get(str(values.get("attn_implementation")), default_attention),
+        # open-instruct trains in bf16, whatever the launcher sets (finetune.py:596,
+        # dpo_tune_cache.py:338)
+        precision=plan.parallel.precision if is_trl else Precision.bf16,
+        compiled=is_compiled,
+        fused_optimizer=bool(values.get("fused_optimizer", True)),
+        autocast=has_autocast,
         chunked_head=is_trl,
-        reference=has_reference(plan)
-        and plan.lora is None
-        and not flag("precompute_ref_log_probs", False),
-        generation=_generation(plan, environ) if is_rlvr and not uses_vllm(plan.config) else None,
+        reference=has_live_reference,
+        generation=generation,
         vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
         adapter=_adapter_setting(plan, shape),
@@ -365,17 +347,56 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     return replace(setting, tokens=limit * setting.sequences)
 
 
-def has_reference(plan: Plan) -> bool:
-    """Whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL divergence
-    counts.
+def _require_covered(plan: Plan) -> None:
+    """Check that the estimate covers the plan. Raises UnknownMemoryError."""
+    if plan.parallel.width.device != Device.cuda:
+        raise UnknownMemoryError("the estimate covers GPUs only")
+    if not plan.config.trainer.memory_model:
+        raise UnknownMemoryError(f"the estimate does not cover trainer={plan.trainer}")
+    values = values_of(plan.flags)
+    for name, supported in _SUPPORTED_VALUES.items():
+        if plan.lora is not None and name in _ADAPTER_FLAGS:
+            continue
+        if name in values and values[name] != supported:
+            raise UnknownMemoryError(f"the estimate does not cover --{name} {values[name]}")
+
+
+def _sample_limit(plan: Plan) -> int:
+    """Return the number of tokens of the longest sample, for RLVR of prompt and response.
+
+    Raises UnknownMemoryError.
     """
-    is_free = plan.config.trainer.kind == Kind.rlvr and not values_of(plan.flags).get("beta")
-    return plan.config.trainer.live_reference and not is_free
+    trainer = plan.config.trainer
+    if trainer.kind == Kind.rlvr:
+        return plan.config.recipe.max_seq_length
+    name = "max_length" if trainer.family == Family.trl else "max_seq_length"
+    limit = values_of(plan.flags).get(name)
+    if not isinstance(limit, int):
+        raise UnknownMemoryError("the length of a sample has no limit")
+    return limit
+
+
+def _checkpoints_activations(values: Mapping[str, Any]) -> bool:
+    """Return whether activations are recomputed, by a flag or by OLMo-core's memory budget."""
+    budget = values.get("activation_memory_budget", 1)
+    return bool(values.get("gradient_checkpointing")) or budget < 1
+
+
+def has_reference(plan: Plan) -> bool:
+    """Return whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL
+    divergence counts.
+    """
+    trainer = plan.config.trainer
+    if trainer.kind == Kind.rlvr and not values_of(plan.flags).get("beta"):
+        return False
+    return trainer.live_reference
 
 
 def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
     """Return what a rank samples at the limit of every length. Raises UnknownMemoryError."""
-    recipe, flags, card = plan.config.recipe, values_of(plan.flags), None
+    recipe = plan.config.recipe
+    flags = values_of(plan.flags)
+    card = None
     if flags.get("use_transformers_continuous_batching"):
         card = card_memory(plan.config.cluster, environ)
         if card is None or "transformers_continuous_batching_config" in flags:
@@ -388,7 +409,9 @@ def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
 
 
 def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
-    """Return what vLLM takes of a training card, 0.3 by default (trl/trainer/grpo_config.py).
+    """Return how many GiB vLLM takes of a GPU that trains, by default 0.3 of its memory
+    (trl/trainer/grpo_config.py).
+
     Raises UnknownMemoryError.
     """
     flags = values_of(plan.flags)
@@ -401,33 +424,36 @@ def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
 
 
 def _reference_factor(plan: Plan) -> float:
-    """Return the samples of a forward pass of TRL's precomputation over those of training
-    (dpo_trainer.py:1017).
+    """Return the ratio of samples in a forward pass of TRL's precomputation to those in one of
+    training (dpo_trainer.py:1017).
     """
     values = values_of(plan.flags)
     if not plan.config.trainer.live_reference or not values.get("precompute_ref_log_probs"):
         return 0.0
     samples = values.get("precompute_ref_batch_size")
-    return samples / plan.batch.per_device if isinstance(samples, int) and samples > 0 else 1.0
+    if not isinstance(samples, int) or samples <= 0:
+        return 1.0
+    return samples / plan.batch.per_device
 
 
 def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
-    if plan.lora is None:
+    lora = plan.lora
+    if lora is None:
         return None
-    quantized = plan.lora.quantize == Quantization.nf4
+    quantized = lora.quantize == Quantization.nf4
     is_trl = plan.config.trainer.family == Family.trl
     fp32 = not (is_trl and quantized) and plan.parallel.zero_stage != 3
+    casts_inputs = fp32 and (
+        lora.dropout > 0
+        or bool(plan.parallel.zero_stage)
+        or plan.parallel.precision != Precision.bf16
+    )
     return AdapterSetting(
-        parameters=plan.lora.count_parameters(shape),
-        rank=plan.lora.rank,
-        layers=plan.lora.count_layers(shape),
+        parameters=lora.count_parameters(shape),
+        rank=lora.rank,
+        layers=lora.count_layers(shape),
         fp32=fp32,
-        casts=fp32
-        and bool(
-            plan.lora.dropout
-            or plan.parallel.zero_stage
-            or plan.parallel.precision != Precision.bf16
-        ),
+        casts=casts_inputs,
         quantized=quantized,
         other_bytes=4 if quantized and not is_trl else 2,
     )
@@ -459,35 +485,44 @@ def remedy_for(
     """Return the first change with which `setting` is predicted to take at most `gib`; None when
     there is none.
 
-    With the data's `lengths` the longest micro batch that they allow is what has to fit, else
+    With the data's `lengths`, the longest micro batch that they allow has to fit; without them,
     samples at the limit. The change that costs the least time comes first: Liger where it may be
     used, then fewer samples per device, then gradient checkpointing with as many samples as
     possible, then a mode that shards more.
     """
     for candidate in _candidates(setting, liger=liger):
-        longest = candidate.tokens if lengths is None else longest_micro_batch(lengths, candidate)
-        changed = replace(candidate, tokens=min(candidate.tokens, longest))
+        changed = candidate
+        if lengths is not None:
+            longest = longest_micro_batch(lengths, candidate)
+            changed = replace(candidate, tokens=min(candidate.tokens, longest))
+        overrides = _overrides(setting, changed)
         peak = estimate_memory(changed).total
-        if peak <= gib and _overrides(setting, changed):
-            return Remedy(_overrides(setting, changed), changed, peak)
+        if peak <= gib and overrides:
+            return Remedy(overrides, changed, peak)
     return None
 
 
 def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySetting]:
+    """Yield the changes of a setting, the one that costs the least time first."""
+    with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
+    with_fused_loss = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
+    batch_sizes = [
+        size
+        for size in divisors(setting.micro_batch * setting.accumulation)
+        if size <= setting.micro_batch
+    ]
     mode: Mode | None = setting.mode
     while mode is not None:
         for checkpointing in sorted({setting.checkpointing, True}):
-            with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
-            fused = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
             changed = replace(
-                setting, mode=mode, checkpointing=checkpointing, liger=with_liger, fused_loss=fused
+                setting,
+                mode=mode,
+                checkpointing=checkpointing,
+                liger=with_liger,
+                fused_loss=with_fused_loss,
             )
-            sizes = divisors(setting.micro_batch * setting.accumulation)
-            yield from (
-                with_samples(changed, size)
-                for size in reversed(sizes)
-                if size <= setting.micro_batch
-            )
+            for size in reversed(batch_sizes):
+                yield with_samples(changed, size)
         mode = NEXT_MODE.get(mode) if setting.ranks > 1 else None
 
 
@@ -502,14 +537,14 @@ def with_samples(setting: MemorySetting, size: int) -> MemorySetting:
 
 
 def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
-    overrides = {
-        "recipe.liger": (before.liger, after.liger, "true"),
-        "recipe.per_device_batch_size": (
-            before.micro_batch,
-            after.micro_batch,
-            str(after.micro_batch),
-        ),
-        "recipe.gradient_checkpointing": (before.checkpointing, after.checkpointing, "true"),
-        "parallel": (before.mode, after.mode, after.mode.value),
-    }
-    return {key: value for key, (old, new, value) in overrides.items() if old != new}
+    """Return the overrides that change one setting into the other, as key -> value."""
+    overrides = {}
+    if before.liger != after.liger:
+        overrides["recipe.liger"] = "true"
+    if before.micro_batch != after.micro_batch:
+        overrides["recipe.per_device_batch_size"] = str(after.micro_batch)
+    if before.checkpointing != after.checkpointing:
+        overrides["recipe.gradient_checkpointing"] = "true"
+    if before.mode != after.mode:
+        overrides["parallel"] = after.mode.value
+    return overrides
