@@ -1,15 +1,15 @@
-"""What a plan refuses or warns of before anything runs, whatever its numbers.
+"""Checks the flags and the settings of a plan before anything runs.
 
-Flags that the trainer's parser or its `__post_init__` would refuse; names that the trainer would
-look up minutes after its start; settings that contradict each other; an overlay of `tune` that is
-used elsewhere than it was measured.
+It finds flags that the trainer's parser or its `__post_init__` would refuse, names that the trainer
+would look up minutes after its start, settings that contradict each other, and an overlay of `tune`
+that was measured on another machine or for another run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,29 +38,28 @@ from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
 from launch.worker.finding import Finding, Fix, Way
 
-# of the parameters; biases and further norms, which are not counted, are far less
+# Relative difference of two numbers of parameters that is tolerated. Biases and further norms, which
+# are not counted, are far less.
 _SHAPE_TOLERANCE = 0.05
 
 
 def check_flags(
     schema: Schema, trainer: TrainerConfig, origins: Origins, flags: Mapping[str, Flag]
 ) -> None:
-    """Raise UserError for flags that the trainer's parser, or the trainer itself, refuses.
+    """Check the flags against what the trainer's parser, and the trainer itself, refuse.
 
-    With every problem: those of the schema (unknown_flag, bad_type, bad_choice, ...),
-    contradiction, and stale_allowlist for a flag in the trainer's YAML that the trainer no longer
-    has.
+    Raises UserError, with all problems: those of the schema (unknown_flag, bad_type, bad_choice,
+    ...), contradiction, and stale_allowlist for a flag in the trainer's YAML that the trainer no
+    longer has.
     """
-    named = named_flags(trainer).items()
-    stale = {
-        flag: key
-        for flag, key in named
-        if flag not in schema.fields and not schema.is_unverified(flag)
-    }
-    problems = [_stale_problem(trainer, flag, key, origins) for flag, key in stale.items()]
-    problems += _value_problems(
-        schema, trainer, {name: flag for name, flag in flags.items() if name not in stale}
-    )
+    stale = set()
+    problems = []
+    for name, key in named_flags(trainer).items():
+        if name not in schema.fields and not schema.is_unverified(name):
+            stale.add(name)
+            problems.append(_stale_problem(trainer, name, key, origins))
+    known_flags = {name: flag for name, flag in flags.items() if name not in stale}
+    problems += _value_problems(schema, trainer, known_flags)
     if not problems:
         problems += _contradictions(schema, flags)
     if problems:
@@ -78,111 +77,126 @@ def render_argv(schema: Schema, flags: Mapping[str, Flag]) -> list[str]:
 
 
 def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Finding, ...]:
-    """Name the given flags of which only the trainer's own parser knows whether it has them."""
+    """Return a warning for each given flag that only the trainer's own parser can verify."""
     cure = Fix.of(
         "{0} where its packages are asks its parser, as the job does first", "$ launch check"
     )
-    return tuple(
-        Finding.error("unverified", unverified_message(schema, name), flag.provenance.where, cure)
-        for name, flag in flags.items()
-        if flag.value is not None and schema.is_unverified(name)
-    )
+    warnings = []
+    for name, flag in flags.items():
+        if flag.value is not None and schema.is_unverified(name):
+            message = unverified_message(schema, name)
+            warnings.append(Finding.error("unverified", message, flag.provenance.where, cure))
+    return tuple(warnings)
 
 
 def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     """Return every flag that a trainer's YAML names, with the first key that names it."""
     named: dict[str, str] = {}
     for flag, path, _ in flags_named_in(vars(trainer)):
-        named.setdefault(
-            flag, "trainer.unread" if path[0] == "unread" else f"trainer.{'.'.join(path[:2])}"
-        )
+        key = "unread" if path[0] == "unread" else ".".join(path[:2])
+        named.setdefault(flag, f"trainer.{key}")
     return named
 
 
 def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins) -> Finding:
     message = f"{trainer.name} no longer has --{flag}, which {key} names"
-    return Finding.error(
-        "stale_allowlist",
-        message,
-        origins.of(key).where or key,
-        "upstream changed: correct this line",
-    )
+    where = origins.of(key).where or key
+    cure = "upstream changed: correct this line"
+    return Finding.error("stale_allowlist", message, where, cure)
 
 
 def _value_problems(
     schema: Schema, trainer: TrainerConfig, flags: Mapping[str, Flag]
 ) -> list[Finding]:
+    """Return the problems that the schema finds. An unknown flag is explained by upstream's
+    history.
+    """
     problems = []
     for error in check_values(schema, values_of(flags), complete=True):
-        from launch.upstream.pin.ledger import explain_unknown_flag  # history, for an answer alone
-
         name = str(error.where)
-        where = (flags[name].provenance.where if name in flags else None) or f"flags.{name}"
-        past = (
-            explain_unknown_flag(trainer.name, name, schema.fields)
-            if error.id == "unknown_flag"
-            else None
-        )
-        message = f"{error.message}: {past.message}" if past else error.message
-        cure = (f"use flags.{past.use}" if past.use else "leave it out") if past else error.cure
-        if past and (override := past.instead.get(str(flags[name].value))):
-            cure = Fix.of("set {0} in its place", Way((override,), f"flags.{name}"))
-        problems.append(Finding.error(error.id, message, where, cure))
+        flag = flags.get(name)
+        where = flag.provenance.where if flag else None
+        problem = replace(error, where=where or f"flags.{name}")
+        if error.id == "unknown_flag":
+            problem = _explain_unknown_flag(schema, trainer, name, flags[name], problem)
+        problems.append(problem)
     return problems
+
+
+def _explain_unknown_flag(
+    schema: Schema, trainer: TrainerConfig, name: str, flag: Flag, problem: Finding
+) -> Finding:
+    """Return the problem with what upstream's history says about the flag, if it knows the flag."""
+    # the history is read only where a flag is unknown
+    from launch.upstream.pin.ledger import explain_unknown_flag
+
+    past = explain_unknown_flag(trainer.name, name, schema.fields)
+    if past is None:
+        return problem
+    override = past.instead.get(str(flag.value))
+    cure: Fix | str = f"use flags.{past.use}" if past.use else "leave it out"
+    if override:
+        cure = Fix.of("set {0} in its place", Way((override,), f"flags.{name}"))
+    message = f"{problem.message}: {past.message}"
+    return Finding.error(problem.id, message, problem.where, cure)
 
 
 def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Finding]:
     """Return the errors that the trainer's own `__post_init__` would raise on every machine."""
     problems = []
     for contradiction in find_contradictions(schema, values_of(flags)):
-        if contradiction.certain:
-            places = [flags[name].provenance.where for name in contradiction.flags if name in flags]
-            overrides = [place for place in places if place and place.startswith("override")]
-            where = next(iter(overrides), None) or next((place for place in places if place), None)
-            problems.append(
-                Finding.error(
-                    "contradiction", f"{contradiction.message} ({contradiction.where})", where
-                )
-            )
+        if not contradiction.certain:
+            continue
+        places = []
+        for name in contradiction.flags:
+            where = flags[name].provenance.where if name in flags else None
+            if where:
+                places.append(where)
+        # an override is named before a line of a file
+        places.sort(key=lambda where: not where.startswith("override"))
+        message = f"{contradiction.message} ({contradiction.where})"
+        problems.append(Finding.error("contradiction", message, next(iter(places), None)))
     return problems
 
 
 Registries = Mapping[str, Sequence[str]]
 _SCHEDULER = "lr_scheduler_type"
-# the hub ids that OLMo-core's trainers have a preset for (olmo_core_utils.py:367-385)
+# The registry of the hub ids that OLMo-core's trainers have a preset for
+# (olmo_core_utils.py:367-385).
 PRESETS = "olmo_presets"
 
 
 def check_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries) -> None:
-    """Check the flags' values against what open-instruct looks them up in. Raises UserError:
-    unknown_name.
+    """Check the flags' values against the registries in which open-instruct looks them up.
 
-    An unknown chat template is no error upstream: the tokenizer's own is silently used
-    (dataset_transformation.py:841).
+    Upstream does not reject an unknown chat template: it silently uses the tokenizer's own
+    (dataset_transformation.py:841). Raises UserError: unknown_name.
     """
-    if trainer.name not in TRL:
-        problems = list(_unknown_names(trainer, flags, registries))
-        if problems:
-            raise UserError(problems)
+    if trainer.name in TRL:
+        return
+    known_names = {name: known for name, known in registries.items() if name != PRESETS}
+    known_names[_SCHEDULER] = _schedulers(trainer)
+    problems = []
+    for name, known in known_names.items():
+        if name in flags:
+            problems += _unknown_names(trainer, name, flags[name], known)
+    if problems:
+        raise UserError(problems)
 
 
 def _unknown_names(
-    trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries
-) -> Iterator[Finding]:
-    looked_up = {flag: known for flag, known in registries.items() if flag != PRESETS}
-    names = {**looked_up, _SCHEDULER: _schedulers(trainer)}
-    for flag_name, known in names.items():
-        flag = flags.get(flag_name)
-        values = (
-            [] if flag is None else flag.value if isinstance(flag.value, list) else [flag.value]
-        )
-        for value in values:
-            if isinstance(value, str) and value not in known:
-                cure = did_you_mean(value, known) or f"choose from {', '.join(known)}"
-                message = f"{trainer.name} has no --{flag_name} '{value}'"
-                yield Finding.error(
-                    "unknown_name", message, flag.provenance.where if flag else None, cure
-                )
+    trainer: TrainerConfig, name: str, flag: Flag, known: Sequence[str]
+) -> list[Finding]:
+    """Return the problems of a flag whose value, or an item of it, is not a known name."""
+    problems = []
+    values = flag.value if isinstance(flag.value, list) else [flag.value]
+    for value in values:
+        if not isinstance(value, str) or value in known:
+            continue
+        cure = did_you_mean(value, known) or f"choose from {', '.join(known)}"
+        message = f"{trainer.name} has no --{name} '{value}'"
+        problems.append(Finding.error("unknown_name", message, flag.provenance.where, cure))
+    return problems
 
 
 def _schedulers(trainer: TrainerConfig) -> Sequence[str]:
@@ -212,9 +226,11 @@ def check_model_preset(
     presets = registries.get(PRESETS, ())
     if not presets or str(model.value) in presets:
         return
-    near = did_you_mean(str(model.value), sorted(presets))
     message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.builds}"
-    sentence = f"{near + ' ' if near else ''}set {{0}}, or {{1}} for a model of that shape"
+    near = did_you_mean(str(model.value), sorted(presets))
+    sentence = "set {0}, or {1} for a model of that shape"
+    if near is not None:
+        sentence = f"{near} {sentence}"
     cure = Fix.of(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
     raise refusal("no_olmo_preset", message, model.provenance.where, cure)
 
@@ -223,20 +239,23 @@ _FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
 
 
 def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    """Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, and those of
+    """Check that settings of the configuration do not contradict each other.
+
+    Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, and those of
     `check_evaluation` and `check_dealing`.
     """
-    if config.recipe.liger and parallel.width.device == Device.cpu:
+    trainer = config.trainer
+    is_on_cpu = parallel.width.device == Device.cpu
+    if config.recipe.liger and is_on_cpu:
         message = (
-            "Liger's kernels are written in Triton, which does not run on a CPU: the "
-            "trainer "
+            "Liger's kernels are written in Triton, which does not run on a CPU: the trainer "
             "would fail at load"
         )
         cure = Fix.of("set {0}, or {1}", "recipe.liger=false", "gpus=N")
         raise refusal("liger_needs_gpu", message, "recipe.liger", cure)
-    attention, trainer = config.recipe.attention, config.trainer
+    attention = config.recipe.attention
     is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
-    if is_flash and parallel.width.device == Device.cpu and trainer.launcher == Launcher.accelerate:
+    if is_flash and is_on_cpu and trainer.launcher == Launcher.accelerate:
         message = (
             f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
         )
@@ -248,33 +267,31 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
 
 
 def _check_fused_dpo(config: RootConfig) -> None:
-    """TRL's DPO computes its loss in a fused head of its own; `recipe.liger` changes the layers
-    alone.
+    """Refuse Liger's fused loss for TRL's DPO, which computes its loss in a fused head of its own.
+
+    `recipe.liger` replaces only the layers. Raises UserError: liger_dpo_loss.
     """
+    if config.trainer.family != Family.trl or config.stage.kind != Kind.dpo:
+        return
     kernels = config.flags.get("liger_kernel_config")
     text = json.dumps(kernels) if isinstance(kernels, dict) else str(kernels)
-    if (
-        config.trainer.family != Family.trl
-        or config.stage.kind != Kind.dpo
-        or not _FUSED_LOSS.search(text)
-    ):
+    if not _FUSED_LOSS.search(text):
         return
-    cached = (
-        " and precomputed reference log-probs"
-        if config.flags.get("precompute_ref_log_probs")
-        else ""
-    )
+    dropped = "its fused head"
+    if config.flags.get("precompute_ref_log_probs"):
+        dropped += " and precomputed reference log-probs"
     message = (
-        f"trl_dpo has no Liger loss: its fused head{cached} would be dropped "
-        "(trl/trainer/dpo_trainer.py:947)"
+        f"trl_dpo has no Liger loss: {dropped} would be dropped (trl/trainer/dpo_trainer.py:947)"
     )
     cure = "remove fused_linear_cross_entropy; recipe.liger=true has Liger's layers"
     raise refusal("liger_dpo_loss", message, "flags.liger_kernel_config", cure)
 
 
 def check_evaluation(config: RootConfig) -> None:
-    """Check that `evaluate=true` has a model that generates text. Raises UserError: not_generative,
-    no_transformers_model."""
+    """Check that `evaluate=true` has a model that generates text.
+
+    Raises UserError: not_generative, no_transformers_model.
+    """
     if not config.evaluate:
         return
     if config.stage.kind == Kind.rm:
@@ -289,21 +306,16 @@ def check_evaluation(config: RootConfig) -> None:
 
 
 def check_dealing(config: RootConfig) -> None:
-    """Check what the patches balanced_batches, token_weighting and token_sums can't do; the worker
-    refuses it too.
+    """Refuse settings that the patches balanced_batches, token_weighting and token_sums do not
+    support. The worker refuses them too.
 
     Raises UserError: balanced_sequence_parallel, weighted_auxiliary_loss.
     """
     weights_tokens = config.recipe.loss_averaging in EQUAL_WEIGHTS
-    key = (
-        "recipe.balanced"
-        if config.recipe.balanced
-        else "recipe.loss_averaging"
-        if weights_tokens
-        else None
-    )
     sequence_parallel = config.flags.get("sequence_parallel_size")
-    if key and isinstance(sequence_parallel, int) and sequence_parallel > 1:
+    splits_samples = isinstance(sequence_parallel, int) and sequence_parallel > 1
+    if splits_samples and (config.recipe.balanced or weights_tokens):
+        key = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging"
         splits = f"flags.sequence_parallel_size={sequence_parallel} splits each sample"
         message = f"{key} distributes whole samples over the ranks, but {splits}"
         raise refusal("balanced_sequence_parallel", message, key, "remove one of the two")
@@ -332,9 +344,9 @@ def contradiction_warnings(config: RootConfig) -> tuple[Finding, ...]:
 def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Finding, ...]:
     """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
 
-    `here`: the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, this
-    machine's card and versions of packages. What this machine lacks is not compared: a plan may be
-    made anywhere.
+    `here` has the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, and
+    this machine's card and versions of packages. A plan may be made anywhere, so that what this
+    machine lacks is not compared.
     """
     measured = {
         "stage": tuned.stage,
@@ -346,14 +358,12 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Find
         "card": tuned.card,
         **tuned.versions,
     }
-    compared = [
-        name for name, value in measured.items() if value is not None and here.get(name) is not None
-    ]
-    differences = [
-        f"{name} {measured[name]}, here {here[name]}"
-        for name in compared
-        if measured[name] != here[name]
-    ]
+    differences = []
+    for name, value in measured.items():
+        value_here = here.get(name)
+        is_compared = value is not None and value_here is not None
+        if is_compared and value != value_here:
+            differences.append(f"{name} {value}, here {value_here}")
     if not differences:
         return ()
     message = (
@@ -365,8 +375,8 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Find
 
 
 def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
-    """Return shape_mismatch where the sizes in a model's YAML make another number of parameters
-    than it gives: memory and time are predicted from both.
+    """Return shape_mismatch if the sizes in a model's YAML result in another number of parameters
+    than the YAML gives. Memory and time are predicted from both.
     """
     shape = None if model.path else shape_from_yaml(model.shape)
     if shape is None:
@@ -375,17 +385,15 @@ def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
     if abs(counted / given - 1) <= _SHAPE_TOLERANCE:
         return ()
     message = (
-        f"the sizes in model.shape make {counted / 1e9:.3g}e9 parameters, but its "
-        "parameters "
-        f"are {given / 1e9:.3g}e9"
+        f"the sizes in model.shape make {counted / 1e9:.3g}e9 parameters, but its parameters are "
+        f"{given / 1e9:.3g}e9"
     )
+    where = origins.of("model.shape.parameters").where
     cure = "compare head_dim, intermediate and tied_embeddings with the model's config.json"
-    return (
-        Finding.error("shape_mismatch", message, origins.of("model.shape.parameters").where, cure),
-    )
+    return (Finding.error("shape_mismatch", message, where, cure),)
 
 
-# the key of a problem that names none; the mode is set in the overlay's defaults
+# The keys of problems that name none, by the problem's id. The mode is set in the overlay's defaults.
 _KEYS = {
     "batch_not_divisible": "recipe.per_device_batch_size",
     "parallel_width": "defaults",
@@ -395,16 +403,18 @@ _MODE = ("parallel", "parallel.mode")
 
 
 def locate_in_overlay(problem: Finding, origins: Origins) -> Finding:
-    """Return the problem; its place is the overlay's line where the overlay sets the value that it
-    is about.
+    """Return the problem with the overlay's line as its place, if the overlay sets the value that
+    the problem is about; else the problem as it is.
     """
     key = _KEYS.get(problem.id, problem.where)
-    if key is None or (
-        key == "defaults" and any(override_key(word) in _MODE for word in origins.overrides)
-    ):
+    if key is None:
+        return problem
+    if key == "defaults" and any(override_key(text) in _MODE for text in origins.overrides):
         return problem
     source = origins.of(key)
-    return replace(problem, where=source.where) if source.origin == Origin.tuned else problem
+    if source.origin != Origin.tuned:
+        return problem
+    return replace(problem, where=source.where)
 
 
 def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
@@ -415,58 +425,76 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
     """
     if trainer not in (OLMO_CORE_DPO, OLMO_CORE_SFT):
         return
-
-    def value(name: str) -> object:
-        return flags[name].value if name in flags else None
-
+    values = values_of(flags)
     problems = []
-    packed = trainer == OLMO_CORE_SFT or bool(value("packing"))
-    if packed and value("attn_implementation") == "torch":
+    if trainer == OLMO_CORE_SFT or values.get("packing"):
+        problems += _check_packed_documents(trainer, flags)
+    if trainer == OLMO_CORE_SFT:
+        problems += _check_packed_length(flags)
+    problems += _check_memory_budget(flags)
+    if problems:
+        raise UserError(problems)
+
+
+def _check_packed_documents(trainer: str, flags: Mapping[str, Flag]) -> list[Finding]:
+    """Return the problems of flags with which a trainer cannot separate packed documents."""
+    problems = []
+    attention = flags.get("attn_implementation")
+    if attention is not None and attention.value == "torch":
         message = (
             f"{trainer} separates packed documents with flash attention, got "
             "attn_implementation=torch"
         )
         sentence = "remove {0}: without the flash-attn package the trainer uses torch's own kernel"
         cure = Fix.of(sentence, "~recipe.attention")
-        problems.append(
-            Finding.error(
-                "packing_needs_flash", message, flags["attn_implementation"].provenance.where, cure
-            )
-        )
-    if packed and trainer == OLMO_CORE_DPO and value("concatenated_forward") is False:
+        where = attention.provenance.where
+        problems.append(Finding.error("packing_needs_flash", message, where, cure))
+    concatenated = flags.get("concatenated_forward")
+    if trainer == OLMO_CORE_DPO and concatenated is not None and concatenated.value is False:
         message = (
             "dpo.py packs only with the concatenated forward pass (dpo.py:236), got "
             "concatenated_forward=false"
         )
-        where = flags["concatenated_forward"].provenance.where
         cure = Fix.of(
             "remove {0}, or set {1}", "~flags.concatenated_forward", "recipe.packing=none"
         )
+        where = concatenated.provenance.where
         problems.append(Finding.error("packing_needs_concatenation", message, where, cure))
-    length = value("max_seq_length")
-    if trainer == OLMO_CORE_SFT and isinstance(length, int) and length & (length - 1):
-        # olmo_core/data/utils.py:795, the tree that it finds room in rows with
-        message = (
-            f"{OLMO_CORE_SFT} packs into rows of a power of 2 of tokens, got "
-            f"max_seq_length={length}"
-        )
-        lower = 1 << (length.bit_length() - 1)
-        cure = Fix.of(
-            f"set {{0}} or {2 * lower}", *(f"recipe.max_seq_length={n}" for n in (lower, 2 * lower))
-        )
-        problems.append(
-            Finding.error("packing_length", message, flags["max_seq_length"].provenance.where, cure)
-        )
-    budget = value("activation_memory_budget")
-    by_budget = value("activation_checkpointing_mode") in (None, "budget")
-    if isinstance(budget, float) and budget < 1 and value("compile_model") is False and by_budget:
-        message = (
-            "compile_model=false: OLMo-core then silently ignores the activation memory "
-            "budget of torch.compile"
-        )
-        by_modules = "flags.activation_checkpointing_mode=selected_modules"
-        cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
-        where = flags["activation_memory_budget"].provenance.where
-        problems.append(Finding.error("checkpointing_needs_compile", message, where, cure))
-    if problems:
-        raise UserError(problems)
+    return problems
+
+
+def _check_packed_length(flags: Mapping[str, Flag]) -> list[Finding]:
+    """Return the problem of rows whose length is not a power of 2, which OLMo-core's packing needs
+    for the tree in which it looks for space (olmo_core/data/utils.py:795).
+    """
+    flag = flags.get("max_seq_length")
+    length = flag.value if flag else None
+    if flag is None or not isinstance(length, int) or not length & (length - 1):
+        return []
+    message = (
+        f"{OLMO_CORE_SFT} packs into rows of a power of 2 of tokens, got max_seq_length={length}"
+    )
+    lower = 1 << (length.bit_length() - 1)
+    higher = 2 * lower
+    overrides = [f"recipe.max_seq_length={lower}", f"recipe.max_seq_length={higher}"]
+    cure = Fix.of(f"set {{0}} or {higher}", *overrides)
+    return [Finding.error("packing_length", message, flag.provenance.where, cure)]
+
+
+def _check_memory_budget(flags: Mapping[str, Flag]) -> list[Finding]:
+    """Return the problem of an activation memory budget that OLMo-core would ignore."""
+    values = values_of(flags)
+    budget = values.get("activation_memory_budget")
+    is_in_effect = values.get("activation_checkpointing_mode") in (None, "budget")
+    if not isinstance(budget, float) or budget >= 1 or not is_in_effect:
+        return []
+    if values.get("compile_model") is not False:
+        return []
+    message = (
+        "compile_model=false: OLMo-core then silently ignores the activation memory budget of "
+        "torch.compile"
+    )
+    by_modules = "flags.activation_checkpointing_mode=selected_modules"
+    cure = Fix.of("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
+    where = flags["activation_memory_budget"].provenance.where
+    return [Finding.error("checkpointing_needs_compile", message, where, cure)]
