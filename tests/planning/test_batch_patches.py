@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from launch.planning.command import is_decisive, patch_conditions
+from launch.planning.flags import Flags
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.worker.patches import PATCHES
 from tests.conftest import planned, problems
@@ -19,7 +20,8 @@ def problem_of(*overrides: str) -> str:
 
 def test_every_condition_is_of_a_patch_and_each_value_of_a_patch_has_one() -> None:
     plan = planned("stage=sft", "gpus=8")
-    conditions = set(patch_conditions(plan.config, plan.parallel, plan.inputs, plan.built))
+    flags = Flags(plan.flags, warnings=(), subset=None, template=plan.template)
+    conditions = set(patch_conditions(plan.config, plan.parallel, plan.inputs, flags))
     assert (
         {patch.id for patch in PATCHES.values() if patch.takes_value} <= conditions <= set(PATCHES)
     )
