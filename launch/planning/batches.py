@@ -1,9 +1,8 @@
-"""A plan's batches before it runs, from the data's token lengths: padding, tokens per step, load of
-ranks, packed rows.
+"""Forecasts a plan's batches from the data's token lengths: padding, load of ranks, packed rows.
 
-Rows of dpo.py are upstream's own packing, simulated: a packed step is one row of chosen and one of
-rejected tokens per rank, each padded to max_seq_length. Pairs are added until one of the two would
-overflow, or until the row holds the rank's samples of the global batch (data_loader.py:303-362,
+The packing of dpo.py is simulated. A packed step is one row of chosen and one of rejected tokens per
+rank, each padded to max_seq_length. Pairs are added until one of the two rows would overflow, or
+until the row holds the rank's samples of the global batch (data_loader.py:303-362,
 `_reshard_with_packing`). In a packed step accumulation therefore only raises that number. Without
 packing the same samples are padded to their longest half (dpo_utils.py:1089).
 """
@@ -29,11 +28,11 @@ _DRAWN = 10_000  # samples, in global batches, that are drawn for the imbalance
 
 @dataclass(frozen=True)
 class TokenForecast:
-    """What to expect of a plan's batches, over the whole data set. None where a number does not
-    apply.
+    """What to expect of a plan's batches, over the whole data set. A number that does not apply is
+    None.
 
-    An imbalance compares the ranks' tokens in an accumulation step: the largest, with padding, over
-    the mean without.
+    An imbalance compares the ranks' tokens in an accumulation step: it is the largest number, with
+    padding, divided by the mean without padding.
     """
 
     samples: int  # pairs for DPO
@@ -65,56 +64,68 @@ def forecast_tokens(
 ) -> TokenForecast:
     """Forecast the batches of a plan with this recipe on data of these lengths.
 
-    `padded_together`: the number of samples that are padded to the same length, when it exceeds the
-    micro batch. `deals`: the trainer supports recipe.balanced.
+    `padded_together` is the number of samples that are padded to the same length, when it exceeds
+    the micro batch. `deals` is whether the trainer supports recipe.balanced.
     """
-    bins, padded = recipe.packing == Packing.bins, recipe.packing == Packing.none
-    total, mean = lengths.tokens.total, lengths.tokens.mean
-    together = padded_together or batch.per_device
-    part = batch.per_device / together
-    rank_batch = replace(
-        batch, per_device=together, accumulation=batch.global_ // (batch.width * together)
-    )
-    is_even = bins or batch.width == 1
-    upstream, balanced = (
-        (None, None) if is_even else _mean_imbalance(lengths, rank_batch, padded=padded)
-    )
-    return TokenForecast(
+    total = lengths.tokens.total
+    loss_share = None
+    if lengths.label_tokens is not None and total:
+        loss_share = lengths.label_tokens / total
+    forecast = TokenForecast(
         samples=lengths.samples,
-        mean=mean,
+        mean=lengths.tokens.mean,
         longest=lengths.tokens.longest,
-        loss_share=lengths.label_tokens / total
-        if lengths.label_tokens is not None and total
-        else None,
+        loss_share=loss_share,
         tokens_per_step=lengths.tokens_of_step(batch.global_),
-        padding_share=None if bins else lengths.padding_share(together) if padded else 0.0,
-        micro_batch=None
-        if bins
-        else part * (lengths.padded_tokens(together) if padded else mean * together),
-        micro_batch_p99=None
-        if bins
-        else math.ceil(part * lengths.micro_batch_quantile(together, recipe.packing, 0.99)),
-        imbalance_upstream=upstream,
-        imbalance_balanced=balanced if deals else None,
+        padding_share=None,
+        micro_batch=None,
+        micro_batch_p99=None,
+        imbalance_upstream=None,
+        imbalance_balanced=None,
     )
+    if recipe.packing == Packing.bins:
+        return forecast
+
+    is_padded = recipe.packing == Packing.none
+    together = padded_together or batch.per_device
+    micro_batches = together / batch.per_device  # that are padded to the same length
+    if is_padded:
+        padding_share = lengths.padding_share(together)
+        tokens = lengths.padded_tokens(together)
+    else:
+        padding_share = 0.0
+        tokens = lengths.tokens.mean * together
+    p99 = lengths.micro_batch_quantile(together, recipe.packing, 0.99)
+    forecast = replace(
+        forecast,
+        padding_share=padding_share,
+        micro_batch=tokens / micro_batches,
+        micro_batch_p99=math.ceil(p99 / micro_batches),
+    )
+    if batch.width == 1:
+        return forecast
+
+    accumulation = batch.global_ // (batch.width * together)
+    rank_batch = replace(batch, per_device=together, accumulation=accumulation)
+    upstream = _mean_imbalance(lengths, rank_batch, padded=is_padded, balanced=False)
+    balanced = None
+    if deals:
+        balanced = _mean_imbalance(lengths, rank_batch, padded=is_padded, balanced=True)
+    return replace(forecast, imbalance_upstream=upstream, imbalance_balanced=balanced)
 
 
-def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[float, float]:
-    """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by
+def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool, balanced: bool) -> float:
+    """Return the mean imbalance of random global batches, in upstream's order or balanced by
     length.
     """
     tokens = lengths.tokens
-    if padded and lengths.longer is not None:  # both halves of a pair are padded to the longer one
-        tokens = Histogram(tuple((2 * length, count) for length, count in lengths.longer.counts))
+    if padded and lengths.longer is not None:
+        # both halves of a pair are padded to the longer one
+        counts = [(2 * length, count) for length, count in lengths.longer.counts]
+        tokens = Histogram(tuple(counts))
     steps = max(1, _DRAWN // batch.global_)
-    loads = [
-        simulate_load(tokens, batch, packed=not padded, balanced=balanced, steps=steps)
-        for balanced in (False, True)
-    ]
-    upstream, balanced = (
-        load.waited * batch.width / load.tokens if load.tokens else 1.0 for load in loads
-    )
-    return upstream, balanced
+    load = simulate_load(tokens, batch, packed=not padded, balanced=balanced, steps=steps)
+    return load.waited * batch.width / load.tokens if load.tokens else 1.0
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ class SimulatedLoad:
     steps.
     """
 
-    # the micro batches that the steps wait for, each the tokens of its rows
+    # the tokens of the rows of each micro batch that the other ranks wait for
     slowest: tuple[tuple[int, ...], ...]
     steps: int  # simulated
     tokens: float  # without padding
@@ -153,78 +164,109 @@ def simulate_load(
     waits_each_turn: bool = True,
     steps: int = _STEPS,
 ) -> SimulatedLoad:
-    """Deal random global batches to the ranks as accelerate does, or as the patch does if
+    """Distribute random global batches over the ranks as accelerate does, or as the patch does if
     `balanced`.
 
-    `lengths`: tokens of the data's samples, hashable; `halves`: rows of a sample, 2 for pairs,
-    which count as equally long; `waits_each_turn`: the ranks wait for each other in every
-    accumulation step, else once an optimizer step.
+    `lengths` are the tokens of the data's samples, hashable. `halves` is the number of rows of a
+    sample: 2 for pairs, whose halves count as equally long. With `waits_each_turn` the ranks wait
+    for each other in every accumulation step, else once per optimizer step.
+
     Raises ValueError without lengths.
     """
-    from launch.worker.dealing import deal  # once lengths are measured
+    # imported only where lengths are measured
+    from launch.worker.dealing import deal
 
-    ranks, size = batch.width, batch.per_device
+    ranks = batch.width
+    size = batch.per_device
     slowest: list[tuple[int, ...]] = []
-    real = padded = longest = mean = 0.0
+    sample_tokens = 0
+    padded_tokens = 0
+    longest_waits = 0.0
+    mean_waits = 0.0
     largest = 0
-    for samples in draw_batches(lengths, batch.global_, steps):
-        dealt = (
-            [samples[at] for at in deal(samples, ranks, size, padded=not packed)]
-            if balanced
-            else samples
-        )
-        rows = [
-            _row_tokens(dealt[at : at + size], packed, halves) for at in range(0, len(dealt), size)
-        ]
-        tokens = [sum(micro_batch) for micro_batch in rows]
-        real, padded, largest = real + sum(samples), padded + sum(tokens), max(largest, *tokens)
-        by_rank = [list(range(rank, len(rows), ranks)) for rank in range(ranks)]
-        waits = (
-            [[[at] for at in turn] for turn in zip(*by_rank, strict=True)]
-            if waits_each_turn
-            else [by_rank]
-        )
-        for of_ranks in waits:  # the micro batches of each rank until all have met
-            totals = [sum(tokens[at] for at in group) for group in of_ranks]
-            slowest += (rows[at] for at in of_ranks[totals.index(max(totals))])
-            longest, mean = longest + max(totals), mean + sum(totals) / ranks
+    for drawn in draw_batches(lengths, batch.global_, steps):
+        samples: Sequence[int] = drawn
+        if balanced:
+            order = deal(drawn, ranks, size, padded=not packed)
+            samples = [drawn[index] for index in order]
+        micro_batches = _split_into_micro_batches(samples, size, packed, halves)
+        tokens = [sum(rows) for rows in micro_batches]
+        sample_tokens += sum(samples)
+        padded_tokens += sum(tokens)
+        largest = max(largest, *tokens)
+        for waiting in _group_by_wait(len(micro_batches), ranks, waits_each_turn):
+            totals = [_sum_at(tokens, indices) for indices in waiting]
+            slowest_rank = totals.index(max(totals))
+            slowest += [micro_batches[index] for index in waiting[slowest_rank]]
+            longest_waits += max(totals)
+            mean_waits += sum(totals) / ranks
     return SimulatedLoad(
-        tuple(slowest),
-        steps,
-        real / steps,
-        padded / steps,
-        longest / mean if mean else 1.0,
-        largest,
+        slowest=tuple(slowest),
+        steps=steps,
+        tokens=sample_tokens / steps,
+        padded_tokens=padded_tokens / steps,
+        imbalance=longest_waits / mean_waits if mean_waits else 1.0,
+        largest=largest,
     )
 
 
-def _row_tokens(samples: Sequence[int], packed: bool, halves: int) -> tuple[int, ...]:
-    """Return the tokens of each row: one row of all, or rows as long as the longest."""
-    if packed:
-        return (sum(samples),)
-    return (-(-max(samples) // halves),) * (halves * len(samples))
+def _split_into_micro_batches(
+    samples: Sequence[int], size: int, packed: bool, halves: int
+) -> list[tuple[int, ...]]:
+    """Return the tokens of each row of each micro batch: packed one row, else rows as long as the
+    longest.
+    """
+    micro_batches: list[tuple[int, ...]] = []
+    for start in range(0, len(samples), size):
+        micro_batch = samples[start : start + size]
+        if packed:
+            rows = [sum(micro_batch)]
+        else:
+            longest = math.ceil(max(micro_batch) / halves)
+            rows = [longest] * (halves * len(micro_batch))
+        micro_batches.append(tuple(rows))
+    return micro_batches
+
+
+def _group_by_wait(micro_batches: int, ranks: int, waits_each_turn: bool) -> list[list[list[int]]]:
+    """Return, for each time that the ranks wait for each other, the indices of the micro batches
+    that each rank has computed since the time before.
+
+    Rank r gets the micro batches r, r + ranks, r + 2 x ranks and so on.
+    """
+    by_rank = [list(range(rank, micro_batches, ranks)) for rank in range(ranks)]
+    if not waits_each_turn:
+        return [by_rank]
+    waits = []
+    for turn in zip(*by_rank, strict=True):
+        waiting = [[index] for index in turn]
+        waits.append(waiting)
+    return waits
+
+
+def _sum_at(values: Sequence[int], indices: Iterable[int]) -> int:
+    return sum(values[index] for index in indices)
 
 
 def describe_tokens(
     forecast: TokenForecast | None, batch: Batch, family: Family
 ) -> list[tuple[str, str]]:
-    """Describe the forecast as facts of a plan: a name and a text each. TRL's trainers have no
-    tokenising pass.
+    """Describe the forecast as facts of a plan, each a name and a text.
+
+    TRL's trainers have no separate pass that tokenises, so that the lengths become known otherwise.
     """
     if forecast is None:
         return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
-    loss = (
-        f"; {forecast.loss_share:.0%} of the tokens carry loss"
-        if forecast.loss_share is not None
-        else ""
-    )
-    step = f"{forecast.tokens_per_step:,.0f} per step without padding"
+    lengths = forecast.summary
+    if forecast.loss_share is not None:
+        lengths += f"; {forecast.loss_share:.0%} of the tokens carry loss"
+    tokens = f"{forecast.tokens_per_step:,.0f} per step without padding"
     if forecast.micro_batch is not None:
-        step += (
+        tokens += (
             f"; micro batch of {batch.per_device}: mean {forecast.micro_batch:,.0f}, 99% within "
+            f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
         )
-        step += f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
-    facts = [("lengths", f"{forecast.summary}{loss}"), ("tokens", step)]
+    facts = [("lengths", lengths), ("tokens", tokens)]
     if forecast.imbalance_upstream is not None:
         text = (
             f"tokens per rank, largest over mean: {forecast.imbalance_upstream:.2f} in "
@@ -236,9 +278,10 @@ def describe_tokens(
     return facts
 
 
-# x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
+# A row of the reference pass may hold this many times the pairs of the per-device batch (dpo.py:221).
 REFERENCE_ROWS = 4
-MAX_PADDING = 0.5  # share of the tokens; above it most of the computation is padding
+# The largest share of padding among the tokens; above it most of the computation is padding.
+MAX_PADDING = 0.5
 _MAX_PAIRS = 4096  # per rank; more than any row holds
 
 
@@ -255,8 +298,8 @@ class PackedRows:
     @property
     def filled(self) -> float:
         """The share of the rows that holds tokens; the rest is padding. 1 without a row."""
-        room = self.rows * self.halves * self.limit
-        return self.tokens / room if room else 1.0
+        capacity = self.rows * self.halves * self.limit
+        return self.tokens / capacity if capacity else 1.0
 
     @property
     def samples_per_row(self) -> float:
@@ -269,22 +312,27 @@ def pack_samples(samples: Iterable[Sequence[int]], limit: int, max_samples: int)
     A row holds at most `max_samples`, each half within `limit` tokens. A longer sample gets a row
     of its own, truncated.
     """
-    rows = packed = tokens = halves = in_row = 0
-    sums: list[int] = []
+    rows = 0
+    packed_samples = 0
+    tokens = 0
+    samples_in_row = 0
+    row_tokens: list[int] = []  # of each half
     for sample in samples:
         lengths = [min(length, limit) for length in sample]
-        grown = (
-            [total + length for total, length in zip(sums, lengths, strict=True)]
-            if in_row
-            else lengths
-        )
-        if in_row and (in_row >= max_samples or max(grown) > limit):
-            grown, in_row = lengths, 0
-        if not in_row:
+        fits = False
+        if samples_in_row:
+            extended = [total + length for total, length in zip(row_tokens, lengths, strict=True)]
+            fits = samples_in_row < max_samples and max(extended) <= limit
+        if fits:
+            row_tokens = extended
+            samples_in_row += 1
+        else:
+            row_tokens = lengths
+            samples_in_row = 1
             rows += 1
-        sums, in_row, halves = grown, in_row + 1, len(lengths)
-        packed, tokens = packed + 1, tokens + sum(lengths)
-    return PackedRows(rows, packed, tokens, limit, halves)
+        packed_samples += 1
+        tokens += sum(lengths)
+    return PackedRows(rows, packed_samples, tokens, limit, halves=len(row_tokens))
 
 
 @dataclass(frozen=True)
@@ -294,7 +342,7 @@ class PackingForecast:
     training: PackedRows
     reference: PackedRows  # of the reference pass, before the training
     steps: int  # of an epoch
-    # per rank, so that most of a row is filled; None where no number of pairs fills it
+    # pairs per rank with which most of a row is filled; None where no number of pairs fills it
     needed_pairs: int | None
 
 
@@ -307,12 +355,20 @@ def forecast_packing(lengths: Lengths, limit: int, batch: Batch, seed: int = 0) 
     training = pack_samples(pairs, limit, samples_per_rank(batch))
     reference = pack_samples(pairs, limit, REFERENCE_ROWS * batch.per_device)
     epoch_rows = training.rows * lengths.samples / len(pairs)
-    powers = (1 << exponent for exponent in range(_MAX_PAIRS.bit_length()))
-    needed = next(
-        (count for count in powers if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING),
-        None,
-    )
-    return PackingForecast(training, reference, int(epoch_rows / batch.width), needed)
+    steps = int(epoch_rows / batch.width)
+    return PackingForecast(training, reference, steps, _count_needed_pairs(pairs, limit))
+
+
+def _count_needed_pairs(pairs: Sequence[Sequence[int]], limit: int) -> int | None:
+    """Return the least power of 2 of pairs per rank with which most of a row is filled; None where
+    none does.
+    """
+    count = 1
+    while count <= _MAX_PAIRS:
+        if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING:
+            return count
+        count *= 2
+    return None
 
 
 def samples_per_rank(batch: Batch) -> int:
@@ -322,7 +378,8 @@ def samples_per_rank(batch: Batch) -> int:
 
 def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
     """Describe the forecast in one line."""
-    training, reference = forecast.training, forecast.reference
+    training = forecast.training
+    reference = forecast.reference
     steps = "1 step" if forecast.steps == 1 else f"{forecast.steps:,} steps"
     return (
         f"rows of {training.limit:,} tokens hold {training.samples_per_row:.1f} pairs and are "
@@ -334,35 +391,38 @@ def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
 def padding_problem(
     lengths: Lengths | None, packing: Packing, limit: int, batch: Batch
 ) -> Finding | None:
-    """Return the problem tokens_wasted where dpo.py would compute more padding than tokens; None
-    where it would not, or where the lengths are unknown.
+    """Return the problem tokens_wasted if dpo.py would compute more padding than tokens; None if it
+    would not, or if the lengths are unknown.
     """
     if lengths is None or (packing == Packing.bins and not lengths.pairs):
         return None
     if packing != Packing.bins:
         return _padded_problem(lengths, batch)
     forecast = forecast_packing(lengths, limit, batch)
-    pairs, empty = samples_per_rank(batch), 1 - forecast.training.filled
+    pairs = samples_per_rank(batch)
+    empty = 1 - forecast.training.filled
     if empty <= MAX_PADDING:
         return _reference_problem(forecast, pairs, batch)
     message = (
         f"{empty:.0%} of every packed row will be padding: {pairs} pairs per rank fill "
         f"{forecast.training.filled:.0%} of {limit:,} tokens"
     )
-    sentence, ways = f"set recipe.max_seq_length below {limit:,}, or {{0}}", ["recipe.packing=none"]
+    sentence = f"set recipe.max_seq_length below {limit:,}, or {{0}}"
+    overrides = ["recipe.packing=none"]
     needed = forecast.needed_pairs
     if needed is not None and needed > pairs:
         sentence = f"set {{1}}; or {sentence}"
-        ways.append(
-            f"recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}"
+        global_batch = needed * batch.width
+        overrides.append(
+            f"recipe.per_device_batch_size={needed} recipe.global_batch_size={global_batch}"
         )
-    cure = Fix.of(sentence, *ways)
+    cure = Fix.of(sentence, *overrides)
     return Finding.error("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
 def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> Finding | None:
-    """Judge the reference pass: its rows depend on the per-device batch, unlike those of a packed
-    step.
+    """Return the problem of the reference pass, whose rows depend on the per-device batch, unlike
+    those of a packed step.
     """
     empty = 1 - forecast.reference.filled
     if empty <= MAX_PADDING or batch.per_device == pairs:
@@ -377,6 +437,7 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> F
 
 
 def _padded_problem(lengths: Lengths, batch: Batch) -> Finding | None:
+    """Return the problem of samples that are padded to the longest one of their rank."""
     samples = samples_per_rank(batch)
     padding = lengths.padding_share(samples)
     if padding <= MAX_PADDING:
@@ -385,10 +446,12 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Finding | None:
         f"{padding:.0%} of the tokens will be padding: dpo.py pads the {samples} pairs of a "
         "rank to the longest"
     )
-    sentence, ways = "set {0}", ["recipe.packing=bins"]
-    halvings = (samples >> times for times in range(1, samples.bit_length()))
-    fewer = next((count for count in halvings if lengths.padding_share(count) <= MAX_PADDING), None)
-    if fewer is not None:
+    sentence = "set {0}"
+    overrides = ["recipe.packing=bins"]
+    fewer = samples // 2
+    while fewer and lengths.padding_share(fewer) > MAX_PADDING:
+        fewer //= 2
+    if fewer:
         sentence += f", or {{1}} ({fewer} per rank) for less than half"
-        ways.append(f"recipe.global_batch_size={fewer * batch.width}")
-    return Finding.error("tokens_wasted", message, "recipe.packing", Fix.of(sentence, *ways))
+        overrides.append(f"recipe.global_batch_size={fewer * batch.width}")
+    return Finding.error("tokens_wasted", message, "recipe.packing", Fix.of(sentence, *overrides))

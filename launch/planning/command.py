@@ -1,8 +1,8 @@
-"""How a run is started: the command with what the worker is told (patches, options, expectations),
-and the environment.
+"""Builds the command and the environment of a run.
 
-The worker checks patches and options again; the keys and values of expectations are those of
-launch/worker/expectations.py. What the recipe leaves open is not checked.
+The command has the patches, the options and the expectations of the worker, which checks patches
+and options again. The keys and values of expectations are those of launch/worker/expectations.py. A
+setting that the recipe leaves open is not checked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from launch.config.schema import (
     Launcher,
     LossAveraging,
     Packing,
+    Precision,
     Quantization,
     RootConfig,
     TrainerConfig,
@@ -31,18 +32,19 @@ from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
 from launch.planning.rlvr import verifier_option
 
-# seconds that a node waits for the others to start; torch gives up after 600
-# (static_tcp_rendezvous.py:28), too early where hundreds of nodes read Python from one file system
+# How many seconds a node waits for the others to start. Torch's default of 600
+# (static_tcp_rendezvous.py:28) is too short when hundreds of nodes read Python from one file system.
 _RENDEZVOUS = ("--rdzv_conf", "timeout=1800")
 
 
 def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:
-    """Return what the worker runs: the script's path (the default one without a checkout), or the
-    module's name.
+    """Return what the worker runs: the name of launch's module for TRL, or the path of
+    open-instruct's script, in the default folder without a checkout.
     """
     if trainer.family == Family.trl:
         return trainer.entry
-    return str((checkout or Path("external/open-instruct")) / trainer.entry)
+    folder = checkout or Path("external/open-instruct")
+    return str(folder / trainer.entry)
 
 
 def build_command(
@@ -56,15 +58,16 @@ def build_command(
     options: Sequence[str],
     trainer_argv: Sequence[str],
 ) -> tuple[str, ...]:
-    """Build the argument list of a run: `options` of launch's own entry, `trainer_argv` the
-    rendered flags.
+    """Build the argument list of a run.
+
+    `options` are those of launch's own entry, `trainer_argv` the rendered flags.
     """
     trainer = config.trainer
-    launcher: list[str] = []  # of Ray's trainers, which start their processes themselves
+    launcher: list[str] = []  # empty for Ray's trainers, which start their processes themselves
     if trainer.launcher == Launcher.torchrun:
-        launcher = ["-m", *_torchrun(parallel)]
+        launcher = ["-m", *_torchrun_argv(parallel)]
     elif trainer.launcher == Launcher.accelerate:
-        launcher = ["-m", *_accelerate(parallel, batch, config.recipe.max_grad_norm)]
+        launcher = ["-m", *_accelerate_argv(parallel, batch, config.recipe.max_grad_norm)]
     worker = [str(resources.WORKER)]
     for patch in patches:
         worker += ["--patch", patch]
@@ -74,15 +77,15 @@ def build_command(
         worker += ["--allow", name]
     for option in options:
         worker += ["--option", option]
-    worker += [
-        "--script" if trainer.family == Family.open_instruct else "--entry",
-        trainer_entry(trainer, checkout),
-    ]
+    entry_option = "--script" if trainer.family == Family.open_instruct else "--entry"
+    worker += [entry_option, trainer_entry(trainer, checkout)]
     return (python, *launcher, *worker, "--", *trainer_argv)
 
 
-def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[str]:
-    """`clip`: the gradient norm to clip at; None: no clipping."""
+def _accelerate_argv(parallel: Parallel, batch: Batch, clip: float | None) -> list[str]:
+    """Return the arguments of accelerate. `clip` is the gradient norm to clip at; None disables
+    clipping.
+    """
     width = parallel.width
     argv = ["accelerate.commands.launch", "--config_file", str(parallel.accelerate_file)]
     if width.device == Device.cpu and width.world_size == 1 and not parallel.zero_stage:
@@ -91,37 +94,24 @@ def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[st
     if width.nodes == 1:
         argv += ["--main_process_port", "0"]
     else:
-        argv += [
-            "--machine_rank",
-            NODE_RANK,
-            "--main_process_ip",
-            MAIN_HOST,
-            "--main_process_port",
-            MAIN_PORT,
-        ]
+        argv += ["--machine_rank", NODE_RANK]
+        argv += ["--main_process_ip", MAIN_HOST, "--main_process_port", MAIN_PORT]
         argv += _RENDEZVOUS
-    argv += [
-        "--mixed_precision",
-        "bf16" if parallel.precision == "bf16" else "no",
-        "--dynamo_backend",
-        "no",
-    ]
+    mixed_precision = "bf16" if parallel.precision == Precision.bf16 else "no"
+    argv += ["--mixed_precision", mixed_precision, "--dynamo_backend", "no"]
     if parallel.deepspeed_file:
         # `auto` in the file would become 1.0 whatever the recipe says (accelerate
         # accelerator.py:2224)
         argv += ["--deepspeed_config_file", str(parallel.deepspeed_file)]
         if width.nodes > 1:
             argv += ["--deepspeed_multinode_launcher", "standard"]
-        argv += [
-            "--gradient_accumulation_steps",
-            str(batch.accumulation),
-            "--gradient_clipping",
-            repr(clip or 0.0),
-        ]
+        argv += ["--gradient_accumulation_steps", str(batch.accumulation)]
+        argv += ["--gradient_clipping", repr(clip or 0.0)]
     return argv
 
 
-def _torchrun(parallel: Parallel) -> list[str]:
+def _torchrun_argv(parallel: Parallel) -> list[str]:
+    """Return the arguments of torchrun."""
     width = parallel.width
     if width.nodes == 1:
         return ["torch.distributed.run", "--standalone", "--nproc_per_node", str(width.world_size)]
@@ -135,45 +125,48 @@ def _torchrun(parallel: Parallel) -> list[str]:
 def choose_patches(
     config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
 ) -> tuple[str, ...]:
-    """Return the ids of the trainer's patches that this run wants, with `=VALUE` where a patch
+    """Return the ids of the trainer's patches that this run needs, with `=VALUE` where a patch
     takes a value.
 
-    The order is that of the trainer's file, and that of their application.
+    The order is that of the trainer's file, in which they are applied.
     """
     conditions = patch_conditions(config, parallel, inputs, flags)
-    return _with_values({name: conditions.get(name, True) for name in config.trainer.patches})
+    patches = {name: conditions.get(name, True) for name in config.trainer.patches}
+    return _render_chosen(patches)
 
 
 def patch_conditions(
     config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
 ) -> dict[str, bool | str | None]:
-    """Return by id whether this run wants a patch, or its VALUE; every run of its trainers wants
-    one without a line.
+    """Return whether this run needs a patch, or the patch's VALUE, by the id of the patch.
+
+    A patch that is not listed here is needed by every run of the trainers that name it.
     """
-    on_cpu, zero_stage = parallel.width.device == Device.cpu, parallel.zero_stage or 0
+    on_cpu = parallel.width.device == Device.cpu
+    zero_stage = parallel.zero_stage or 0
     values = values_of(flags.flags)
     packs = config.trainer.always_packs or values.get("packing") is True
+    trains_adapter = bool(values.get("use_lora"))
+    has_dropout = bool(values.get("lora_dropout"))
     template = _template_file(flags)
+    if template is not None and Path(template).stem != values.get("chat_template_name"):
+        template = None
     return {
-        "adapter_inputs": bool(
-            values.get("use_lora") and not values.get("lora_dropout") and not zero_stage
-        ),
+        "adapter_inputs": trains_adapter and not has_dropout and not zero_stage,
         "balanced_batches": config.recipe.balanced,
-        "chat_template": template
-        if template and Path(template).stem == values.get("chat_template_name")
-        else None,
+        "chat_template": template,
         "cuda_memory_on_cpu": on_cpu,
         "deepspeed_on_cpu": on_cpu and zero_stage > 0,
         "dpo_cpu_device": on_cpu,
         "dpo_packed_padding": packs,
         "dpo_single_process_group": parallel.width.world_size == 1 and not zero_stage,
         "dpo_unlisted_gpu": not on_cpu,
-        "exact_resume": None,  # added when a run resumes
+        "exact_resume": None,  # is added when a run resumes
         "finetune_local_model": inputs.model.local is not None,
-        "lengths": None,  # added where the lengths are not known
+        "lengths": None,  # is added if the lengths are not known
         "olmo_core_documents": packs,
         "olmo_core_on_cpu": on_cpu,
-        "preview": None,  # added by `preview` and `check`
+        "preview": None,  # is added by `preview` and `check`
         "token_sums": config.recipe.loss_averaging == LossAveraging.sum,
         "token_weighting": config.recipe.loss_averaging == LossAveraging.tokens,
     }
@@ -182,18 +175,19 @@ def patch_conditions(
 def choose_options(
     config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags
 ) -> tuple[str, ...]:
-    """Return the options of launch's entry for TRL that this run wants, likewise; none for another
-    trainer.
+    """Return the options of launch's entry over TRL that this run needs, with `=VALUE` where an
+    option takes a value; none for another trainer.
     """
     if config.trainer.family != Family.trl:
         return ()
     recipe = config.recipe
-    return _with_values(
+    template = None if "chat_template_path" in flags.flags else _template_file(flags)
+    return _render_chosen(
         {
             "validation": None if inputs.held_out is None else repr(inputs.held_out),
             "subset": flags.subset,
             "mixture": flags.mixture,
-            "chat_template": None if "chat_template_path" in flags.flags else _template_file(flags),
+            "chat_template": template,
             "continue_adapter": continues_adapter(config),
             "early_stop": None if recipe.early_stop is None else str(recipe.early_stop),
             "samples": None if recipe.sample_every is None else str(recipe.sample_every),
@@ -203,18 +197,23 @@ def choose_options(
 
 
 def _template_file(flags: Flags) -> str | None:
-    return str(flags.template.file) if flags.template and flags.template.file else None
+    """Return the file of the recipe's chat template; None without one."""
+    template = flags.template
+    return str(template.file) if template and template.file else None
 
 
-def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
-    return tuple(
-        f"{name}={value}" if isinstance(value, str) else name
-        for name, value in wanted.items()
-        if value
-    )
+def _render_chosen(values: Mapping[str, bool | str | None]) -> tuple[str, ...]:
+    """Return the chosen patches or options: `NAME`, or `NAME=VALUE` for a text."""
+    rendered = []
+    for name, value in values.items():
+        if isinstance(value, str) and value:
+            rendered.append(f"{name}={value}")
+        elif value:
+            rendered.append(name)
+    return tuple(rendered)
 
 
-# they leave the numbers as they are
+# Patches and options that do not change what is computed.
 _NOT_DECISIVE = (
     "adapter_inputs",
     "dataset_cache",
@@ -229,11 +228,12 @@ _NOT_DECISIVE = (
 )
 
 
-def is_decisive(wanted: str) -> bool:
-    """Whether a patch or an option decides what a run trains; what does not is no part of its
-    identity.
+def is_decisive(argument: str) -> bool:
+    """Return whether a patch or an option, with or without its value, decides what a run trains.
+
+    Only those that do are part of the run's identity.
     """
-    return wanted.partition("=")[0] not in _NOT_DECISIVE
+    return argument.partition("=")[0] not in _NOT_DECISIVE
 
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
@@ -249,13 +249,13 @@ _SPLIT_SAMPLES = (
     "context_parallel_degree",
     "pad_to_multiple_of",
 )
-# recipe key -> expectation, where they differ
+# The key of the evidence by the key of the recipe, where they differ.
 _NAMES_OF_EVIDENCE = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
 
 
 def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the `--expect` pairs of a plan: accelerate's state, and what the model, optimizer and
-    batches show.
+    """Return the `--expect` pairs of a plan: accelerate's state, and the settings that show in the
+    model, the optimizer and the batches.
 
     OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device
     are checked.
@@ -280,26 +280,25 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
     for key, entry in config.trainer.recipe.items():
         if flags_of_key(entry) & config.flags.keys():
             requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
-    if "packing" not in requested:  # nor is it known what the rows hold
+    if "packing" not in requested:  # it is unknown how many samples a row holds
         requested.pop("global_batch", None)
     return requested
 
 
 def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings of the recipe that nothing checks, because a flag of the user's stands in
-    their place.
+    """Return the settings of the recipe that are not checked, because a flag of the user's
+    overrides them.
     """
     checked = requested_settings(config, parallel)
-    return {
-        name: value
-        for name, value in _settings_of_recipe(config, parallel).items()
-        if name not in checked
-    }
+    settings = _settings_of_recipe(config, parallel)
+    return {name: value for name, value in settings.items() if name not in checked}
 
 
 def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+    """Return the settings of the recipe, by the keys of the evidence."""
     recipe = config.recipe
     requested = {
+        "dtype": parallel.precision.value,
         "packing": recipe.packing.value,
         "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
@@ -320,18 +319,17 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         requested["chat_template"] = recipe.chat_template
     if recipe.lora.rank is not None:
         requested["lora"] = str(recipe.lora.rank)
-        quantized = recipe.lora.quantize != Quantization.none
-        requested["base_dtype"] = (
-            recipe.lora.quantize.value if quantized else parallel.precision.value
-        )
+        requested["base_dtype"] = parallel.precision.value
+        if recipe.lora.quantize != Quantization.none:
+            requested["base_dtype"] = recipe.lora.quantize.value
         requested["first_update"] = "adapter"
-    return {"dtype": parallel.precision.value, **requested}
+    return requested
 
 
 def allowed_expectations(config: RootConfig) -> tuple[str, ...]:
     """Return the ids in `allow` that turn a failed expectation into a warning."""
     allowed = [name for name in config.allow if name.startswith(("refuted_", "unproven_"))]
-    if "data_small_epoch" in config.allow:  # the plan found the same of local data
+    if "data_small_epoch" in config.allow:  # it is what the plan reports of local data
         allowed.append("refuted_global_batch")
     return tuple(dict.fromkeys(allowed))
 
@@ -343,34 +341,30 @@ def allowed_expectations(config: RootConfig) -> tuple[str, ...]:
 # BEAKER_ASSIGNED_CPU_COUNT stays: it only sets how many processes tokenise
 # (dataset_transformation.py:1952).
 _FOREIGN = (
-    *(
-        "BEAKER_JOB_ID",
-        "BEAKER_EXPERIMENT_ID",
-        "BEAKER_WORKLOAD_ID",
-        "BEAKER_NODE_HOSTNAME",
-        "GIT_COMMIT",
-    ),
-    *(
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-    ),
-    *(
-        "ACCELERATE_USE_CPU",
-        "ACCELERATE_USE_DEEPSPEED",
-        "ACCELERATE_USE_FSDP",
-        "ACCELERATE_MIXED_PRECISION",
-    ),
-    *("ACCELERATE_GRADIENT_CLIPPING", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"),
-    *("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE"),
+    "BEAKER_JOB_ID",
+    "BEAKER_EXPERIMENT_ID",
+    "BEAKER_WORKLOAD_ID",
+    "BEAKER_NODE_HOSTNAME",
+    "GIT_COMMIT",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ACCELERATE_USE_CPU",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_MIXED_PRECISION",
+    "ACCELERATE_GRADIENT_CLIPPING",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE",
 )
 
-# Settings of torch's allocator: the first of them that is set counts. Older versions of torch read
-# the second only, ROCm also the third (torch c10/core/AllocatorConfig.h,
+# The variables that set torch's allocator; the first one that is set counts. Older versions of torch
+# read only the second, ROCm also the third (torch c10/core/AllocatorConfig.h,
 # c10/cuda/CUDAAllocatorConfig.h).
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _EXPANDABLE_SEGMENTS = "expandable_segments:True"
@@ -399,29 +393,33 @@ def build_environment(
     elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
     if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:
-        # its default is an absolute path of another cluster, which root creates silently
+        # upstream's default is an absolute path of another cluster, which root creates silently
         # (dpo_utils.py:191)
         variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
-    # verifiers may call it
+    # RLVR's verifiers may call open-instruct
     if checkout and (trainer.family == Family.open_instruct or trainer.kind == Kind.rlvr):
-        inherited = environ.get("PYTHONPATH")
-        variables["PYTHONPATH"] = os.pathsep.join(
-            [str(checkout), *([inherited] if inherited else [])]
-        )
+        folders = [str(checkout)]
+        if environ.get("PYTHONPATH"):
+            folders.append(environ["PYTHONPATH"])
+        variables["PYTHONPATH"] = os.pathsep.join(folders)
     return variables
 
 
 def has_expandable_segments(variables: Mapping[str, str]) -> bool:
     """Return whether torch's allocator uses expandable segments under these variables."""
-    settings = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), "")
-    return _EXPANDABLE_SEGMENTS in settings.replace(" ", "")
+    for name in ALLOCATOR_VARIABLES:
+        settings = variables.get(name)
+        if settings:
+            return _EXPANDABLE_SEGMENTS in settings.replace(" ", "")
+    return False
 
 
 def variables_to_unset(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that a run removes: the foreign ones that it does not set itself."""
+    """Return the variables that a run removes: those of other launchers that it does not set."""
     return tuple(name for name in _FOREIGN if name not in variables)
 
 
+# Placeholders in a command of several nodes, which each node replaces by its own values.
 NODE_RANK = "$LAUNCH_NODE_RANK"
 MAIN_HOST = "$LAUNCH_MAIN_HOST"
 MAIN_PORT = "$LAUNCH_MAIN_PORT"
@@ -446,13 +444,13 @@ class NodeRendezvous:
 
 
 def fill_placeholders(command: Sequence[str], rendezvous: NodeRendezvous) -> tuple[str, ...]:
-    """Return the command of one node."""
+    """Return the command of one node, with its values in place of the placeholders."""
     values = {f"${name}": value for name, value in rendezvous.variables().items()}
     return tuple(values.get(argument, argument) for argument in command)
 
 
 def quote_argument(argument: str) -> str:
     """Quote an argument for a shell, which fills in the placeholders."""
-    return (
-        f'"{argument}"' if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT) else shlex.quote(argument)
-    )
+    if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT):
+        return f'"{argument}"'
+    return shlex.quote(argument)
