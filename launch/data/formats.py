@@ -1,5 +1,4 @@
-"""Recognise the usual shapes of a row and convert them: chats to `messages`, pairs to `chosen` and
-`rejected`.
+"""Recognises the format of a row, and converts it to `messages`, or `chosen` and `rejected`.
 
 The converted rows are what open-instruct reads (dataset_transformation.py:
 sft_tulu_tokenize_and_truncate_v1, preference_tulu_tokenize_and_truncate_v1) and what TRL calls the
@@ -32,10 +31,10 @@ _CONTENTS = ("content", "value")
 _ROLE_KEYS = ("role", "from")
 # OpenAI's and axolotl's marks of a turn that is not to be learned
 _NOT_TRAINED = {"weight": 0, "train": False}
-_TRUTHS = ("ground_truth", "dataset")
-_KEPT = ("tools",)  # a column that chat templates read beside the messages
+_VERIFIER_COLUMNS = ("ground_truth", "dataset")
+_KEPT = ("tools",)  # columns that chat templates read besides the messages
 _OTHERS = ("system", "instruction", "context", "chosen", "rejected")
-_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS, *_TRUTHS))
+_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS, *_VERIFIER_COLUMNS))
 _CONVERTED = {
     Kind.sft: "messages",
     Kind.dpo: "chosen and rejected",
@@ -49,14 +48,23 @@ _EXPECTED = {
 }
 
 
+# The kinds of stage that a format trains. Formats that are not listed train SFT stages.
+_TRAINED_KINDS = {
+    DataFormat.preference: (Kind.dpo, Kind.rm),
+    DataFormat.prompts: (Kind.rlvr,),
+}
+
+
 class RowError(ValueError):
     """A row that a trainer can't use; the caller knows its place."""
 
     def __init__(self, message: str, cure: Fix | str | None = None, id: str = "data_row") -> None:
-        self.id, self.cure = id, cure
+        self.id = id
+        self.cure = cure
         super().__init__(message)
 
     def problem(self, place: str) -> Finding:
+        """Return the error as a finding; `place` is the row's file and line."""
         return Finding.error(self.id, str(self), place, self.cure)
 
 
@@ -69,17 +77,21 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
         return DataFormat.preference
     if kind != Kind.sft:
         raise _no_format(row, kind)
-    if chat := _name_of(row, _CHATS):
-        turns = row[chat]
-        is_sharegpt = (
-            isinstance(turns, list) and turns and isinstance(turns[0], dict) and "from" in turns[0]
-        )
-        return DataFormat.sharegpt if is_sharegpt else DataFormat.chat
+    chat_column = _find_column(row, _CHATS)
+    if chat_column:
+        return DataFormat.sharegpt if _is_sharegpt(row[chat_column]) else DataFormat.chat
     if "instruction" in names and not names.isdisjoint(_COMPLETIONS):
         return DataFormat.alpaca
     if not names.isdisjoint(_PROMPTS) and not names.isdisjoint(_COMPLETIONS):
         return DataFormat.prompt_completion
     raise _no_format(row, kind)
+
+
+def _is_sharegpt(turns: object) -> bool:
+    """Return whether the first turn of a chat names its role as ShareGPT does."""
+    if not isinstance(turns, list) or not turns:
+        return False
+    return isinstance(turns[0], dict) and "from" in turns[0]
 
 
 def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
@@ -90,13 +102,9 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {_describe(row)}; an object with named columns is expected")
-    trains = {DataFormat.preference: (Kind.dpo, Kind.rm), DataFormat.prompts: (Kind.rlvr,)}.get(
-        form, (Kind.sft,)
-    )
-    if kind not in trains:
-        raise RowError(
-            f"{form} rows can't train {kind} stages", f"they need {_EXPECTED[kind]}", "data_columns"
-        )
+    if kind not in _TRAINED_KINDS.get(form, (Kind.sft,)):
+        message = f"{form} rows can't train {kind} stages"
+        raise RowError(message, f"they need {_EXPECTED[kind]}", "data_columns")
     if form == DataFormat.preference:
         return _convert_pair(row)
     if form == DataFormat.prompts:
@@ -104,10 +112,13 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
     messages = _CONVERTERS[form](row)
     check_messages(messages)
     if not any(message["role"] == "assistant" for message in messages):
-        raise RowError(
-            "no turn of the assistant: nothing in this row carries loss", None, "data_no_answer"
-        )
-    return {"messages": messages, **{name: row[name] for name in _KEPT if row.get(name)}}
+        reason = "no turn of the assistant: nothing in this row carries loss"
+        raise RowError(reason, None, "data_no_answer")
+    converted: dict[str, Any] = {"messages": messages}
+    for name in _KEPT:
+        if row.get(name):
+            converted[name] = row[name]
+    return converted
 
 
 def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) -> str:
@@ -133,7 +144,7 @@ def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
             "chosen",
             "rejected",
         ),
-        DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_TRUTHS),
+        DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_VERIFIER_COLUMNS),
     }[form]
     return tuple(name for name in row if name in known)
 
@@ -144,100 +155,107 @@ def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
     """
     if _KNOWN.issuperset(row):
         return row
-    lower = {name: name.strip().lower() for name in row}
-    return {
-        lower[name] if lower[name] in _KNOWN and lower[name] not in row else name: value
-        for name, value in row.items()
-    }
+    renamed = {}
+    for name, value in row.items():
+        usual_name = name.strip().lower()
+        is_usual = usual_name in _KNOWN and usual_name not in row
+        renamed[usual_name if is_usual else name] = value
+    return renamed
 
 
 def check_messages(messages: list[Message]) -> None:
     """Check the order of the turns. Raises RowError: data_roles."""
     for number, message in enumerate(messages):
         if message["role"] == "system" and number > 0:
-            raise RowError(
-                f"turn {number + 1} is a system turn; it may only be the first", None, "data_roles"
-            )
-    spoken = [message["role"] for message in messages if message["role"] != "system"]
-    if not spoken:
+            reason = f"turn {number + 1} is a system turn; it may only be the first"
+            raise RowError(reason, None, "data_roles")
+    if all(message["role"] == "system" for message in messages):
         raise RowError("the row has only a system turn", None, "data_no_answer")
 
 
 def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
-    names = (
-        ", ".join(
-            repr(name) if value is not None else f"{name!r} (null)" for name, value in row.items()
-        )
-        or "none"
-    )
+    """Return the error of a row whose columns are in no format that trains this kind of stage."""
     if kind == Kind.sft and {"chosen", "rejected"} <= set(row):
-        return RowError(
-            "preference pairs can't train an sft stage", "use a dpo or rm stage", "data_columns"
-        )
+        message = "preference pairs can't train an sft stage"
+        return RowError(message, "use a dpo or rm stage", "data_columns")
+    columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
+    names = ", ".join(columns) or "none"
     if kind in (Kind.dpo, Kind.rm) and set(row).intersection((*_CHATS, *_COMPLETIONS)):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
-    rows = _list_of_rows(row)
+    rows = _find_nested_rows(row)
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
-        return RowError(f"the columns {names} fit no known format", cure, "data_columns")
-    known = {Kind.sft: ("prompt", "completion"), Kind.rlvr: ("prompt", "ground_truth")}.get(
-        kind, ("chosen", "rejected")
-    )
-    own = (
-        list(row)
-        if len(row) == len(known) and all(map(str.isidentifier, row))
-        else ["MY_COLUMN", "OTHER_COLUMN"]
-    )
-    example = " ".join(
-        f"data.columns.{name}={column}" for name, column in zip(known, own, strict=True)
-    )
-    cure = f"expected are {_EXPECTED[kind]}; name yours, as in {example}"
+    else:
+        example = _example_of_columns(row, kind)
+        cure = f"expected are {_EXPECTED[kind]}; name yours, as in {example}"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 
-def _list_of_rows(row: Mapping[str, object]) -> str | None:
+def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
+    """Return overrides that name the columns, with the row's own names if there are as many."""
+    known = ("chosen", "rejected")
+    if kind == Kind.sft:
+        known = ("prompt", "completion")
+    elif kind == Kind.rlvr:
+        known = ("prompt", "ground_truth")
+    names = ["MY_COLUMN", "OTHER_COLUMN"]
+    if len(row) == len(known) and all(map(str.isidentifier, row)):
+        names = list(row)
+    overrides = [f"data.columns.{column}={name}" for column, name in zip(known, names, strict=True)]
+    return " ".join(overrides)
+
+
+def _find_nested_rows(row: Mapping[str, object]) -> str | None:
     """Return the only column with a list of objects that are not turns: the file is one object
     around its rows.
     """
-    lists = [(name, value[0]) for name, value in row.items() if isinstance(value, list) and value]
-    rows = [
-        name
-        for name, first in lists
-        if isinstance(first, dict) and not {*_ROLE_KEYS, *_CONTENTS} & set(first)
-    ]
-    return rows[0] if len(rows) == 1 else None
+    keys_of_turns = {*_ROLE_KEYS, *_CONTENTS}
+    columns = []
+    for name, value in row.items():
+        if not isinstance(value, list) or not value:
+            continue
+        first = value[0]
+        if isinstance(first, dict) and keys_of_turns.isdisjoint(first):
+            columns.append(name)
+    return columns[0] if len(columns) == 1 else None
 
 
 def _from_chat(row: Mapping[str, object]) -> list[Message]:
-    return _messages(*_first(row, _CHATS))
+    value, column = _first_value(row, _CHATS)
+    return _read_messages(value, column)
+
+
+def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
+    return [*_system_turn(row), *_from_chat(row)]
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    answer = _text(*_first(row, _COMPLETIONS))
-    return [*_system(row), _instruction(row), {"role": "assistant", "content": answer}]
+    value, column = _first_value(row, _COMPLETIONS)
+    answer = {"role": "assistant", "content": _read_text(value, column)}
+    return [*_system_turn(row), _instruction(row), answer]
 
 
 def _instruction(row: Mapping[str, object]) -> Message:
-    """Return the prompt of an Alpaca row."""
-    instruction, extra = (
-        _text(row.get("instruction"), "instruction"),
-        row.get("input") or row.get("context"),
-    )
-    return {
-        "role": "user",
-        "content": f"{instruction}\n\n{_text(extra, 'input')}" if extra else instruction,
-    }
+    """Return the prompt of an Alpaca row: its instruction, and its input below it."""
+    content = _read_text(row.get("instruction"), "instruction")
+    context = row.get("input") or row.get("context")
+    if context:
+        content += f"\n\n{_read_text(context, 'input')}"
+    return {"role": "user", "content": content}
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
-    prompt = _turns("user", *_first(row, _PROMPTS))
-    return [*_system(row), *prompt, *_turns("assistant", *_first(row, _COMPLETIONS))]
+    prompt, prompt_column = _first_value(row, _PROMPTS)
+    prompt_turns = _read_turns("user", prompt, prompt_column)
+    completion, completion_column = _first_value(row, _COMPLETIONS)
+    answer_turns = _read_turns("assistant", completion, completion_column)
+    return [*_system_turn(row), *prompt_turns, *answer_turns]
 
 
 _CONVERTERS = {
     DataFormat.chat: _from_chat,
-    DataFormat.sharegpt: lambda row: [*_system(row), *_from_chat(row)],
+    DataFormat.sharegpt: _from_sharegpt,
     DataFormat.alpaca: _from_alpaca,
     DataFormat.prompt_completion: _from_prompt_completion,
 }
@@ -247,36 +265,37 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     """Convert a pair. Both sides end with the assistant's answer to the same conversation: upstream
     takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
     """
-    start: list[Message] = _system(row)
-    name = _name_of(row, (*_CHATS, *_PROMPTS))
+    prompt: list[Message] = _system_turn(row)
+    prompt_column = _find_column(row, (*_CHATS, *_PROMPTS))
     if row.get("instruction") is not None:
-        start.append(_instruction(row))
-    elif name:
-        start += _turns("user", row[name], name)
-    sides = {}
-    for side in ("chosen", "rejected"):
-        answer = _turns("assistant", row.get(side), side)
-        sides[side] = answer if answer[: len(start)] == start else [*start, *answer]
-        check_messages(sides[side])
-        if sides[side][-1]["role"] != "assistant":
-            raise RowError(
-                f"{side} does not end with a turn of the assistant", None, "data_no_answer"
-            )
-        if len(sides[side]) < 2:
-            cure = "add a column prompt, or write both sides as lists of messages"
-            raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")
+        prompt.append(_instruction(row))
+    elif prompt_column:
+        prompt += _read_turns("user", row[prompt_column], prompt_column)
+    sides = {side: _read_side(row, side, prompt) for side in ("chosen", "rejected")}
     if sides["chosen"][:-1] != sides["rejected"][:-1]:
         message = (
             "chosen and rejected answer different conversations; only their last turn may differ"
         )
         raise RowError(message, None, "data_pair")
     if sides["chosen"] == sides["rejected"]:
-        raise RowError(
-            "chosen and rejected are equal, so there is nothing to prefer",
-            "leave the row out",
-            "data_pair",
-        )
+        message = "chosen and rejected are equal, so there is nothing to prefer"
+        raise RowError(message, "leave the row out", "data_pair")
     return dict(sides)
+
+
+def _read_side(row: Mapping[str, object], side: str, prompt: list[Message]) -> list[Message]:
+    """Return the conversation of one side of a pair, which may begin with the prompt already."""
+    messages = _read_turns("assistant", row.get(side), side)
+    if messages[: len(prompt)] != prompt:
+        messages = [*prompt, *messages]
+    check_messages(messages)
+    if messages[-1]["role"] != "assistant":
+        reason = f"{side} does not end with a turn of the assistant"
+        raise RowError(reason, None, "data_no_answer")
+    if len(messages) < 2:
+        cure = "add a column prompt, or write both sides as lists of messages"
+        raise RowError(f"{side} is an answer without a prompt", cure, "data_pair")
+    return messages
 
 
 def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
@@ -285,62 +304,67 @@ def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
     A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row,
     data_roles.
     """
-    messages, name = read_prompt(row), _name_of(row, (*_CHATS, *_PROMPTS))
+    messages = read_prompt(row)
     truth = row.get("ground_truth")
     if truth is None or truth in ("", [], {}):
+        message = "the row has no ground_truth, so nothing can verify an answer"
         cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
-        raise RowError(
-            "the row has no ground_truth, so nothing can verify an answer", cure, "no_ground_truth"
-        )
+        raise RowError(message, cure, "no_ground_truth")
     text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    others = {
-        key: value
-        for key, value in row.items()
-        if key not in (name, "system", "ground_truth", "prompt")
-    }
+    prompt_column = _find_column(row, (*_CHATS, *_PROMPTS))
+    converted = (prompt_column, "system", "ground_truth", "prompt")
+    others = {name: value for name, value in row.items() if name not in converted}
     return {"prompt": messages, "ground_truth": text, **others}
 
 
 def read_prompt(row: Mapping[str, object]) -> list[Message]:
-    """Return the conversation that a row asks a model to go on with, without a final answer. Raises
-    RowError: data_columns, data_row, data_roles, data_no_answer.
+    """Return the conversation that a model is to continue, without a final answer.
+
+    Raises RowError: data_columns, data_row, data_roles, data_no_answer.
     """
-    names = (*_CHATS, *_PROMPTS)
-    messages = [*_system(row), *_turns("user", *_first(row, names))]
+    system = _system_turn(row)
+    value, column = _first_value(row, (*_CHATS, *_PROMPTS))
+    messages = [*system, *_read_turns("user", value, column)]
     check_messages(messages)
     if messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
-        raise RowError(f"{_name_of(row, names)} has no turn to answer", None, "data_no_answer")
+        raise RowError(f"{column} has no turn to answer", None, "data_no_answer")
     return messages
 
 
-def _system(row: Mapping[str, object]) -> list[Message]:
+def _system_turn(row: Mapping[str, object]) -> list[Message]:
+    """Return the column `system` as a turn; no turn without it."""
     value = row.get("system")
-    return [{"role": "system", "content": _text(value, "system")}] if value else []
+    if not value:
+        return []
+    return [{"role": "system", "content": _read_text(value, "system")}]
 
 
-def _turns(role: str, value: object, column: str) -> list[Message]:
+def _read_turns(role: str, value: object, column: str) -> list[Message]:
     """Return a text, one message or a list of messages as messages; a text is a turn of `role`."""
     if isinstance(value, dict):
         value = [value]
     if not isinstance(value, list):
-        return [{"role": role, "content": _text(value, column)}]
-    return _messages(value, column)
+        return [{"role": role, "content": _read_text(value, column)}]
+    return _read_messages(value, column)
 
 
-def _messages(value: object, column: str) -> list[Message]:
+def _read_messages(value: object, column: str) -> list[Message]:
+    """Return a list of turns as messages; the cell of a table has the list as JSON."""
     if isinstance(value, str):
-        value = _parse_list(value)  # a cell of a table
+        value = _parse_list(value)
     if not isinstance(value, list):
         raise RowError(f"{column} is {_describe(value)}; a list of messages is expected")
     if not value:
         raise RowError(f"{column} is an empty list", None, "data_no_answer")
-    return [_message(turn, f"turn {number} of {column}") for number, turn in enumerate(value, 1)]
+    return [
+        _read_message(turn, f"turn {number} of {column}") for number, turn in enumerate(value, 1)
+    ]
 
 
 def _parse_list(text: str) -> object:
-    """Return the list that a text is the JSON of; the text itself if it is none."""
+    """Return the list that a text holds as JSON; the text itself if it holds none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -348,68 +372,79 @@ def _parse_list(text: str) -> object:
     return value if isinstance(value, list) else text
 
 
-def _message(turn: object, place: str) -> Message:
-    """Return a turn as a message with `role` and `content`. Raises RowError: data_row,
-    data_roles.
+def _read_message(turn: object, place: str) -> Message:
+    """Return a turn as a message with `role` and `content`.
+
+    Raises RowError: data_row, data_roles.
     """
     if not isinstance(turn, dict):
         raise RowError(f"{place} is {_describe(turn)}; an object with role is expected")
-    named = next((turn[key] for key in _ROLE_KEYS if turn.get(key) is not None), None)
-    if named is None:
-        keys = ", ".join(map(repr, turn)) or "nothing"
-        raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
-    role = _ROLE_NAMES.get(str(named).lower())
-    if role is None:
-        raise RowError(
-            f"{place} has the unknown role {named!r}",
-            f"known are {', '.join(_ROLE_NAMES)}",
-            "data_roles",
-        )
-    rest = {
-        key: kept
-        for key, kept in turn.items()
-        if key not in (*_ROLE_KEYS, *_CONTENTS) and kept is not None
-    }
+    role = _read_role(turn, place)
+    read_keys = (*_ROLE_KEYS, *_CONTENTS)
+    rest = {key: value for key, value in turn.items() if key not in read_keys and value is not None}
     if role == "assistant":
         _refuse_marks(rest, place)
-    content = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
+    content = _first_given(turn, _CONTENTS)
     if isinstance(content, list):
         content = _join_parts(content, place)
-    # a call of a tool has no text of its own, a system prompt may be empty
-    is_empty_allowed = (content is None and rest.get("tool_calls")) or (
-        content == "" and role in ("system", "tool")
-    )
-    return {"role": role, "content": "" if is_empty_allowed else _text(content, place), **rest}
+    calls_tool_only = content is None and bool(rest.get("tool_calls"))
+    is_empty_allowed = content == "" and role in ("system", "tool")
+    text = "" if calls_tool_only or is_empty_allowed else _read_text(content, place)
+    return {"role": role, "content": text, **rest}
+
+
+def _read_role(turn: Mapping[str, object], place: str) -> str:
+    """Return the role of a turn, one of ROLES. Raises RowError: data_roles."""
+    name = _first_given(turn, _ROLE_KEYS)
+    if name is None:
+        keys = ", ".join(map(repr, turn)) or "nothing"
+        raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
+    role = _ROLE_NAMES.get(str(name).lower())
+    if role is None:
+        cure = f"known are {', '.join(_ROLE_NAMES)}"
+        raise RowError(f"{place} has the unknown role {name!r}", cure, "data_roles")
+    return role
+
+
+def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
+    """Return the value of the first of the keys that has one; None without any."""
+    return next((turn[key] for key in keys if turn.get(key) is not None), None)
 
 
 def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
-    """Refuse what would be trained on otherwise than the row means."""
+    """Refuse an answer that the row excludes from training, and a call that a template leaves out.
+
+    `rest` has the keys of the turn other than role and content. Raises RowError: data_row.
+    """
     for key, value in _NOT_TRAINED.items():
         if key in rest and rest[key] == value:
+            message = f"{place} has {key} {rest[key]!r}, but the trainers learn every answer"
             cure = "end the conversation before it, or remove the mark to learn that answer too"
-            raise RowError(
-                f"{place} has {key} {rest[key]!r}, but the trainers learn every answer", cure
-            )
+            raise RowError(message, cure)
     if "function_call" in rest:
-        raise RowError(
-            f"{place} has a function_call, which chat templates leave out", "write it as tool_calls"
-        )
+        message = f"{place} has a function_call, which chat templates leave out"
+        raise RowError(message, "write it as tool_calls")
 
 
 def _join_parts(content: list[object], place: str) -> object:
     """Return the texts of OpenAI's parts (`{type: text, text: ...}`), a line each; a list of other
     things as it is.
     """
-    if not content or not all(isinstance(part, dict) and "type" in part for part in content):
+    parts = [part for part in content if isinstance(part, dict) and "type" in part]
+    if not content or len(parts) < len(content):
         return content
-    parts = [part for part in content if isinstance(part, dict)]
-    other = next((part["type"] for part in parts if part["type"] != "text"), None)
-    if other is not None:
-        raise RowError(f"{place} has a part of type {other!r}", "only text can be trained on")
-    return "\n".join(_text(part.get("text"), place) for part in parts)
+    for part in parts:
+        if part["type"] != "text":
+            message = f"{place} has a part of type {part['type']!r}"
+            raise RowError(message, "only text can be trained on")
+    return "\n".join(_read_text(part.get("text"), place) for part in parts)
 
 
-def _text(value: object, name: str) -> str:
+def _read_text(value: object, name: str) -> str:
+    """Return a text that is not empty and can be encoded; `name` is used in errors.
+
+    Raises RowError: data_row.
+    """
     if not isinstance(value, str):
         raise RowError(f"{name} is {_describe(value)} where text belongs")
     if not value.strip():
@@ -418,24 +453,26 @@ def _text(value: object, name: str) -> str:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RowError(
-                f"{name} contains half of a character pair ({value[error.start]!r})"
-            ) from error
+            message = f"{name} contains half of a character pair ({value[error.start]!r})"
+            raise RowError(message) from error
     return value
 
 
-def _first(row: Mapping[str, object], names: tuple[str, ...]) -> tuple[object, str]:
-    """Return the value and the name of the first of the columns that has a value. Raises RowError:
-    data_columns.
+def _first_value(row: Mapping[str, object], columns: tuple[str, ...]) -> tuple[object, str]:
+    """Return the value and the name of the first of the columns that has a value.
+
+    Raises RowError: data_columns.
     """
-    name = _name_of(row, names)
+    name = _find_column(row, columns)
     if not name:
-        raise RowError(f"the column {' or '.join(names)} is missing or null", None, "data_columns")
+        message = f"the column {' or '.join(columns)} is missing or null"
+        raise RowError(message, None, "data_columns")
     return row[name], name
 
 
-def _name_of(row: Mapping[str, object], names: tuple[str, ...]) -> str:
-    return next((name for name in names if row.get(name) is not None), "")
+def _find_column(row: Mapping[str, object], columns: tuple[str, ...]) -> str:
+    """Return the first of the columns that has a value; "" if none has."""
+    return next((name for name in columns if row.get(name) is not None), "")
 
 
 def _describe(value: object) -> str:
@@ -446,5 +483,7 @@ def _describe(value: object) -> str:
         int: "a number",
         float: "a number",
         str: "a text",
+        list: "a list",
+        dict: "an object",
     }
-    return {**names, list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+    return names.get(type(value), type(value).__name__)
