@@ -1,6 +1,4 @@
-"""The command line before Hydra reads it: verb, `--json`, overrides, and values that Hydra would
-take for a sweep.
-"""
+"""Parses and checks the command line before Hydra reads it: verb, `--json` and overrides."""
 
 from __future__ import annotations
 
@@ -22,24 +20,25 @@ from launch.errors import UserError, did_you_mean, refusal
 from launch.resources import GROUPS, config_roots, group_options
 from launch.worker.finding import Finding, Fix
 
-_TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
-_STARTERS = ("accelerate", "torchrun", "deepspeed")  # of a trainer's ranks
-MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
-SWEEP_VERB = "trial"  # whose comma lists are sweeps by themselves
-# Hydra's own options that show a configuration, and those that go with them
-_SHOWING = frozenset(("--help", "-h", "--cfg", "-c"))
-_HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--package", "-p"))  # they take the next argument
-# what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell
-# characters, "(1)"
+_TOOLS = ("axolotl", "llamafactory-cli", "trl")  # other tools, whose own commands follow
+_RANK_LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
+MULTIRUN = ("--multirun", "-m")  # Hydra's own options for sweep=true
+SWEEP_VERB = "trial"  # the verb that takes comma lists as sweeps without sweep=true
+# Hydra's options that show a configuration.
+_SHOWING_OPTIONS = frozenset(("--help", "-h", "--cfg", "-c"))
+# Hydra's options that take the next argument as their value.
+_HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--package", "-p"))
+# Text that Hydra's grammar of overrides does not accept outside quotes: non-ASCII letters, shell
+# characters, "(1)".
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
-# in a list or a map: brackets, commas, quoted texts, keys; what is between them is a value
+# Brackets, commas, quoted texts and colons of a list or a map. The text between them is a value.
 _CONTAINER_PART = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[\]{},]|:(?=\s))""")
 _NOT_A_NAME = re.compile(
     r"null|true|false|[-+]?[\d.]+(?:e[-+]?\d+)?|[\[{].*", re.IGNORECASE | re.DOTALL
 )
-# of one stage of a pipeline: `dpo:recipe.beta=0.1`
+# An override of one stage of a pipeline: `dpo:recipe.beta=0.1`.
 STAGE_KEY = re.compile(r"(\w[\w.-]*):([^=:]+)=")
-_END = "\0"  # of an argument
+_END = "\0"  # separates arguments
 # `key = value`, `key =value`, `key= value`
 _SPACES = re.compile(
     rf"(?<![^{_END}])[^{_END}]*?(?:{_END}={_END}?|={_END}(?![^{_END}]*=))[^{_END}]+"
@@ -68,7 +67,7 @@ class CommandLine:
         """Whether Hydra itself answers: --help and --cfg show the configuration, and nothing
         runs.
         """
-        return any(argument.partition("=")[0] in _SHOWING for argument in self.argv)
+        return any(argument.partition("=")[0] in _SHOWING_OPTIONS for argument in self.argv)
 
     @property
     def is_pipeline(self) -> bool:
@@ -79,7 +78,7 @@ class CommandLine:
     def overrides(self) -> tuple[str, ...]:
         """The `key=value` arguments, without Hydra's own options and their values."""
         overrides = []
-        is_value = False  # of an option
+        is_value = False  # whether the argument is the value of the option before it
         for argument in self.argv:
             if is_value or argument.startswith("-"):
                 is_value = argument in _HYDRA_VALUE_OPTIONS
@@ -100,15 +99,13 @@ class CommandLine:
         overrides = set(self.overrides)
         for argument in self.argv:
             key = override_key(argument)
-            if (
-                argument not in overrides
-                or key not in keys
-                or not ("=" in argument or argument.startswith("~"))
-            ):
+            is_removal = argument.startswith("~")
+            is_override = argument in overrides and ("=" in argument or is_removal)
+            if not is_override or key not in keys:
                 remaining.append(argument)
             elif key in values:
                 raise UserError(_set_twice(key))
-            elif not argument.startswith("~"):
+            elif not is_removal:
                 values[key] = argument.partition("=")[2]
         return values, replace(self, argv=tuple(remaining))
 
@@ -120,10 +117,8 @@ class CommandLine:
         values, line = self.pop_overrides((key,))
         value = values.get(key, str(default)).lower()
         if value not in ("true", "false"):
-            message, cure = (
-                f"{key} must be true or false, got {value}",
-                f"set {key}=true, or leave it out",
-            )
+            message = f"{key} must be true or false, got {value}"
+            cure = f"set {key}=true, or leave it out"
             raise refusal("bad_value", message, f"override {key}", cure)
         return value == "true", line
 
@@ -148,30 +143,44 @@ def parse_line(
     """
     arguments = list(argv)
     verb = "run"
-    is_verb = _is_word(arguments[:1]) and not arguments[0].endswith((".yaml", ".yml"))
-    if is_verb and not (len(arguments) > 1 and arguments[1].startswith("=")):
+    if _begins_with_verb(arguments):
         verb = arguments.pop(0)
         if verb not in verbs:
-            raise UserError(
-                _unknown_verb(verb, arguments, list(verbs) if suggested is None else suggested)
-            )
-    elif misplaced := next((argument for argument in arguments if argument in verbs), None):
-        position = arguments.index(misplaced)
-        before = arguments[position - 1]
-        first = " ".join(["launch", misplaced, *arguments[:position], *arguments[position + 1 :]])
-        cure = (
-            f"put it first: {first}; if it belongs to the value before it, quote both: "
-            f"'{before} {misplaced}'"
-        )
-        raise refusal(
-            "misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure
-        )
+            candidates = list(verbs) if suggested is None else suggested
+            raise UserError(_unknown_verb(verb, arguments, candidates))
+    else:
+        _refuse_misplaced_verb(arguments, verbs)
     line = CommandLine(verb, "--json" in arguments, tuple(arguments))
     sweeps, line = line.pop_flag("sweep", default=verb == SWEEP_VERB)
-    options = MULTIRUN[:1] if sweeps and not line.sweeps else ()
-    return replace(
-        line, argv=(*options, *(argument for argument in line.argv if argument != "--json"))
-    )
+    argv = [argument for argument in line.argv if argument != "--json"]
+    if sweeps and not line.sweeps:
+        argv.insert(0, MULTIRUN[0])
+    return replace(line, argv=tuple(argv))
+
+
+def _begins_with_verb(arguments: Sequence[str]) -> bool:
+    """Return whether the first argument is a verb, known or not, and not `key = value` or a file."""
+    if not arguments or not _is_bare_word(arguments[0]):
+        return False
+    if arguments[0].endswith((".yaml", ".yml")):
+        return False
+    return len(arguments) == 1 or not arguments[1].startswith("=")
+
+
+def _refuse_misplaced_verb(arguments: Sequence[str], verbs: Collection[str]) -> None:
+    """Refuse a verb that is not the first argument. Raises UserError: misplaced_verb."""
+    for position, argument in enumerate(arguments):
+        if argument not in verbs:
+            continue
+        others = [*arguments[:position], *arguments[position + 1 :]]
+        command = " ".join(["launch", argument, *others])
+        before = arguments[position - 1]
+        cure = (
+            f"put it first: {command}; if it belongs to the value before it, quote both: "
+            f"'{before} {argument}'"
+        )
+        message = f"the command '{argument}' stands behind its keys"
+        raise refusal("misplaced_verb", message, cure=cure)
 
 
 def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
@@ -188,52 +197,46 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
         "starts a run's ranks"
     )
     command = shlex.join(["launch", line.verb, *line.argv])
-    raise refusal(
-        "started_as_rank", message, "LOCAL_RANK", Fix.of("start it alone: {0}", f"$ {command}")
-    )
+    cure = Fix.of("start it alone: {0}", f"$ {command}")
+    raise refusal("started_as_rank", message, "LOCAL_RANK", cure)
 
 
-def _is_word(arguments: Sequence[str]) -> bool:
-    """Whether an argument is neither an option nor an override."""
-    return (
-        bool(arguments) and not arguments[0].startswith(("-", "+", "~")) and "=" not in arguments[0]
-    )
+def _is_bare_word(argument: str) -> bool:
+    """Return whether an argument is neither an option nor an override."""
+    return not argument.startswith(("-", "+", "~")) and "=" not in argument
 
 
 def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Finding:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word,
-    or a slip.
+    or a typing error. `rest` are the arguments after it, `names` the verbs to suggest.
     """
-    if word in _STARTERS and rest:
-        command = Fix.of(
-            "launch starts the ranks itself; {0} checks such a line",
-            f"$ launch lint -- {shlex.join([word, *rest])}",
-        )
-        return Finding.error("unknown_verb", f"'{word}' is not a command of launch", cure=command)
+    if word in _RANK_LAUNCHERS and rest:
+        command = f"$ launch lint -- {shlex.join([word, *rest])}"
+        cure = Fix.of("launch starts the ranks itself; {0} checks such a line", command)
+        return Finding.error("unknown_verb", f"'{word}' is not a command of launch", cure=cure)
     if word in _TOOLS and rest:
         return _unknown_verb(rest[0], rest[1:], names)
-    if not explain_verb(word, exact=True) and (meant := explain_value("stage", word)):
-        command = Fix.of(
-            "a stage is set as a key: {0}", f"$ {shlex.join(['launch', str(meant.ways[0]), *rest])}"
-        )
-        return Finding.error("unknown_verb", f"'{word}' is not a command", cure=command)
+    known_verb = explain_verb(word, exact=True)
+    stage = None if known_verb else explain_value("stage", word)
+    if stage:
+        command = shlex.join(["launch", str(stage.ways[0]), *rest])
+        cure = Fix.of("a stage is set as a key: {0}", f"$ {command}")
+        return Finding.error("unknown_verb", f"'{word}' is not a command", cure=cure)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
     for group in ("stage", "trainer"):
         if typed and typed[1] in group_options(group):
-            command = Fix.of(
-                f"a {group} is set as a key: {{0}}", f"$ launch {group}={typed[1]}{typed[2]}"
-            )
-            return Finding.error(
-                "unknown_verb", f"'{typed[1]}' is a {group}, not a command", cure=command
-            )
+            command = f"$ launch {group}={typed[1]}{typed[2]}"
+            cure = Fix.of(f"a {group} is set as a key: {{0}}", command)
+            message = f"'{typed[1]}' is a {group}, not a command"
+            return Finding.error("unknown_verb", message, cure=cure)
     if word.endswith((".sh", ".sbatch", ".slurm")):
-        command = Fix.of("check it: {0}", f"$ launch lint {word}")
-        return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=command)
-    # `trian` is `train`, which is `run`
-    near = [name for name in names if name != SWEEP_VERB or "l" in word]
-    cure = explain_verb(word, exact=True) or did_you_mean(word, near) or explain_verb(word)
+        cure = Fix.of("check it: {0}", f"$ launch lint {word}")
+        return Finding.error("unknown_verb", f"'{word}' is a script, not a command", cure=cure)
+    # `trian` is `train`, which is `run`, rather than `trial`
+    candidates = [name for name in names if name != SWEEP_VERB or "l" in word]
+    meant = known_verb or did_you_mean(word, candidates) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
-    return Finding.error("unknown_verb", f"unknown command '{word}'", cure=cure or listed)
+    return Finding.error("unknown_verb", f"unknown command '{word}'", cure=meant or listed)
 
 
 def override_key(override: str) -> str:
@@ -249,158 +252,173 @@ def format_value(value: Any) -> str:
 def check_overrides(line: CommandLine) -> None:
     """Reject overrides that Hydra would misread.
 
-    A comma list outside brackets is a sweep and needs `sweep=true`; an argument without `=` is no
-    override. Hydra's own settings are refused: they write folders, or are ignored.
+    A comma list outside brackets is a sweep and needs `sweep=true`; an argument without `=` is not
+    an override. Hydra's own settings are refused: they write folders, or are ignored.
+
     Raises UserError, with all of them: unknown_option, duplicate_override, not_an_override,
-    several_values, reserved_key.
+    several_values, reserved_key; shell_split, spaces, bad_value, unknown_tuned.
     """
     split = _find_split(line.overrides) or _find_spaces(line.overrides)
     if split:
         raise UserError(split)
-    problems, values = _find_unknown_options(line)
-    given: dict[str, str] = {}
+    problems, option_values = _find_unknown_options(line)
+    values: dict[str, str] = {}
     previous = ""
     for override in line.overrides:
-        if override in values:
+        if override in option_values:
             continue
-        key, value = override_key(override), override.partition("=")[2]
-        if key in given:
-            both = given[key] + value
-            in_braces = both.count("[") == both.count("]") == 2 and ":" in both
-            message = f"'{key}' is set twice: the shell expands braces outside quotes"
-            cure = Fix(f"quote the whole argument: '{key}=[{{name: X}}]'")
-            expanded = Finding.error("shell_split", message, f"override {key}", cure)
-            problems.append(expanded if in_braces else _set_twice(key))
-        given[key] = value
-        if re.match(r"hydra\b", key):
-            problems.append(hydra_problem(key, f"override {key}"))
-        elif not key or ("=" not in override and not override.startswith("~")):
-            message = f"'{override}' is not a key=value override"
-            quoted = (
-                Fix(f"if it belongs to the value before it, quote both: '{previous} {override}'")
-                if previous
-                else None
-            )
-            named = (
-                Fix(f"a stage is set as stage={override}")
-                if override in group_options("stage")
-                else None
-            )
-            named = named or explain_name(override, None) or quoted
-            problems.append(Finding.error("not_an_override", message, "command line", named))
-        elif key in GROUPS and _NOT_A_NAME.fullmatch(value):
-            several = (
-                "add sweep=true and write stage=A,B to run each"
-                if value.startswith("[")
-                else "set its name"
-            )
-            message = f"{key}={value} must be the name of a file of configs/tulu"
-            problems.append(
-                Finding.error("bad_value", message, None, explain_value(key, value) or several)
-            )
-        elif (
-            key == "tuned" and not line.sweeps and value.strip("'\"") not in group_options("tuned")
-        ):
-            folder = config_roots()[0] / "tuned"
-            message = f"there is no overlay '{value}' in {folder}"
-            meant = did_you_mean(value, group_options("tuned"), prefix="tuned=")
-            cure = Fix(meant or "`tune` writes one")
-            problems.append(Finding.error("unknown_tuned", message, f"override {override}", cure))
-        elif not line.sweeps and _BARE_COMMA.match(value):
-            named = None if key.startswith("flags.") else explain_name(key, value)
-            cure = named or _one_value(key, value)
-            problems.append(
-                Finding.error(
-                    "several_values", f"'{line.verb}' takes one value", f"override {key}", cure
-                )
-            )
+        key = override_key(override)
+        value = override.partition("=")[2]
+        if key in values:
+            problems.append(_repeated_key(key, values[key] + value))
+        values[key] = value
+        problem = _override_problem(line, override, previous)
+        if problem is not None:
+            problems.append(problem)
         previous = override
     if problems:
         raise UserError(problems)
+
+
+def _repeated_key(key: str, values: str) -> Finding:
+    """Return the problem of a key that is set twice: by the user, or as the shell expanded braces.
+
+    `values` are the two values, one after the other.
+    """
+    has_two_lists = values.count("[") == values.count("]") == 2
+    if not has_two_lists or ":" not in values:
+        return _set_twice(key)
+    message = f"'{key}' is set twice: the shell expands braces outside quotes"
+    cure = f"quote the whole argument: '{key}=[{{name: X}}]'"
+    return Finding.error("shell_split", message, f"override {key}", cure)
+
+
+def _override_problem(line: CommandLine, override: str, previous: str) -> Finding | None:
+    """Return the problem of one override; `previous` is the override before it."""
+    key = override_key(override)
+    value = override.partition("=")[2]
+    if re.match(r"hydra\b", key):
+        return hydra_problem(key, f"override {key}")
+    is_override = "=" in override or override.startswith("~")
+    if not key or not is_override:
+        message = f"'{override}' is not a key=value override"
+        cure = _explain_bare_word(override, previous)
+        return Finding.error("not_an_override", message, "command line", cure)
+    if key in GROUPS and _NOT_A_NAME.fullmatch(value):
+        cure = explain_value(key, value)
+        if cure is None and value.startswith("["):
+            cure = Fix("add sweep=true and write stage=A,B to run each")
+        message = f"{key}={value} must be the name of a file of configs/tulu"
+        return Finding.error("bad_value", message, None, cure or "set its name")
+    overlays = group_options("tuned") if key == "tuned" else []
+    if key == "tuned" and not line.sweeps and value.strip("'\"") not in overlays:
+        message = f"there is no overlay '{value}' in {config_roots()[0] / 'tuned'}"
+        near = did_you_mean(value, overlays, prefix="tuned=")
+        where = f"override {override}"
+        return Finding.error("unknown_tuned", message, where, near or "`tune` writes one")
+    if not line.sweeps and _BARE_COMMA.match(value):
+        named = None if key.startswith("flags.") else explain_name(key, value)
+        message = f"'{line.verb}' takes one value"
+        cure = named or _one_value(key, value)
+        return Finding.error("several_values", message, f"override {key}", cure)
+    return None
+
+
+def _explain_bare_word(word: str, previous: str) -> Fix | None:
+    """Return what an argument without `=` may have been meant for."""
+    if word in group_options("stage"):
+        return Fix(f"a stage is set as stage={word}")
+    named = explain_name(word, None)
+    if named is not None or not previous:
+        return named
+    return Fix(f"if it belongs to the value before it, quote both: '{previous} {word}'")
+
+
+# The cure for a comma list where one value is expected, by key.
+_ONE_VALUE_CURES = {
+    "stage": "set one stage, or add sweep=true to run each in turn",
+    "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
+    "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates between "
+    "them",
+}
 
 
 def _one_value(key: str, value: str) -> Fix:
     """Return the cure for a comma list where one value is expected."""
     if value.endswith(","):
         return Fix.of("remove the comma: {0}", f"{key}={value.rstrip(',')}")
-    if key == "gpus" and value.startswith("0,"):  # cards, not widths
-        return Fix.of(
-            "set {0}, after {1}",
-            f"gpus={len(value.split(','))}",
-            f"$ export CUDA_VISIBLE_DEVICES={value}",
-        )
+    if key == "gpus" and value.startswith("0,"):  # the numbers of GPUs, not several widths
+        width = f"gpus={len(value.split(','))}"
+        return Fix.of("set {0}, after {1}", width, f"$ export CUDA_VISIBLE_DEVICES={value}")
     if re.fullmatch(r"0,\d+", value):
         return Fix.of("write {0}", f"{key}={value.replace(',', '.')}")
-    listed = (
-        f"write a list as '{key}=[{value}]', or " if key.startswith(("flags.", "cluster.")) else ""
-    )
-    of_key = {
-        "stage": "set one stage, or add sweep=true to run each in turn",
-        "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
-        "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates "
-        "between them",
-    }
-    return Fix(of_key.get(key, f"{listed}add sweep=true to run each value in turn"))
+    if key in _ONE_VALUE_CURES:
+        return Fix(_ONE_VALUE_CURES[key])
+    sweep = "add sweep=true to run each value in turn"
+    if key.startswith(("flags.", "cluster.")):
+        return Fix(f"write a list as '{key}=[{value}]', or {sweep}")
+    return Fix(sweep)
 
 
 def _find_unknown_options(line: CommandLine) -> tuple[list[Finding], list[str]]:
-    """Find options that neither the verb nor Hydra has; of an unknown one, Hydra would print its
-    own usage.
+    """Find options that neither the verb nor Hydra has. Hydra would print its own usage for them.
 
-    Also returns the arguments that are such an option's value, `--learning_rate 1e-5`.
+    Also returns the arguments that are such an option's value, as in `--learning_rate 1e-5`.
     """
-    problems, values = [], []
-    of_hydra = {
-        *MULTIRUN,
-        *((*_SHOWING, *_HYDRA_VALUE_OPTIONS, "--resolve") if line.asks_hydra else ()),
-    }
-    is_value = False
+    problems: list[Finding] = []
+    values: list[str] = []
+    hydra_options = set(MULTIRUN)
+    if line.asks_hydra:
+        hydra_options |= {*_SHOWING_OPTIONS, *_HYDRA_VALUE_OPTIONS, "--resolve"}
+    is_value = False  # whether the argument is the value of an option of Hydra's
     for argument, following in zip_longest(line.argv, line.argv[1:], fillvalue=""):
         name, equals, value = argument.partition("=")
-        if not is_value and argument.startswith("-") and name not in of_hydra:
-            takes_next = bool(not equals and following) and _is_word([following])
-            takes_next &= name == "--stage" or following not in group_options("stage")
-            near = did_you_mean(name, ("--json", "--help", "--version"), cutoff=0.66)
-            given = value if equals else following if takes_next else "true"
-            cure = (
-                explain_name(name, given)
-                or near
-                or explain_like(name, given)
-                or trainer_flag(name, given)
-            )
-            problems.append(
-                Finding.error(
-                    "unknown_option", f"'{line.verb}' has no option {name}", "command line", cure
-                )
-            )
-            values += [following] * takes_next
+        if not is_value and argument.startswith("-") and name not in hydra_options:
+            if not equals:
+                value = "true"
+                is_stage = name != "--stage" and following in group_options("stage")
+                if following and _is_bare_word(following) and not is_stage:
+                    value = following
+                    values.append(following)
+            message = f"'{line.verb}' has no option {name}"
+            cure = _explain_option(name, value)
+            problems.append(Finding.error("unknown_option", message, "command line", cure))
         is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS
     return problems, values
 
 
+def _explain_option(name: str, value: str) -> Fix | str | None:
+    """Return what to write in place of an unknown option: a key, another option or a flag."""
+    exact = explain_name(name, value)
+    if exact is not None:
+        return exact
+    near = did_you_mean(name, ("--json", "--help", "--version"), cutoff=0.66)
+    return near or explain_like(name, value) or trainer_flag(name, value)
+
+
 def hydra_problem(key: str, where: str) -> Finding:
-    """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
-    return Finding.error(
-        "reserved_key",
-        f"{key} cannot be set: launch sets it",
-        where,
-        explain_name(key, None) or "remove it",
-    )
+    """Return the problem of a setting of Hydra itself, such as `hydra.run.dir`, which `launch`
+    sets.
+    """
+    message = f"{key} cannot be set: launch sets it"
+    return Finding.error("reserved_key", message, where, explain_name(key, None) or "remove it")
 
 
 def quote_value(override: str, *, sweeps: bool = False) -> str:
     """Return the override with quotes around values that Hydra's grammar cannot read as they are:
     `name=прогон`.
 
-    `sweeps`: commas separate values, as under `--multirun`.
+    With `sweeps` commas separate values, as under `--multirun`.
     """
     key, equals, value = override.partition("=")
     if sweeps and "," in value and value[0] not in "'\"[{":
-        return f"{key}={','.join(quote_value(f'={part}').removeprefix('=') for part in value.split(','))}"
+        quoted = [quote_value(f"={part}").removeprefix("=") for part in value.split(",")]
+        return f"{key}={','.join(quoted)}"
     if not equals or not _NEEDS_QUOTES.search(value) or value[0] in "'\"":
         return override
     if value[0] not in "[{":
-        return override if "'" in value or '"' in value else f"{key}={quote_text(value)}"
+        has_quotes = "'" in value or '"' in value
+        return override if has_quotes else f"{key}={quote_text(value)}"
     parts = _CONTAINER_PART.split(value)  # texts at even positions, separators at odd ones
     for position in range(0, len(parts), 2):
         text = parts[position].strip()
@@ -413,7 +431,9 @@ def quote_text(text: str) -> str:
     """Quote a text for Hydra's grammar of overrides, where a backslash is special only before a
     quote.
     """
-    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
+    # the backslashes before a quote, or before the closing quote at the end, are doubled
+    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", text)
+    escaped = doubled.replace("'", "\\'")
     return f"'{escaped}'"
 
 
@@ -422,33 +442,36 @@ def _find_split(overrides: Sequence[str]) -> list[Finding]:
     in another.
     """
     for start, override in enumerate(overrides, 1):
-        whole = " ".join(
-            (override, *takewhile(lambda part: not re.match(r"[^=\s]+=", part), overrides[start:]))
-        )
-        if "=" in override and _count_open(override) > 0 >= _count_open(whole):
+        if "=" not in override or _count_open(override) <= 0:
+            continue
+        rest = takewhile(_sets_nothing, overrides[start:])
+        whole = " ".join([override, *rest])
+        if _count_open(whole) <= 0:
             message = f"the shell split {whole} at its spaces"
             return [Finding.error("shell_split", message, "command line", f"quote it: '{whole}'")]
     return []
 
 
+def _sets_nothing(argument: str) -> bool:
+    return re.match(r"[^=\s]+=", argument) is None
+
+
 def _find_spaces(overrides: Sequence[str]) -> list[Finding]:
     """Find spaces around a `=`, which make three arguments of one: `stage = demo`."""
-    for apart in _SPACES.findall(_END.join(overrides)):
-        parts, joined = apart.replace(_END, " "), apart.replace(_END, "")
-        return [
-            Finding.error(
-                "spaces", f"'{parts}' has spaces around its =", "command line", f"write {joined}"
-            )
-        ]
-    return []
+    spaced = _SPACES.search(_END.join(overrides))
+    if spaced is None:
+        return []
+    message = f"'{spaced[0].replace(_END, ' ')}' has spaces around its ="
+    cure = f"write {spaced[0].replace(_END, '')}"
+    return [Finding.error("spaces", message, "command line", cure)]
 
 
 def _count_open(text: str) -> int:
     """Count the brackets that are open at the end of a text; those in quotes do not count."""
-    bare = re.sub(r"""'[^']*'|"[^"]*\"""", "", text)
-    return sum(bare.count(bracket) for bracket in "[{") - sum(
-        bare.count(bracket) for bracket in "]}"
-    )
+    unquoted = re.sub(r"""'[^']*'|"[^"]*\"""", "", text)
+    opened = unquoted.count("[") + unquoted.count("{")
+    closed = unquoted.count("]") + unquoted.count("}")
+    return opened - closed
 
 
 def _set_twice(key: str) -> Finding:
