@@ -1,11 +1,10 @@
-"""The rows of local data, converted one after another; which of them can't be used, and why."""
+"""Converts the rows of local data one after another, and records which can't be used, and why."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
 MAX_PROBLEMS = 3  # reported at once
-_UNKNOWN_ROWS = 1000  # of a file, without one that is recognised: no other is read
+# A file is given up after so many rows if none of them is recognised.
+_MAX_UNKNOWN_ROWS = 1000
 
 
 @dataclass
@@ -37,18 +37,19 @@ class Conversion:
     problems: list[Finding] = field(default_factory=list)  # of the first rows that can't be used
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the place and the converted columns of each row; from the first one that can't be
-        used on, the rest is only counted, unless such rows are skipped.
+        """Yield the place and the converted columns of each row. After the first row that can't be
+        used the others are only counted, unless such rows are skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
         data_no_answer, data_pair, data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows;
         data_empty, and those of `read_rows`.
         """
         used = 0
-        for row in chain.from_iterable(map(self._rows_of, files)):
-            used += 1
-            if self.data.skips or not self.problems:
-                yield row
+        for file in files:
+            for row in self._rows_of(file):
+                used += 1
+                if self.data.skips or not self.problems:
+                    yield row
         if self.problems and not (self.data.skips and used):
             raise UserError(self._refusals(used))
 
@@ -60,24 +61,26 @@ class Conversion:
             return None
         reasons = sorted(self.faults.items(), key=lambda reason: -reason[1])
         named = "; ".join(f"{count:,}: {reason}" for reason, count in reasons[:MAX_PROBLEMS])
-        named += (
-            f"; and {len(reasons) - MAX_PROBLEMS} more reasons"
-            if len(reasons) > MAX_PROBLEMS
-            else ""
-        )
+        if len(reasons) > MAX_PROBLEMS:
+            named += f"; and {len(reasons) - MAX_PROBLEMS} more reasons"
         total = bad + sum(self.formats.values())
         return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
 
     def _refusals(self, used: int) -> list[Finding]:
-        bad, first = sum(self.faults.values()), self.problems[0]
-        if not used:  # nothing is left without them
+        """Return the problems to report; `used` is the number of rows that can be used."""
+        bad = sum(self.faults.values())
+        first = self.problems[0]
+        if not used:  # without the bad rows none is left
             return [first] if first.id == "data_columns" else self.problems
         if bad <= MAX_PROBLEMS:
             return [replace(problem, cure=_or_skip(problem.cure)) for problem in self.problems]
         return [Finding.error("bad_rows", str(self.skipped), self.data.where, _or_skip(first.cure))]
 
     def _rows_of(self, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        form, is_empty, unknown = self.data.format, True, 0
+        """Yield the place and the converted columns of each row of a file that can be used."""
+        form = self.data.format
+        is_empty = True
+        unknown = 0
         for row in read_rows(file):
             is_empty = False
             try:
@@ -89,9 +92,10 @@ class Conversion:
                 columns = convert(named, form, self.data.kind)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
-                unknown += form == DataFormat.auto
-                self._note(self._mixed(row, form, error) or error.problem(row.place))
-                if unknown == _UNKNOWN_ROWS:
+                if form == DataFormat.auto:
+                    unknown += 1
+                self._record(self._mixed_formats(row, form) or error.problem(row.place))
+                if unknown == _MAX_UNKNOWN_ROWS:
                     return
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
@@ -99,36 +103,40 @@ class Conversion:
         if is_empty:
             raise refusal("data_empty", "the file has no rows", str(file))
 
-    def _note(self, problem: Finding) -> None:
+    def _record(self, problem: Finding) -> None:
+        """Count the problem by its reason, and keep it if it is one of the first."""
         reason = re.sub(r"\bturn \d+ of\b", "a turn of", problem.message)
         self.faults[reason] = self.faults.get(reason, 0) + 1
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
     def _rename(self, row: Row) -> Mapping[str, object]:
+        """Return the row with the names of columns that launch knows. Raises RowError."""
         if not isinstance(row.value, dict):
             return convert(row.value, DataFormat.chat, self.data.kind)  # raises
         if not self.data.columns:
             return normalise_names(row.value)
-        theirs = {name: known for known, name in self.data.columns.items()}
-        missing = [name for name in theirs if name not in row.value]
-        if len(missing) == len(theirs):
-            has = ", ".join(map(repr, row.value))
+        known_names: dict[Any, str] = {name: known for known, name in self.data.columns.items()}
+        missing = [name for name in known_names if name not in row.value]
+        if len(missing) == len(known_names):
+            columns = ", ".join(map(repr, row.value))
             raise RowError(
-                f"there is no column {missing[0]!r}, which data.columns names; the row has {has}"
+                f"there is no column {missing[0]!r}, which data.columns names; the row has "
+                f"{columns}"
             )
-        kept = {name: value for name, value in row.value.items() if name not in self.data.columns}
-        return {theirs.get(name, name): value for name, value in kept.items()}
+        renamed: dict[str, object] = {}
+        for name, value in row.value.items():
+            # a column of a known name gives way to the one that data.columns names for it
+            if name not in self.data.columns:
+                renamed[known_names.get(name, name)] = value
+        return renamed
 
-    def _mixed(self, row: Row, form: DataFormat, error: RowError) -> Finding | None:
-        """Return the problem of a file with two kinds of rows; None if this row is faulty in
-        itself.
+    def _mixed_formats(self, row: Row, form: DataFormat) -> Finding | None:
+        """Return the problem of a bad row that is of another format than the rows before it; None
+        if the row is bad in itself.
         """
-        if (
-            self.data.format != DataFormat.auto
-            or form == DataFormat.auto
-            or not isinstance(row.value, dict)
-        ):
+        is_known = self.data.format == DataFormat.auto and form != DataFormat.auto
+        if not is_known or not isinstance(row.value, dict):
             return None
         try:
             other = recognise(self._rename(row), self.data.kind)
@@ -137,32 +145,32 @@ class Conversion:
         if other == form:
             return None
         message = f"this is a row of {other}, and the rows before it are {form}"
-        return Finding.error(
-            "data_mixed", message, row.place, "split the file: one kind of row in each"
-        )
+        cure = "split the file: one kind of row in each"
+        return Finding.error("data_mixed", message, row.place, cure)
 
 
 def _or_skip(cure: Fix | None) -> Fix:
+    """Return the cure with a second way: to skip such rows."""
     start = f"{cure}; or" if cure else "repair them, or"
     return Fix.of(f"{start} set {{0}} to leave such rows out", "data.bad_rows=skip")
 
 
 def find_heaviest(sizes: Iterable[tuple[str, int]], kind: str = "") -> tuple[str, ...]:
-    """Name the row that outweighs all others; `sizes` are the place and the characters of each
-    row.
+    """Name the row that is longer than all others together; nothing if there is none.
+
+    `sizes` are the place and the number of characters of each row.
     """
-    count, total, heaviest = 0, 0, ("", 0)
+    rows = 0
+    total = 0
+    largest = 0
+    largest_place = ""
     for place, size in sizes:
-        count, total, heaviest = (
-            count + 1,
-            total + size,
-            max(heaviest, (place, size), key=lambda row: row[1]),
-        )
-    if count < 2 or 2 * heaviest[1] <= total:
+        rows += 1
+        total += size
+        if size > largest:
+            largest = size
+            largest_place = place
+    if rows < 2 or 2 * largest <= total:
         return ()
-    return (
-        (
-            f"one row has {heaviest[1]:,} of the {total:,} characters of {count:,} {kind}rows: "
-            f"{heaviest[0]}"
-        ),
-    )
+    share = f"{largest:,} of the {total:,} characters of {rows:,} {kind}rows"
+    return (f"one row has {share}: {largest_place}",)

@@ -1,9 +1,8 @@
-"""Draft a stage file for data that somebody has: what its rows are decides the stage it starts
-from.
-"""
+"""Drafts a stage file for a user's data: the kind of its rows decides the stage it builds on."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from launch.resources import CONFIGS
 from launch.worker.finding import Finding, Fix
 
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
-MAX_ROWS = 100_000  # that are read for the draft
+MAX_ROWS = 100_000  # rows that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
 _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
 
@@ -47,11 +46,16 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
         raise refusal("data_empty", "the file has no rows", str(files[0]))
     if kind is None:
         names = set(normalise_names(first.value)) if isinstance(first.value, dict) else set()
-        known = {known for known, name in columns.items() if name in names} | names
-        kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
-    # nothing is staged: the cache is a place where nothing is
+        names |= {known for known, name in columns.items() if name in names}
+        kind = Kind.dpo if {"chosen", "rejected"} <= names else Kind.sft
     data = LocalData(
-        DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data", skips=True
+        DataFiles(files, ""),
+        kind,
+        DataFormat.auto,
+        columns,
+        cache=path / ".none",  # does not exist: nothing is staged for a draft
+        where="--data",
+        skips=True,
     )
     try:
         return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
@@ -62,22 +66,24 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
 def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
     why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
-    return DraftedData(
-        Path(name), kind, columns, DataStructure((Path(name),), 0, False, None, unread=why)
-    )
+    structure = DataStructure((Path(name),), 0, False, None, unread=why)
+    return DraftedData(Path(name), kind, columns, structure)
 
 
 def _with_option(problem: Finding) -> Finding:
     """Return the problem with `--columns prompt=q,completion=a` where its cure sets
     data.columns.
     """
-    keys = re.compile(r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?")
     if problem.cure is None:
         return problem
-    cure = keys.sub(
-        lambda found: f"--columns {','.join(filter(None, found.groups()))}", str(problem.cure)
-    )
+    overrides = r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?"
+    cure = re.sub(overrides, _as_option, str(problem.cure))
     return replace(problem, cure=Fix(cure))
+
+
+def _as_option(overrides: re.Match[str]) -> str:
+    columns = [column for column in overrides.groups() if column]
+    return f"--columns {','.join(columns)}"
 
 
 def draft_stage(
@@ -93,10 +99,10 @@ def draft_stage(
 ) -> str:
     """Return a commented stage file.
 
-    `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place;
-    `trainer` replaces the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage
-    of a pipeline that it starts from; `context`: the positions of the model, where they are known;
-    `lacks_template`: its tokenizer has no chat template.
+    `group` is one of the model groups; `path` is a hub id or a folder, which is trained in its
+    place. `trainer` replaces the stage's own. `on_cpu` is the reason why it is to train on the CPU.
+    `after` is the stage of a pipeline that it starts from. `context` is the number of positions of
+    the model, if it is known. `lacks_template` is whether its tokenizer has no chat template.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -108,66 +114,66 @@ def draft_stage(
         write_comment(f"Drafted by `launch new`. {data.structure.describe()}"),
     ]
     if after:
-        lines.append(
-            write_comment(
-                f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."
-            )
-        )
-    lines.append("defaults:")
-    lines.append(f"  - {base} # {_BASES[base]}; the keys below replace its own")
-    if group and not is_demo:
-        lines.append(f"  - override /model: {group}")
-    if trainer:
-        lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
+        text = f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."
+        lines.append(write_comment(text))
+    lines += _draft_defaults(base, None if is_demo else group, trainer)
+    description = write_scalar(f"{_NAMES[data.kind]} on {data.path.name}")
     lines += [
-        "  - _self_",
         "",
         "stage:",
-        f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}",
+        f"  description: {description}",
+        f"  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # {_TASKS_COMMENT}",
     ]
-    lines.append(
-        "  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # of `launch eval`; without them it "
-        "takes the held-out rows"
-    )
     if on_cpu and not is_demo:
         lines += ["", f"device: cpu # {on_cpu}; remove it where there are GPUs"]
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
-    lines += [
-        "",
-        "recipe:",
-        *_recipe(data, base, context),
-        *(
-            ["  chat_template: tulu # the model's tokenizer has none"]
-            if is_demo and lacks_template
-            else []
-        ),
-        "",
-        "data:",
-        "  mix:",
-        f"    - name: {write_scalar(str(data.path))}",
-    ]
-    lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in"]
-    lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []
-    if data.columns:
-        lines += ["  columns: # known name: its name in the file"]
-        lines += [f"    {known}: {write_scalar(name)}" for known, name in data.columns.items()]
-    else:
-        lines += ["  # format: auto # recognised by the columns"]
-    lines += [
-        "  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"
-    ]
-    if share := _held_out_share(data):
-        lines += [
-            (
-                f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges "
-                "the "
-                "model by them"
-            )
-        ]
+    lines += ["", "recipe:", *_draft_recipe(data, base, context)]
+    if is_demo and lacks_template:
+        lines.append("  chat_template: tulu # the model's tokenizer has none")
+    lines += ["", "data:", *_draft_data(data)]
     return "\n".join(lines) + "\n"
 
 
+def _draft_defaults(base: str, group: str | None, trainer: str | None) -> list[str]:
+    """Return the lines of the defaults list."""
+    lines = ["defaults:", f"  - {base} # {_BASES[base]}; the keys below replace its own"]
+    if group:
+        lines.append(f"  - override /model: {group}")
+    if trainer:
+        lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
+    lines.append("  - _self_")
+    return lines
+
+
+def _draft_data(data: DraftedData) -> list[str]:
+    """Return the lines below `data:`."""
+    lines = [
+        "  mix:",
+        f"    - name: {write_scalar(str(data.path))}",
+        "    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in",
+    ]
+    if data.kind == Kind.sft:
+        lines.append("    #   share: 0.1")
+    if data.columns:
+        lines.append("  columns: # known name: its name in the file")
+        for known, name in data.columns.items():
+            lines.append(f"    {known}: {write_scalar(name)}")
+    else:
+        lines.append("  # format: auto # recognised by the columns")
+    lines.append(
+        "  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"
+    )
+    share = _held_out_share(data)
+    if share:
+        lines.append(
+            f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges the "
+            "model by them"
+        )
+    return lines
+
+
+_TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
 _BASES = {
     "sft": "the Tulu 3 SFT recipe",
     "dpo": "the Tulu 3 DPO recipe",
@@ -181,33 +187,43 @@ def _held_out_share(data: DraftedData) -> float:
     there are few.
     """
     rows = data.structure.read
-    return 0.0 if rows < _STEPS or data.kind == Kind.rm else min(0.1, round(200 / rows, 4))
+    if rows < _STEPS or data.kind == Kind.rm:
+        return 0.0
+    return min(0.1, round(200 / rows, 4))
 
 
-def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
+def _draft_recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
+    """Return the lines below `recipe:`. `base` is the shipped stage that the draft builds on."""
     shipped = load_yaml((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
-    rows, known = round(data.structure.read * (1 - _held_out_share(data))), data.structure.all_
-    batch = shipped["global_batch_size"]
-    batch = _batch_size(rows, batch) if known else batch
-    steps = f", {-(-rows // batch)} steps an epoch" if known else ""
+    is_size_known = data.structure.all_
+    rows = round(data.structure.read * (1 - _held_out_share(data)))
     unit = "samples" if data.kind == Kind.sft else "pairs"
-    lines = [f"  global_batch_size: {batch} # {unit} in an optimizer step{steps}"]
+    batch = shipped["global_batch_size"]
+    comment = f"{unit} in an optimizer step"
+    if is_size_known:
+        batch = _batch_size(rows, batch)
+        comment += f", {math.ceil(rows / batch)} steps an epoch"
+    lines = [f"  global_batch_size: {batch} # {comment}"]
     if is_demo and batch < shipped["per_device_batch_size"]:
         lines.append(f"  per_device_batch_size: {batch}")
     epochs = 2 if data.kind == Kind.sft else 1
     lines.append(f"  epochs: {epochs}")
-    if is_demo:
-        is_short = known and rows // batch * epochs <= shipped["max_steps"]
-        is_long = (
-            f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
+    max_steps = shipped.get("max_steps")
+    if is_demo and is_size_known and rows // batch * epochs <= max_steps:
+        lines.append("  max_steps: null # all epochs")
+    elif is_demo:
+        lines.append(
+            f"  max_steps: {max_steps} # about a minute, whatever `epochs` is; null trains those"
         )
-        lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
     lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
     length = shipped["max_seq_length"]
-    shorter = f"  max_seq_length: {context} # tokens: the model's context"
-    as_shipped = f"  # max_seq_length: {length} # tokens; `launch preview` shows what is cut off"
-    lines.append(shorter if context and context < length else as_shipped)
+    if context and context < length:
+        lines.append(f"  max_seq_length: {context} # tokens: the model's context")
+    else:
+        lines.append(
+            f"  # max_seq_length: {length} # tokens; `launch preview` shows what is cut off"
+        )
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines

@@ -1,11 +1,11 @@
-"""Read the rows of a data file one at a time, each with its place (`file:line`)."""
+"""Reads the rows of a data file one at a time, each with its place (`file:line`)."""
 
 from __future__ import annotations
 
 import csv
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from launch.errors import UserError, refusal
 from launch.files import open_file
 from launch.worker.finding import Fix
 
-# a longer row is no text that somebody wrote, but a file without line ends
+# A longer row is not a text that somebody wrote but a file without line ends.
 MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 16
 _UTF8_BOM = b"\xef\xbb\xbf"
@@ -34,7 +34,7 @@ _FILE_MARKS = {  # first bytes -> the suffix that such a file should have
     b"PK\x03\x04": ".zip",
     b"PAR1": ".parquet",
 }
-_DELIMITERS = ";\t|"  # that a .csv file without a comma in its first line may have
+_DELIMITERS = ";\t|"  # of a .csv file without a comma in its first line
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
 
 
@@ -56,13 +56,14 @@ def read_rows(path: Path) -> Iterator[Row]:
     if form == ".parquet":
         yield from _read_parquet(path)
         return
+    opener: Callable[[Path], IO[bytes]] = open_file
+    if compression:
+        opener = importlib.import_module(_OPENERS[compression]).open
     try:
-        opened = importlib.import_module(_OPENERS[compression]).open if compression else open_file
-        stream: IO[bytes] = opened(path)
+        stream = opener(path)
     except OSError as error:
-        raise refusal(
-            "data_unreadable", f"can't be read: {error.strerror or error}", str(path)
-        ) from error
+        message = f"can't be read: {error.strerror or error}"
+        raise refusal("data_unreadable", message, str(path)) from error
     with stream:
         lines = _decode_lines(stream, path)
         if form in (".csv", ".tsv"):
@@ -80,13 +81,11 @@ def _read_line(stream: IO[bytes], path: Path) -> bytes:
     try:
         return stream.readline(MAX_ROW_BYTES + 1)
     except OSError as error:  # gzip and bz2 raise it for damaged data too
-        raise refusal(
-            "data_unreadable", f"can't be read: {error.strerror or error}", str(path)
-        ) from error
+        message = f"can't be read: {error.strerror or error}"
+        raise refusal("data_unreadable", message, str(path)) from error
     except Exception as error:  # EOFError, zlib.error, lzma.LZMAError
-        raise refusal(
-            "data_unreadable", f"the compressed file is damaged: {error}", str(path)
-        ) from error
+        message = f"the compressed file is damaged: {error}"
+        raise refusal("data_unreadable", message, str(path)) from error
 
 
 def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
@@ -103,31 +102,42 @@ def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
             raise refusal("data_row_too_large", message, f"{path}:{number}", cure)
         if b"\0" in line:
             message = "the file is binary, not text (it contains a zero byte)"
-            raise refusal(
-                "data_encoding", message, f"{path}:{number}", "check that it is the right file"
-            )
+            cure = "check that it is the right file"
+            raise refusal("data_encoding", message, f"{path}:{number}", cure)
         try:
-            yield number, line.decode("utf-8")
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"byte 0x{line[error.start]:02x} is not UTF-8"
-            raise _encoding_error(
-                path, number, message, "WINDOWS-1252", " from its encoding, for example"
-            ) from error
+            note = " from its encoding, for example"
+            raise _encoding_error(path, number, message, "WINDOWS-1252", note) from error
+        yield number, text
 
 
 def _check_first_bytes(line: bytes, path: Path) -> None:
-    """Raise UserError (data_encoding, data_unreadable) if the file begins as no UTF-8 text does."""
-    other = next((name for mark, name in _OTHER_MARKS.items() if line.startswith(mark)), None)
-    if other is None and b"\0" in line[:2]:  # ASCII characters of two bytes
-        other = "UTF-16LE" if line[1:2] == b"\0" else "UTF-16BE"
-    if other:
-        raise _encoding_error(path, 1, f"the file is {other}", other)
-    suffix = next((suffix for mark, suffix in _FILE_MARKS.items() if line.startswith(mark)), None)
-    if suffix:
+    """Check that the first bytes of a file are not those of another encoding or file type.
+
+    Raises UserError: data_encoding, data_unreadable.
+    """
+    encoding = _value_of_prefix(_OTHER_MARKS, line)
+    if encoding is None and b"\0" in line[:2]:  # ASCII characters of two bytes
+        encoding = "UTF-16LE" if line[1:2] == b"\0" else "UTF-16BE"
+    if encoding is not None:
+        raise _encoding_error(path, 1, f"the file is {encoding}", encoding)
+    suffix = _value_of_prefix(_FILE_MARKS, line)
+    if suffix is not None:
         message = f"the content is that of a {suffix} file, which the name does not end with"
-        cure = f"rename it to {path.name}{suffix}" if suffix in _OPENERS else None
-        cure = cure or ("rename it so" if suffix == ".parquet" else unpack_cure(suffix))
+        if suffix in _OPENERS:
+            cure: str | None = f"rename it to {path.name}{suffix}"
+        elif suffix == ".parquet":
+            cure = "rename it so"
+        else:
+            cure = unpack_cure(suffix)
         raise refusal("data_unreadable", message, f"{path}:1", cure)
+
+
+def _value_of_prefix(values: Mapping[bytes, str], line: bytes) -> str | None:
+    """Return the value of the first key that the line begins with; None if it begins with none."""
+    return next((value for prefix, value in values.items() if line.startswith(prefix)), None)
 
 
 def _encoding_error(
@@ -141,31 +151,33 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
     for number, text in lines:
         if text.isspace():
             continue
+        place = f"{path}:{number}"
         cure = "one JSON object is expected on each line"
-        if text.lstrip().startswith(("{\n", "{\r", "[")):
-            cure += ", so write it with: jq -c " + (
-                "'.[]'" if text.lstrip().startswith("[") else "."
-            )
+        content = text.lstrip()
+        if content.startswith("["):
+            cure += ", so write it with: jq -c '.[]'"
+        elif content.startswith(("{\n", "{\r")):
+            cure += ", so write it with: jq -c ."
         try:
-            yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
+            value = _parse_json(text, place, cure)
         except UserError as error:
-            yield Row(f"{path}:{number}", error.problems[0])
+            value = error.problems[0]
+        yield Row(place, value)
 
 
-def _parse(text: str, place: str, cure: str) -> Any:
+def _parse_json(text: str, place: str, cure: str) -> Any:
+    """Return the value of a text. Raises UserError: data_not_parsed."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg} at character {error.colno}"
         raise refusal("data_not_parsed", message, place, cure) from error
     except RecursionError as error:
-        raise refusal(
-            "data_not_parsed", "not usable JSON: nested too deeply", place, cure
-        ) from error
+        message = "not usable JSON: nested too deeply"
+        raise refusal("data_not_parsed", message, place, cure) from error
     except ValueError as error:  # Python converts no more than 4,300 digits
-        raise refusal(
-            "data_not_parsed", "not usable JSON: a number has too many digits", place
-        ) from error
+        message = "not usable JSON: a number has too many digits"
+        raise refusal("data_not_parsed", message, place) from error
 
 
 def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
@@ -177,7 +189,55 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
             yield from _read_json_array(number, text, lines, path)
             return
         cure = "a .json file holds a list of rows, or one object on each line, as jq -c writes them"
-        yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
+        place = f"{path}:{number}"
+        yield Row(place, _parse_json(text, place, cure))
+
+
+@dataclass
+class _JsonBuffer:
+    """The part of a file that is in memory."""
+
+    lines: Iterator[tuple[int, str]]  # that are not read yet
+    text: str
+    position: int  # of the next character to parse
+    line: int  # of `position`
+
+    def extend(self) -> bool:
+        """Drop the text before `position`, and append about as much as is left. Returns False at
+        the end of the file.
+        """
+        parts = [self.text[self.position :]]
+        needed = max(_CHUNK, len(parts[0]))
+        appended = 0
+        for _, following in self.lines:
+            parts.append(following)
+            appended += len(following)
+            if appended >= needed:
+                break
+        self.text = "".join(parts)
+        self.position = 0
+        return appended > 0
+
+    def next_character(self) -> str:
+        """Return the next character that is not white space; "" at the end of the file."""
+        while True:
+            while self.position < len(self.text) and self.text[self.position].isspace():
+                self.advance(self.position + 1)
+            if self.position < len(self.text):
+                return self.text[self.position]
+            if not self.extend():
+                return ""
+
+    def advance(self, end: int) -> None:
+        """Move `position` to `end`."""
+        self.line += self.text.count("\n", self.position, end)
+        self.position = end
+
+    def is_at_end(self) -> bool:
+        """Return whether only white space follows in the file."""
+        if self.text[self.position :].strip():
+            return False
+        return all(following.isspace() for _, following in self.lines)
 
 
 def _read_json_array(
@@ -187,58 +247,41 @@ def _read_json_array(
     file.
     """
     decoder = json.JSONDecoder()
-    buffer, position, expected = text, text.index("[") + 1, "element or end"
-    line = number  # of `position`
+    buffer = _JsonBuffer(lines, text, text.index("[") + 1, number)
 
     def fail(message: str) -> UserError:
         cure = "a .json file holds a list of rows, or one object on each line"
-        return refusal("data_not_parsed", f"not JSON: {message}", f"{path}:{line}", cure)
+        return refusal("data_not_parsed", f"not JSON: {message}", f"{path}:{buffer.line}", cure)
 
-    def extend() -> bool:
-        """Drop what was consumed and append about as much as is left; False at the end of the
-        file.
-        """
-        nonlocal buffer, position
-        parts, size = [buffer[position:]], 0
-        wanted = max(_CHUNK, len(parts[0]))
-        while size < wanted and (following := next(lines, None)) is not None:
-            parts.append(following[1])
-            size += len(following[1])
-        buffer, position = "".join(parts), 0
-        return size > 0
-
-    while True:
-        while position < len(buffer) and buffer[position].isspace():
-            line += buffer[position] == "\n"
-            position += 1
-        if position == len(buffer):
-            if not extend():
-                raise fail("the list has no end")
-            continue
-        character = buffer[position]
+    expected = "element or end"
+    while character := buffer.next_character():
         if character == "]" and expected != "element":
-            if buffer[position + 1 :].strip() or any(not rest.isspace() for _, rest in lines):
+            buffer.advance(buffer.position + 1)
+            if not buffer.is_at_end():
                 raise fail("there is more after the end of the list")
             return
         if expected == "comma or end":
             if character != ",":
                 raise fail(f"',' or ']' is expected, not {character!r}")
-            position, expected = position + 1, "element"
+            buffer.advance(buffer.position + 1)
+            expected = "element"
             continue
         try:
-            value, end = decoder.raw_decode(buffer, position)
+            value, end = decoder.raw_decode(buffer.text, buffer.position)
         except (ValueError, RecursionError) as error:
-            if len(buffer) - position > MAX_ROW_BYTES:
+            if len(buffer.text) - buffer.position > MAX_ROW_BYTES:
                 message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
-                raise refusal("data_row_too_large", message, f"{path}:{line}") from error
-            if extend():
+                raise refusal("data_row_too_large", message, f"{path}:{buffer.line}") from error
+            if buffer.extend():
                 continue
             raise fail(str(error).partition(":")[0]) from error
-        if end == len(buffer) and not isinstance(value, (dict, list)) and extend():
-            continue  # a number that may go on in the next line
-        yield Row(f"{path}:{line}", value)
-        line += buffer.count("\n", position, end)
-        position, expected = end, "comma or end"
+        may_continue = end == len(buffer.text) and not isinstance(value, (dict, list))
+        if may_continue and buffer.extend():
+            continue  # the text that was appended may begin with more digits
+        yield Row(f"{path}:{buffer.line}", value)
+        buffer.advance(end)
+        expected = "comma or end"
+    raise fail("the list has no end")
 
 
 def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
@@ -247,11 +290,10 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
     """
     csv.field_size_limit(MAX_ROW_BYTES)
     _, first_line = next(lines, (0, ""))
-    if delimiter == "," and "," not in first_line:
-        delimiter = (
-            max(_DELIMITERS, key=first_line.count) if set(_DELIMITERS) & set(first_line) else ","
-        )
-    has_spaces = f"{delimiter} " in first_line  # then they do not belong to the values
+    if delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
+        delimiter = max(_DELIMITERS, key=first_line.count)
+    # spaces behind the delimiters of the first line do not belong to the values
+    has_spaces = f"{delimiter} " in first_line
     texts = chain([first_line] if first_line else [], (text for _, text in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
     try:
@@ -260,27 +302,24 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
             return
         named = [name for name in names if name]
         if len(set(named)) != len(named) or not named:
-            message = (
-                "the first line must name the columns, each once; it has "
-                f"{', '.join(map(repr, names))}"
-            )
+            listed = ", ".join(map(repr, names))
+            message = f"the first line must name the columns, each once; it has {listed}"
             raise refusal("data_not_parsed", message, f"{path}:1")
-        first = reader.line_num + 1
+        row_start = reader.line_num + 1
         for values in reader:
-            place, first = f"{path}:{first}", reader.line_num + 1
+            place = f"{path}:{row_start}"
+            row_start = reader.line_num + 1
             if not values:
                 continue
             if len(values) != len(names):
                 message = f"the row has {len(values)} columns, the first line names {len(names)}"
                 cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
                 raise refusal("data_not_parsed", message, place, cure)
-            yield Row(
-                place, {name: value for name, value in zip(names, values, strict=True) if name}
-            )
+            columns = {name: value for name, value in zip(names, values, strict=True) if name}
+            yield Row(place, columns)
     except csv.Error as error:
-        raise refusal(
-            "data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}"
-        ) from error
+        where = f"{path}:{reader.line_num}"
+        raise refusal("data_not_parsed", f"not CSV: {error}", where) from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -288,12 +327,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        cure = Fix.of(
-            "install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow"
-        )
-        raise refusal(
-            "parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure
-        ) from error
+        sentence = "install it beside launch ({0}), or convert the file to .jsonl"
+        cure = Fix.of(sentence, "$ pip install pyarrow")
+        message = "parquet files need pyarrow"
+        raise refusal("parquet_needs_pyarrow", message, str(path), cure) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             number = 0

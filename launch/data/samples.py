@@ -1,5 +1,6 @@
-"""Tokenised samples as the trainer's process describes them (launch/worker/samples.py), and what is
-wrong with them.
+"""Reads tokenised samples that the trainer's process wrote, and finds what is wrong with them.
+
+The worker's side is launch/worker/samples.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class PairSide:
     ids: tuple[int, ...]
     pieces: tuple[str, ...]  # the text of each token
     loss: tuple[bool, ...] | None  # None where the loss is not on tokens (reward models)
-    # the message that a token is inside of; None for the template's own text
+    # the number of the message that each token belongs to; None for the template's own text
     turns: tuple[int | None, ...]
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
@@ -67,38 +68,33 @@ class SampleLengths:
 
     def truncated(self) -> list[int]:
         """Return the numbers of the samples that are cut off."""
-        return [
-            number
-            for number in range(len(self.kept))
-            if any(
-                self.untruncated[side][number] > self.tokens[side][number] for side in self.tokens
-            )
-        ]
+        numbers: set[int] = set()
+        for side, kept_tokens in self.tokens.items():
+            pairs = zip(kept_tokens, self.untruncated[side], strict=True)
+            numbers.update(number for number, (kept, whole) in enumerate(pairs) if whole > kept)
+        return sorted(numbers)
 
     def without_loss(self) -> list[int]:
         """Return the numbers of the samples with a side on which no token carries loss."""
-        return [
-            number
-            for number in range(len(self.kept))
-            if any(loss[number] == 0 for loss in self.loss.values())
-        ]
+        numbers: set[int] = set()
+        for loss_tokens in self.loss.values():
+            numbers.update(number for number, count in enumerate(loss_tokens) if count == 0)
+        return sorted(numbers)
 
     def describe(self) -> str:
-        """Describe the samples in a line: lengths, what is cut off, what carries no loss, what is
-        there twice.
+        """Describe the samples in a line: their lengths, how many are cut off, carry no loss or are
+        duplicates.
         """
-        rows, empty = len(self.kept), self.without_loss()
+        rows = len(self.kept)
         lengths = sorted(max(values) for values in zip(*self.untruncated.values(), strict=True))
-        facts = [
-            (
-                f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median "
-                f"{lengths[rows // 2]:,}"
-            )
-        ]
+        shortest, longest = lengths[0], lengths[-1]
+        median = lengths[rows // 2]
+        facts = [f"{rows:,} rows of {shortest:,} to {longest:,} tokens, median {median:,}"]
         facts.append(f"{len(self.truncated()) / rows:.1%} cut off")
-        if any(value is not None for values in self.loss.values() for value in values):
-            first = _first_of([self.places[number] for number in empty])
-            facts.append(f"{len(empty):,} without a token that carries loss{first}")
+        if any(count is not None for counts in self.loss.values() for count in counts):
+            without_loss = self.without_loss()
+            first = _first_of([self.places[number] for number in without_loss])
+            facts.append(f"{len(without_loss):,} without a token that carries loss{first}")
         facts.append(f"{len(self.duplicates):,} duplicates{_first_of(self.duplicates)}")
         return "; ".join(facts)
 
@@ -125,7 +121,7 @@ class SampleBatch:
 
 @dataclass(frozen=True)
 class TokenizedSamples:
-    """What the trainer's tokenising made of the data."""
+    """The data as the trainer tokenises it."""
 
     samples: tuple[Sample, ...]  # in detail
     lengths: tuple[SampleLengths, ...]  # of each data set
@@ -134,7 +130,7 @@ class TokenizedSamples:
     eos: int | None
     pad: int | None
     batch: SampleBatch | None
-    refusal: Finding | None = None  # what the trainer raises about a sample
+    refusal: Finding | None = None  # the error that the trainer raises for a sample
     template: str = "the tokenizer's own"  # chat template
 
 
@@ -143,155 +139,181 @@ def parse_samples(
     places: Sequence[Sequence[str]],
     duplicates: Sequence[tuple[str, ...]] = (),
 ) -> TokenizedSamples:
-    """Parse the worker's file; `places` are those of the rows of each data set, `duplicates` those
-    of equal rows.
+    """Parse the content of the worker's file.
+
+    `places` are those of the rows of each data set, `duplicates` those of its rows that are equal
+    to an earlier one.
     """
-    samples = [
-        {**item, "place": places[item["dataset"]][item["row"]]} for item in content["samples"]
-    ]
-    equal = duplicates or [()] * len(places)
-    lengths = [
-        {**item, "places": of_rows, "duplicates": of_equal}
-        # none after a refusal
-        for item, of_rows, of_equal in zip(content["lengths"], places, equal, strict=False)
-    ]
-    parsed = from_json(
-        TokenizedSamples, {**content, "samples": samples, "lengths": lengths, "refusal": None}
-    )
+    samples = []
+    for item in content["samples"]:
+        place = places[item["dataset"]][item["row"]]
+        samples.append({**item, "place": place})
+    # after a refusal there are no lengths
+    lengths = []
+    for number, item in enumerate(content["lengths"]):
+        equal_rows = duplicates[number] if duplicates else ()
+        lengths.append({**item, "places": places[number], "duplicates": equal_rows})
     refusal = content["refusal"]
+    fields = {**content, "samples": samples, "lengths": lengths, "refusal": None}
+    parsed = from_json(TokenizedSamples, fields)
     if refusal is None:
         return parsed
     message = f"the trainer stops here: {refusal['message']}"
-    return replace(
-        parsed, refusal=Finding.error("no_loss_tokens", message, places[0][refusal["row"]])
-    )
+    where = places[0][refusal["row"]]
+    return replace(parsed, refusal=Finding.error("no_loss_tokens", message, where))
 
 
 def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Finding]:
-    """Find what is wrong with the template, the masks and the special tokens: each kind once, with
-    its first place.
+    """Find what is wrong with the template, the masks and the special tokens.
 
-    Only kinds that concern more than the share `above` of the samples. The ids are no_loss_tokens,
-    equal_pairs, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped,
-    calls_dropped.
+    Each kind of problem is reported once, with its first place, if more than the share `above` of
+    the samples has it. The ids are no_loss_tokens, equal_pairs, loss_on_user, no_end_of_turn,
+    double_bos, pad_is_end, system_dropped, calls_dropped.
     """
     problems = [data.refusal] if data.refusal else []
-    problems += _without_loss(data, above)
-    pairs = [sample for sample in data.samples if sample.kept and len(sample.sides) == 2]
-    equal = [sample.place for sample in pairs if sample.sides[0].ids == sample.sides[1].ids]
-    if len(equal) > above * len(pairs):
-        message = (
-            f"chosen and rejected have the same tokens in {len(equal)} of {len(pairs)} "
-            "pairs: nothing is learned"
-        )
-        cure = (
-            "raise recipe.max_seq_length if they are cut off before they differ, or remove the "
-            "pairs"
-        )
-        problems.append(Finding.error("equal_pairs", message, equal[0], cure))
-    for id, rule, message, cure in _RULES:
-        kept = [sample for sample in data.samples if sample.kept]
-        places = [sample.place for sample in kept if any(rule(side, data) for side in sample.sides)]
-        if len(places) > above * len(kept):
-            count = f" ({len(set(places))} of {len(kept)} samples)" if len(kept) > 1 else ""
-            named = f", chat template: {data.template}" if "template" in cure else ""
-            problems.append(Finding.error(id, f"{message}{count}{named}", places[0], cure))
+    problems += _find_samples_without_loss(data, above)
+    kept = [sample for sample in data.samples if sample.kept]
+    problems += _find_equal_pairs(kept, above)
+    for rule in _RULES:
+        places = [sample.place for sample in kept if rule.is_broken_by(sample, data)]
+        if len(places) <= above * len(kept):
+            continue
+        message = rule.message
+        if len(kept) > 1:
+            message += f" ({len(set(places))} of {len(kept)} samples)"
+        if "template" in rule.cure:
+            message += f", chat template: {data.template}"
+        problems.append(Finding.error(rule.id, message, places[0], rule.cure))
     return problems
 
 
-def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Finding]:
+def _find_samples_without_loss(data: TokenizedSamples, above: float) -> Iterator[Finding]:
     for lengths in data.lengths:
-        empty = lengths.without_loss()
-        if len(empty) > above * len(lengths.kept):
-            truncated = set(lengths.truncated())
-            cut = sum(number in truncated for number in empty)
-            why = f", {cut} of them because they are cut off before the answer" if cut else ""
-            message = f"no token carries loss in {len(empty)} of {len(lengths.kept)} samples{why}"
-            cure = (
-                "raise recipe.max_seq_length, or remove the rows"
-                if cut
-                else "check the chat template and the roles"
-            )
-            yield Finding.error("no_loss_tokens", message, lengths.places[empty[0]], cure)
+        without_loss = lengths.without_loss()
+        if len(without_loss) <= above * len(lengths.kept):
+            continue
+        cut = len(set(without_loss) & set(lengths.truncated()))
+        message = f"no token carries loss in {len(without_loss)} of {len(lengths.kept)} samples"
+        cure = "check the chat template and the roles"
+        if cut:
+            message += f", {cut} of them because they are cut off before the answer"
+            cure = "raise recipe.max_seq_length, or remove the rows"
+        where = lengths.places[without_loss[0]]
+        yield Finding.error("no_loss_tokens", message, where, cure)
+
+
+def _find_equal_pairs(kept: Sequence[Sample], above: float) -> list[Finding]:
+    """Return the problem of pairs whose two sides have the same tokens."""
+    pairs = [sample for sample in kept if len(sample.sides) == 2]
+    equal = [sample.place for sample in pairs if sample.sides[0].ids == sample.sides[1].ids]
+    if len(equal) <= above * len(pairs):
+        return []
+    message = (
+        f"chosen and rejected have the same tokens in {len(equal)} of {len(pairs)} "
+        "pairs: nothing is learned"
+    )
+    cure = "raise recipe.max_seq_length if they are cut off before they differ, or remove the pairs"
+    return [Finding.error("equal_pairs", message, equal[0], cure)]
 
 
 def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:
     if side.loss is None:
         return False
-    return any(
-        carries and turn is not None and side.messages[turn][0] in ("user", "system")
-        for carries, turn in zip(side.loss, side.turns, strict=True)
-    )
+    for carries_loss, turn in zip(side.loss, side.turns, strict=True):
+        if carries_loss and turn is not None and side.messages[turn][0] in ("user", "system"):
+            return True
+    return False
 
 
 def _lacks_end_of_turn(side: PairSide, data: TokenizedSamples) -> bool:
-    """Whether no special token follows the last answer, or (but for a reward model) none that
-    carries loss.
+    """Return whether no special token follows the last answer, or none that carries loss, which is
+    not required of a reward model.
     """
     last = len(side.messages) - 1
     if side.is_truncated or last < 0 or side.messages[last][0] != "assistant":
         return False
-    inside = [position for position, turn in enumerate(side.turns) if turn == last]
-    if not inside:
+    answer = [position for position, turn in enumerate(side.turns) if turn == last]
+    if not answer:
         return False
-    after = range(inside[-1] + 1, len(side.ids))
-    return not any(
-        side.ids[at] in data.special and (side.loss is None or side.loss[at]) for at in after
-    )
+    for position in range(answer[-1] + 1, len(side.ids)):
+        is_trained = side.loss is None or side.loss[position]
+        if side.ids[position] in data.special and is_trained:
+            return False
+    return True
+
+
+def _begins_with_two_bos(side: PairSide, data: TokenizedSamples) -> bool:
+    return data.bos is not None and side.ids[:2] == (data.bos, data.bos)
 
 
 def _hides_end(side: PairSide, data: TokenizedSamples) -> bool:
-    """Whether the pad token is the end token, and the sample's own end tokens are masked."""
+    """Return whether the pad token is the end token, and the sample's own end tokens are masked."""
     if data.pad is None or data.pad != data.eos:
         return False
-    is_masked = (
-        side.loss is not None
-        and data.eos in side.ids
-        and not any(
-            carries for token, carries in zip(side.ids, side.loss, strict=True) if token == data.eos
-        )
-    )
-    return is_masked or any(side.ids[position] == data.eos for position in side.hidden)
+    if any(side.ids[position] == data.eos for position in side.hidden):
+        return True
+    if side.loss is None or data.eos not in side.ids:
+        return False
+    tokens = zip(side.ids, side.loss, strict=True)
+    return not any(carries_loss for token, carries_loss in tokens if token == data.eos)
+
+
+def _drops_system_turn(side: PairSide, data: TokenizedSamples) -> bool:
+    return any(role == "system" and not is_rendered for role, is_rendered in side.messages)
+
+
+def _drops_tool_calls(side: PairSide, data: TokenizedSamples) -> bool:
+    return side.drops_calls
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A rule that each side of a sample has to keep."""
+
+    id: str
+    is_broken: Callable[[PairSide, TokenizedSamples], bool]
+    message: str
+    cure: str
+
+    def is_broken_by(self, sample: Sample, data: TokenizedSamples) -> bool:
+        return any(self.is_broken(side, data) for side in sample.sides)
 
 
 _TEMPLATE = "set recipe.chat_template, or repair the tokenizer's template"
-# id, whether a side breaks the rule, message, cure
-_RULES: tuple[tuple[str, Callable[[PairSide, TokenizedSamples], bool], str, str], ...] = (
-    (
+_RULES = (
+    _Rule(
         "loss_on_user",
         _has_loss_on_user,
         "tokens of a user or system turn carry loss: the model learns to write them",
         _TEMPLATE,
     ),
-    (
+    _Rule(
         "no_end_of_turn",
         _lacks_end_of_turn,
         "no end token that is trained follows the answer: the model does not learn to stop",
         _TEMPLATE,
     ),
-    (
+    _Rule(
         "double_bos",
-        lambda side, data: data.bos is not None and side.ids[:2] == (data.bos, data.bos),
+        _begins_with_two_bos,
         "the sample begins with two BOS tokens",
         "remove flags.add_bos, or the template's own BOS",
     ),
-    (
+    _Rule(
         "pad_is_end",
         _hides_end,
         "the pad token is the end token, and the end of the answers is masked",
         "use another pad token",
     ),
-    (
+    _Rule(
         "system_dropped",
-        lambda side, data: any(
-            role == "system" and not rendered for role, rendered in side.messages
-        ),
+        _drops_system_turn,
         "the chat template leaves the system turn out",
         "set recipe.chat_template, or remove the turn",
     ),
-    (
+    _Rule(
         "calls_dropped",
-        lambda side, data: side.drops_calls,
+        _drops_tool_calls,
         "the chat template leaves calls of tools out, so empty answers are learned",
         _TEMPLATE,
     ),

@@ -1,5 +1,6 @@
-"""Local data of a plan: the files behind a reference (a file, a folder, a glob pattern), how they
-are read, and the folder of their converted copy.
+"""Finds the data files behind a reference: a file, a folder or a glob pattern.
+
+It also knows how they are read, and the folder of their converted copy.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _UNPACKERS = {
     ".tgz": "tar xf",
 }
 _WILDCARDS = frozenset("*?[")
-_MOST_NEIGHBOURS = 2000  # of a missing file, that its name is compared with
-CONVERTER = 2  # raise it when the same files would be converted to other rows
+_MOST_NEIGHBOURS = 2000  # files beside a missing one, with which its name is compared
+# The version of the conversion. Raise it when the same files would be converted to other rows.
+CONVERTER = 2
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 
@@ -71,12 +73,10 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         raise UserError(path_problem(error, str(path), where)) from error
     if not files:
         if not path.exists() and not is_pattern(str(path)):
-            raise refusal(
-                "data_no_files", f"{path} does not exist", where, suggest_neighbours(path)
-            )
-        raise refusal(
-            "data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"
-        )
+            cure = suggest_neighbours(path)
+            raise refusal("data_no_files", f"{path} does not exist", where, cure)
+        cure = f"launch reads {READABLE}"
+        raise refusal("data_no_files", f"{path} has no data files", where, cure)
     for file in files:
         form, compression = file_format(file)
         if not form or (form == ".parquet" and compression):
@@ -90,9 +90,10 @@ def _list_files(path: Path, split: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = [found for found in path.rglob("*") if _is_data_file(found, path)]
-        of_split = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)  # not `trainers.csv`
-        return [found for found in files if of_split.match(found.name)] or files
+        files = [file for file in path.rglob("*") if _is_data_file(file, path)]
+        # `train.csv` and `train-1.csv`, but not `trainers.csv`
+        split_name = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)
+        return [file for file in files if split_name.match(file.name)] or files
     matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
     return [match for match in matches if match.is_file()]
 
@@ -100,31 +101,33 @@ def _list_files(path: Path, split: str) -> list[Path]:
 def suggest_neighbours(path: Path) -> str | None:
     """Return which names in the folder of a missing path are like its own."""
     try:
-        return did_you_mean(
-            path.name, [found.name for found in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)]
-        )
+        neighbours = [file.name for file in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)]
     except OSError:
         return None
+    return did_you_mean(path.name, neighbours)
 
 
 def _is_data_file(path: Path, root: Path) -> bool:
-    is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-    is_data = bool(
-        file_format(path)[0]
-        or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0])
-    )
-    return not is_hidden and is_data and path.is_file()
+    """Return whether a file of the folder `root` holds data; one that is packed counts, so that it
+    can be refused.
+    """
+    if any(part.startswith(".") for part in path.relative_to(root).parts):
+        return False
+    is_packed = path.suffix.lower() in _UNPACKERS
+    form, _ = file_format(path.with_suffix("") if is_packed else path)
+    return bool(form) and path.is_file()
 
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Files, and what their bytes are known by."""
+    """Files, and a digest of their content."""
 
     paths: tuple[Path, ...]
     digest: str
 
 
-Digest = Callable[[Path], str | None]  # of a local path's content; None for one that is not here
+# Returns a digest of a local path's content; None for a path that is not on this machine.
+Digest = Callable[[Path], str | None]
 
 
 def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
@@ -160,9 +163,10 @@ class LocalData:
 
     @property
     def key(self) -> str:
-        held_out = (
-            self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
-        )
+        """A digest of the files' content and of all that decides the converted rows."""
+        held_out: DataFiles | str | float | None = self.validation
+        if isinstance(held_out, DataFiles):
+            held_out = held_out.digest
         parts = [
             CONVERTER,
             self.files.digest,
@@ -171,7 +175,8 @@ class LocalData:
             dict(self.columns),
             held_out,
         ]
-        parts += ["skip"] if self.skips else []
+        if self.skips:
+            parts.append("skip")
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -1,6 +1,4 @@
-"""Stage local data: a converted copy in the cache, keyed by content, written completely or not at
-all.
-"""
+"""Stages local data: writes a converted copy into the cache, keyed by content, whole or not at all."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
-# bytes of the copy for a byte of the file, at most as a rule
+# How many bytes the copy has for a byte of the file, usually at most, by compression.
 _GROWTH = {"": 1.2, ".gz": 8.0, ".bz2": 8.0, ".xz": 10.0}
 
 
@@ -46,9 +44,9 @@ class StagedRows:
     notes: tuple[str, ...] = ()  # rows that were left out, and one that outweighs all others
 
     def describe(self) -> str:
-        rows = f"{self.train:,} rows" + (
-            f" and {self.validation:,} for validation" if self.validation else ""
-        )
+        rows = f"{self.train:,} rows"
+        if self.validation:
+            rows += f" and {self.validation:,} for validation"
         return f"{rows}: {'; '.join((*self.formats, *self.notes))}"
 
 
@@ -72,7 +70,7 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
     parent = data.folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _check_room(data, parent)
+        _check_disk_space(data, parent)
         building = Path(tempfile.mkdtemp(prefix=f".{data.key}.", dir=parent))
     except OSError as error:
         raise _write_error(data, error) from error
@@ -82,7 +80,7 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
         building.chmod(0o755)  # mkdtemp's 0700 would hide it from other users of the cache
         with contextlib.suppress(OSError):  # another launcher may have put the same rows there
             building.rename(data.folder)
-        # a folder without its description is from nobody who finished
+        # a folder without its description was left by a process that did not finish
         if load_staged(data) is None:
             shutil.rmtree(data.folder, ignore_errors=True)
             building.rename(data.folder)
@@ -94,18 +92,24 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 
 def _write(data: LocalData, folder: Path) -> StagedRows:
+    """Write the converted rows, those that are held out, and the description of both."""
     conversion = Conversion(data)
-    train, validation = folder / TRAIN_FILE, folder / VALIDATION_FILE
-    trained, held_out, shared = _write_rows(conversion, data.files.paths, train), 0, 0
-    rows = len(trained)
+    train = folder / TRAIN_FILE
+    validation = folder / VALIDATION_FILE
+    trained_hashes = _write_rows(conversion, data.files.paths, train)
+    rows = len(trained_hashes)
+    held_out = 0
+    shared = 0
     if isinstance(data.validation, DataFiles):
-        evaluated = _write_rows(conversion, data.validation.paths, validation)
-        held_out, known = len(evaluated), set(trained)
-        shared = sum(row in known for row in evaluated)
+        hashes = _write_rows(conversion, data.validation.paths, validation)
+        held_out = len(hashes)
+        trained = set(trained_hashes)
+        shared = sum(row_hash in trained for row_hash in hashes)
     elif data.validation is not None:
-        held_out = _split(train, trained, validation, data.validation, data.where)
+        held_out = _split(train, trained_hashes, validation, data.validation, data.where)
         rows -= held_out
-    notes = [*filter(None, [conversion.skipped]), *find_heaviest(_line_sizes(train, data.folder))]
+    notes = [conversion.skipped] if conversion.skipped else []
+    notes += find_heaviest(_line_sizes(train, data.folder))
     if held_out:
         notes += find_heaviest(_line_sizes(validation, data.folder), "held-out ")
     staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))
@@ -125,18 +129,20 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
 
 
 def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
-    """Return the place, in the folder that the file is to be in, and the characters of each row."""
+    """Yield the place and the number of characters of each row; `folder` is where the file is moved
+    to later.
+    """
+    place = folder / file.name
     with file.open(encoding="utf-8") as stream:
-        yield from (
-            (f"{folder / file.name}:{number}", len(line)) for number, line in enumerate(stream, 1)
-        )
+        for number, line in enumerate(stream, 1):
+            yield f"{place}:{number}", len(line)
 
 
 def _split(
     train: Path, hashes: array[int], validation: Path, share: float, where: str | None
 ) -> int:
-    """Move a share of the rows, by their hashes, to `validation`: see `launch.worker.trl_data`.
-    Returns how many.
+    """Move a share of the rows, by their hashes, to `validation`, as `launch.worker.trl_data` does.
+    Returns how many rows are moved.
 
     Raises UserError: data_split.
     """
@@ -145,11 +151,15 @@ def _split(
     except ValueError as error:
         cure = "set another share, or name a file with data.validation=FILE"
         raise refusal("data_split", f"data.validation={share:g}: {error}", where, cure) from error
-    rest, held_out = train.with_name(".rest"), 0
+    rest = train.with_name(".rest")
+    held_out = 0
     with train.open("rb") as stream, rest.open("wb") as kept, validation.open("wb") as split:
-        for line, value in zip(stream, hashes, strict=True):
-            (split if value <= limit else kept).write(line)
-            held_out += value <= limit
+        for line, row_hash in zip(stream, hashes, strict=True):
+            if row_hash <= limit:
+                split.write(line)
+                held_out += 1
+            else:
+                kept.write(line)
     rest.replace(train)
     return held_out
 
@@ -160,29 +170,31 @@ def _check_unchanged(data: LocalData, digest: Digest) -> None:
         if isinstance(files, DataFiles) and digest_files(files.paths, digest) != files.digest:
             names = ", ".join(str(path) for path in files.paths[:3])
             message = f"{names} changed while being read"
-            raise refusal(
-                "data_changed", message, data.where, "start again when it is written completely"
-            )
+            cure = "start again when it is written completely"
+            raise refusal("data_changed", message, data.where, cure)
 
 
-def _check_room(data: LocalData, folder: Path) -> None:
-    needed = sum(path.stat().st_size * _GROWTH[file_format(path)[1]] for path in data.sources)
+def _check_disk_space(data: LocalData, folder: Path) -> None:
+    """Raise UserError (data_disk_full) unless the disk has space for the converted copy."""
+    needed = 0.0
+    for path in data.sources:
+        _, compression = file_format(path)
+        needed += path.stat().st_size * _GROWTH[compression]
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise _no_room(data, f"{free / 2**30:.1f} GiB free for about {needed / 2**30:.1f} GiB")
+        raise _disk_full(data, f"{free / 2**30:.1f} GiB free for about {needed / 2**30:.1f} GiB")
 
 
 def _write_error(data: LocalData, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _no_room(data, os.strerror(error.errno))
+        return _disk_full(data, os.strerror(error.errno))
     message = (
         f"the converted data can't be written to {data.folder.parent}: {error.strerror or error}"
     )
     return refusal("data_not_staged", message, "cache", "set cache= to a writable folder")
 
 
-def _no_room(data: LocalData, reason: str) -> UserError:
+def _disk_full(data: LocalData, reason: str) -> UserError:
     message = f"no disk space for the converted copy of the data in {data.folder.parent}: {reason}"
-    return refusal(
-        "data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk"
-    )
+    cure = "free disk space, or set cache= to a larger disk"
+    return refusal("data_disk_full", message, "cache", cure)

@@ -1,11 +1,9 @@
-"""Look at the first rows of local data: whether they parse and convert, what they are, how many
-there are.
-"""
+"""Reads and converts the first rows of local data, and describes their formats, roles and turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from launch.data.staging import load_staged
 from launch.errors import UserError
 
 FIRST_ROWS = 200
+# The converted columns that hold a conversation, by the kind of stage.
 _CONVERSATIONS = {
     Kind.sft: ("messages",),
     **dict.fromkeys((Kind.dpo, Kind.rm), ("chosen", "rejected")),
@@ -26,7 +25,7 @@ _CONVERSATIONS = {
 
 @dataclass(frozen=True)
 class DataStructure:
-    """What the first rows of local data are."""
+    """The formats, roles and turns of the first rows of local data."""
 
     files: tuple[Path, ...]
     read: int  # rows
@@ -39,9 +38,9 @@ class DataStructure:
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
     def describe(self) -> str:
-        names = ", ".join(path.name for path in self.files[:3]) + (
-            ", ..." if len(self.files) > 3 else ""
-        )
+        names = ", ".join(path.name for path in self.files[:3])
+        if len(self.files) > 3:
+            names += ", ..."
         if self.unread:
             return f"{names}: not read, {self.unread}"
         rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
@@ -61,53 +60,65 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong
     with the rows: see `Conversion.rows`.
     """
-    conversion, notes = Conversion(data), list[str]()
-    counts: list[int] = []
-    sizes: list[tuple[str, int]] = []
-    roles: dict[str, None] = {}  # in the order of their first use
     try:
-        converted = conversion.rows(data.files.paths)
-        for place, columns in islice(converted, rows):
-            messages = columns[_CONVERSATIONS[data.kind][0]]
-            counts.append(len(messages))
-            roles.update({message["role"]: None for message in messages})
-            sizes.append((place, _count_characters(columns, data.kind)))
-        is_all = next(converted, None) is None
-        notes += [*filter(None, [conversion.skipped]), *find_heaviest(sizes)]
-        if isinstance(data.validation, DataFiles):
-            held_out = Conversion(data)
-            others = islice(held_out.rows(data.validation.paths), rows)
-            sizes = [(place, _count_characters(columns, data.kind)) for place, columns in others]
-            notes += [*filter(None, [held_out.skipped]), *find_heaviest(sizes, "held-out ")]
+        structure = _read_rows(data, rows)
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
-            return DataStructure(
-                data.files.paths, 0, False, None, unread="pyarrow is not installed here"
-            )
+            why = "pyarrow is not installed here"
+            return DataStructure(data.files.paths, 0, False, None, unread=why)
         raise
     staged = load_staged(data)
-    read, validation = len(counts), staged.validation if staged else None
-    if staged:
-        read, is_all = (
-            staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation),
-            True,
-        )
-    elif is_all and isinstance(data.validation, float):
-        validation = round(data.validation * read)
-    turns = (min(counts), max(counts))
-    kept = staged.notes if staged else tuple(notes)
+    if staged is None:
+        return structure
+    read = staged.train
+    if not isinstance(data.validation, DataFiles):  # the held-out rows are of the same files
+        read += staged.validation
+    return replace(
+        structure, read=read, all_=True, validation=staged.validation, notes=staged.notes
+    )
+
+
+def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
+    """Read the first `rows` rows of the data, and those of its validation files."""
+    conversion = Conversion(data)
+    conversation, *_ = _CONVERSATIONS[data.kind]
+    turns: list[int] = []
+    sizes: list[tuple[str, int]] = []
+    roles: dict[str, None] = {}  # in the order of their first use
+    converted = conversion.rows(data.files.paths)
+    for place, columns in islice(converted, rows):
+        messages = columns[conversation]
+        turns.append(len(messages))
+        roles.update({message["role"]: None for message in messages})
+        sizes.append((place, _count_characters(columns, data.kind)))
+    is_all = next(converted, None) is None
+    notes = [conversion.skipped] if conversion.skipped else []
+    notes += find_heaviest(sizes)
+    if isinstance(data.validation, DataFiles):
+        held_out = Conversion(data)
+        others = islice(held_out.rows(data.validation.paths), rows)
+        sizes = [(place, _count_characters(columns, data.kind)) for place, columns in others]
+        heaviest = find_heaviest(sizes, "held-out ")
+        notes += [held_out.skipped] if held_out.skipped else []
+        notes += heaviest
+    validation = None
+    if is_all and isinstance(data.validation, float):
+        validation = round(data.validation * len(turns))
     return DataStructure(
         data.files.paths,
-        read,
+        len(turns),
         is_all,
         validation,
         tuple(conversion.formats),
         tuple(roles),
-        turns,
-        notes=kept,
+        (min(turns), max(turns)),
+        notes=tuple(notes),
     )
 
 
 def _count_characters(columns: Mapping[str, Any], kind: Kind) -> int:
-    """Return the characters of a row's turns."""
-    return sum(len(turn["content"]) for name in _CONVERSATIONS[kind] for turn in columns[name])
+    """Count the characters of a row's turns."""
+    characters = 0
+    for name in _CONVERSATIONS[kind]:
+        characters += sum(len(turn["content"]) for turn in columns[name])
+    return characters
