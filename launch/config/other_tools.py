@@ -1,11 +1,11 @@
-"""What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml,
-read for an answer.
+"""Translates names of axolotl, TRL, LLaMA-Factory, accelerate and DeepSpeed into launch's keys.
 
-A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's
-table), names that are only understood (`also`), and the answer: `set`, overrides with {value},
-{list} or {count}; `values`, overrides by a pattern of the value, `A or B` where the trainer
-decides; `instead`, a sentence where there is no such setting, and beside `set` for a value that is
-not a number. launch's own keys are understood without their group.
+The names are in other_tools.yaml. A row has a `topic`, what it is `here`, its names in each tool (a
+list, or a text of the page's table), names that are only understood (`also`), and the answer. The
+answer is `set`, overrides with {value}, {list} or {count}; `values`, overrides by a pattern of the
+value, `A or B` where the trainer decides; or `instead`, a sentence where there is no such setting,
+and besides `set` for a value that is not a number. launch's own keys are understood without their
+group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from launch.worker.finding import Fix, Way
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
-# of launch's own keys, those that a short name may mean
+# The groups of launch's keys that a name without its group may be a key of.
 _GROUPS = ("recipe", "model", "data", "tracking", "hub")
 
 
@@ -44,158 +44,200 @@ class OtherToolKey:
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that the row answers."""
-        tools = (getattr(self, tool) for tool in TOOLS)
-        return (*(name for tool in tools if not isinstance(tool, str) for name in tool), *self.also)
+        names: list[str] = []
+        for tool in TOOLS:
+            of_tool = getattr(self, tool)
+            if not isinstance(of_tool, str):
+                names += of_tool
+        return (*names, *self.also)
 
     def of_value(self, value: str | None) -> str | None:
-        """Return the overrides that one of the tools' values means: a key of `values` is a
-        pattern.
-        """
-        return next(
-            (sets for known, sets in self.values.items() if re.fullmatch(known, value or "", re.I)),
-            None,
-        )
+        """Return the overrides that a value stands for; None if no pattern of `values` matches."""
+        for pattern, overrides in self.values.items():
+            if re.fullmatch(pattern, value or "", re.IGNORECASE):
+                return overrides
+        return None
 
     def answer(self, name: str, value: str | None) -> Fix:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
-        chosen = self.of_value(value)
-        sets = self.set and not (self.instead and value and not re.fullmatch(r"[\d.,e+-]+", value))
-        if chosen is None and sets:
-            given = value or "VALUE"
-            listed = given if given.startswith("[") else f"[{given}]"
-            chosen = self.set.format(value=given, list=listed, count=len(given.split(",")))
-        if chosen:
-            return replacing(name, *chosen.split(" or "))
+        overrides = self.of_value(value)
+        is_number = not value or re.fullmatch(r"[\d.,e+-]+", value)
+        if overrides is None and self.set and (is_number or not self.instead):
+            text = value or "VALUE"
+            as_list = text if text.startswith("[") else f"[{text}]"
+            overrides = self.set.format(value=text, list=as_list, count=len(text.split(",")))
+        if overrides:
+            return replacing(name, *overrides.split(" or "))
         if not self.instead:
             return replacing(name, *dict.fromkeys(self.values.values()))
-        return Fix.of(self.instead, *([f"~{name}"] if self.instead.startswith("remove it") else []))
+        if self.instead.startswith("remove it"):
+            return Fix.of(self.instead, f"~{name}")
+        return Fix.of(self.instead)
 
 
 @cache
 def load_table(file: Path = FILE) -> tuple[tuple[OtherToolKey, ...], Mapping[str, str]]:
-    """Read the rows, and the verb that each other word means. Raises TypeError for a field that a
-    row has not.
+    """Read the rows, and the verb that each word of another tool stands for.
+
+    Raises TypeError for an unknown field of a row.
     """
-    import yaml  # only for an answer
+    import yaml  # slow to import; only an answer needs it
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
     rows = tuple(OtherToolKey(**row) for row in content["rows"])
-    return rows, {word: verb for verb, words in content["verbs"].items() for word in words}
+    verbs = {}
+    for verb, words in content["verbs"].items():
+        for word in words:
+            verbs[word] = verb
+    return rows, verbs
 
 
 def replacing(name: str, *overrides: str, sentence: str = "") -> Fix:
     """Return the cure that sets one of `overrides` in the place of a key or an option that launch
-    has not.
+    does not have.
     """
     cure = set_any(*overrides)
-    return Fix.of(sentence or cure.sentence, *(Way(way.sets, name) for way in cure.ways))
+    ways = [Way(way.sets, name) for way in cure.ways]
+    return Fix.of(sentence or cure.sentence, *ways)
 
 
 def explain_value(key: str, value: str) -> Fix | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set
     parallel=zero3`.
     """
-    targets = (row.of_value(value) or "" for row in load_table()[0])
-    return next(
-        (set_any(*target.split(" or ")) for target in targets if target.startswith(f"{key}=")), None
-    )
+    rows, _ = load_table()
+    for row in rows:
+        overrides = row.of_value(value)
+        if overrides and overrides.startswith(f"{key}="):
+            return set_any(*overrides.split(" or "))
+    return None
 
 
 def explain_like(name: str, value: str | None) -> Fix | None:
     """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none
     is.
     """
-    known = (
-        {*_own_keys(), *(known for row in load_table()[0] for known in row.names)} if value else ()
-    )
-    near = nearest(_plain(name.rpartition(".")[2]), known, limit=1, cutoff=0.85)
-    meant = explain_name(near[0], value) if near else None
-    if meant is None or not any(way.sets for way in meant.ways):
+    if not value:
         return None
-    return replacing(
-        name,
-        *map(str, meant.ways),
-        sentence=f"did you mean '{meant.sentence.removeprefix('set ')}'?",
-    )
+    known = set(_own_keys())
+    rows, _ = load_table()
+    for row in rows:
+        known.update(row.names)
+    last_part = name.rpartition(".")[2]
+    near = nearest(_plain(last_part), known, limit=1, cutoff=0.85)
+    cure = explain_name(near[0], value) if near else None
+    if cure is None or not any(way.sets for way in cure.ways):
+        return None
+    overrides = [str(way) for way in cure.ways]
+    sentence = f"did you mean '{cure.sentence.removeprefix('set ')}'?"
+    return replacing(name, *overrides, sentence=sentence)
 
 
 def trainer_flag(name: str, value: str | None) -> Fix:
-    """Return the cure that passes what launch does not know to the trainer, which may have a flag
-    of that name.
+    """Return the cure that passes an unknown name to the trainer, which may have a flag of that
+    name.
     """
     flag = f"flags.{_plain(name.rpartition('.')[2])}={value or 'VALUE'}"
     return replacing(name, flag, sentence="a trainer's own flag is set as {0}")
 
 
 def _plain(name: str) -> str:
+    """Return a name in lower case, with `_` between its words: `--Lora-R` is `lora_r`."""
     return re.sub(r"\W+", "_", name.strip("-+~")).strip("_").lower()
 
 
 def explain_name(name: str, value: str | None) -> Fix | None:
-    """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set
+    """Return the cure for a key or an option that launch does not have, `--lora-r 8`: `set
     recipe.lora.rank=8`.
 
-    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool
-    has the name, or launch has the key.
+    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. Returns None if
+    no tool has the name, or launch has the key.
     """
     parts = [_plain(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()]
-    names = ("_".join(parts), *parts[-1:])  # `datasets.0.path` is datasets_path before it is path
-    row = next((row for known in names for row in load_table()[0] if known in row.names), None)
-    own = _own_keys().get(parts[-1]) if parts else None
-    group = own.rpartition(".")[0] if own else ""
-    is_own = (
-        len(parts) == 1 or group in parts or group.startswith("recipe") or parts[:1] == ["recipe"]
-    )
-    if own == name:
+    row = _find_row(parts)
+    key = _own_keys().get(parts[-1]) if parts else None
+    if key == name:
         return None
-    if own and is_own and not (row and row.of_value(value)):
-        return replacing(name, f"{own}={value or 'VALUE'}")
+    if key is not None and _may_mean(key, parts) and not (row and row.of_value(value)):
+        return replacing(name, f"{key}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
 
-def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the overrides that another tool's file means, the stage first, and its keys that no
-    override stands for.
+def _find_row(parts: Sequence[str]) -> OtherToolKey | None:
+    """Return the row of a dotted name: `datasets.0.path` is datasets_path before it is path."""
+    rows, _ = load_table()
+    for name in ("_".join(parts), *parts[-1:]):
+        for row in rows:
+            if name in row.names:
+                return row
+    return None
 
-    A value of the file's own (`lora_r: 32`) goes before what a switch beside it means (`adapter:
-    lora`).
+
+def _may_mean(key: str, parts: Sequence[str]) -> bool:
+    """Return whether a dotted name whose last part is that of launch's `key` may mean the key: its
+    other parts do not name another group.
+    """
+    group = key.rpartition(".")[0]
+    return len(parts) == 1 or group in parts or group.startswith("recipe") or parts[0] == "recipe"
+
+
+def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Translate another tool's file. Returns overrides, the stage first, and the names of settings
+    that have no override.
+
+    A value that the file sets itself (`lora_r: 32`) wins over the value that a switch of the file
+    stands for (`adapter: lora`).
     """
     meant: dict[str, str] = {}
     left_out = []
     for name, value in settings.items():
-        if value is None or name == "stage":  # LLaMA-Factory's: sft, dpo, rm
+        if value is None or name == "stage":
             continue
-        entries = value if isinstance(value, list) else [value]
-        texts = [str(each.get("path", "") if isinstance(each, dict) else each) for each in entries]
-        text = texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
-        cure = (
-            explain_name(name, text.lower() if isinstance(value, bool) else text)
-            if all(texts)
-            else None
-        )
-        way = cure.ways[0] if cure and cure.ways else Way()
-        left_out += [] if way.sets and way.is_exact else [name]
-        for key, _, setting in (override.partition("=") for override in way.sets if way.is_exact):
+        text = _as_override_value(value)
+        overrides = _find_overrides(name, value, text)
+        if not overrides:
+            left_out.append(name)
+        for override in overrides:
+            key, _, setting = override.partition("=")
             if key not in meant or setting == text:
                 meant[key] = setting
-    given = settings.get("stage")
-    kind = (
-        "dpo"
-        if {"recipe.loss", "recipe.beta"} & meant.keys()
-        else given
-        if given in ("dpo", "rm")
-        else "sft"
-    )
+    kind = settings.get("stage")  # LLaMA-Factory's: sft, dpo, rm
+    if {"recipe.loss", "recipe.beta"} & meant.keys():
+        kind = "dpo"
+    elif kind not in ("dpo", "rm"):
+        kind = "sft"
     if kind != "rm" and meant.get("recipe.lora.rank", "null") != "null":
         kind = f"lora_{kind}"
-    return [f"{key}={setting}" for key, setting in {"stage": kind, **meant}.items()], left_out
+    values = {"stage": kind, **meant}
+    return [f"{key}={setting}" for key, setting in values.items()], left_out
+
+
+def _as_override_value(value: object) -> str:
+    """Return a setting as an override has it; of a list of data sets their paths, "" without them."""
+    texts = []
+    for item in value if isinstance(value, list) else [value]:
+        text = item.get("path", "") if isinstance(item, dict) else item
+        texts.append(str(text))
+    if not all(texts):
+        return ""
+    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+
+
+def _find_overrides(name: str, value: object, text: str) -> tuple[str, ...]:
+    """Return the overrides that a setting stands for; none if it has no exact translation."""
+    if not text:
+        return ()
+    cure = explain_name(name, text.lower() if isinstance(value, bool) else text)
+    if cure is None or not cure.ways or not cure.ways[0].is_exact:
+        return ()
+    return cure.ways[0].sets
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:
-    """Return the verb that another tool's word means: `train` is `run`; misspelt, too, unless
-    `exact`.
+    """Return the cure for another tool's word for a verb: `train` is `run`. Words that are like one
+    count too, unless `exact`.
     """
-    verbs = load_table()[1]
+    _, verbs = load_table()
     near = nearest(word.lower(), verbs, limit=1, cutoff=1.0 if exact else 0.75)
     return f"did you mean '{verbs[near[0]]}'?" if near else None
 
@@ -210,4 +252,4 @@ def _own_keys() -> dict[str, str]:
         group, _, name = key.rpartition(".")
         if not group or group.partition(".")[0] in _GROUPS:
             keys.setdefault(name, []).append(key)
-    return {name: named[0] for name, named in keys.items() if len(named) == 1}
+    return {name: same_name[0] for name, same_name in keys.items() if len(same_name) == 1}

@@ -116,16 +116,16 @@ class Conversion:
             return convert(row.value, DataFormat.chat, self.data.kind)  # raises
         if not self.data.columns:
             return normalise_names(row.value)
-        known_names: dict[Any, str] = {name: known for known, name in self.data.columns.items()}
-        missing = [name for name in known_names if name not in row.value]
+        columns: Mapping[str, object] = row.value
+        known_names = {name: known for known, name in self.data.columns.items()}
+        missing = [name for name in known_names if name not in columns]
         if len(missing) == len(known_names):
-            columns = ", ".join(map(repr, row.value))
+            listed = ", ".join(map(repr, columns))
             raise RowError(
-                f"there is no column {missing[0]!r}, which data.columns names; the row has "
-                f"{columns}"
+                f"there is no column {missing[0]!r}, which data.columns names; the row has {listed}"
             )
         renamed: dict[str, object] = {}
-        for name, value in row.value.items():
+        for name, value in columns.items():
             # a column of a known name gives way to the one that data.columns names for it
             if name not in self.data.columns:
                 renamed[known_names.get(name, name)] = value
