@@ -16,18 +16,18 @@ _POLL = 0.2  # seconds
 
 @dataclass(frozen=True)
 class Allocation:
-    """A job's nodes, and this one's place among them."""
+    """A job's nodes, and this node's rank among them."""
 
-    # 12, or 12_3 for a task of an array. Only this is passed to Slurm's commands: the `number` of
-    # one of an array's tasks is the number of the array itself, by which Slurm means all of them
+    # 12, or 12_3 for a task of an array. Only this id is passed to Slurm's commands: the `number`
+    # of one of the tasks is the number of the array itself, by which Slurm means all of them.
     job_id: str
     number: int
     restarts: int  # how often Slurm requeued the job
     node_rank: int
     hosts: tuple[str, ...]  # in Slurm's order
-    # the file in which the batch script finds the order to requeue or cancel the job
+    # The file in which the batch script finds the order to requeue or cancel the job.
     mailbox: Path | None = None
-    # unix seconds of this start of the job, the same on all nodes; "" if the batch script sets none
+    # Unix seconds of this start of the job, the same on all nodes; "" if the script sets none.
     started: str = ""
 
     @property
@@ -43,10 +43,8 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 
     Raises UserError: no_allocation.
     """
-    hosts, started = (
-        tuple(environ.get("LAUNCH_HOSTS", "").split()),
-        environ.get("LAUNCH_STARTED", ""),
-    )
+    hosts = tuple(environ.get("LAUNCH_HOSTS", "").split())
+    started = environ.get("LAUNCH_STARTED", "")
     try:
         allocation = Allocation(
             job_id=_job_id(environ),
@@ -70,19 +68,17 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:
-    """Check that this node sees the job folder in which the batch script created the mailbox on the
-    first node.
+    """Check that this node sees the mailbox that the batch script created on the first node.
 
     Raises UserError: not_shared.
     """
     path = allocation.mailbox
     if path is not None and not wait_until(path.exists, seconds, _POLL):
-        message = (
-            f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
-        )
+        first_host = allocation.hosts[0]
+        message = f"{path.parent} on {allocation.host} is not the same folder as on {first_host}"
         cure = (
-            "set runs to a folder on a file system that all nodes share, and in a container "
-            "mount it"
+            "set runs to a folder on a file system that all nodes share, "
+            "and in a container mount it"
         )
         raise refusal("not_shared", message, "runs", cure)
 
@@ -94,16 +90,19 @@ def _find_mailbox(environ: Mapping[str, str]) -> Path | None:
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    """The id that Slurm's commands use: from LAUNCH_TASK, or, in an array with a script of another
-    origin, from Slurm's own variables.
+    """The id that Slurm's commands use.
 
-    A job that is submitted from within an array's task inherits that task's variables, so
-    LAUNCH_TASK counts only if it names this job's number.
+    It is from LAUNCH_TASK, or, in an array with a script that launch did not write, from Slurm's
+    variables. A job that is submitted from within an array's task inherits that task's variables,
+    so LAUNCH_TASK counts only if it names this job's number.
     """
-    own = environ["SLURM_JOB_ID"]
+    job_number = environ["SLURM_JOB_ID"]
     number, _, task = environ.get("LAUNCH_TASK", "").partition(" ")
-    if task and number == own:
+    if task and number == job_number:
         return task
-    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    by_slurm = f"{array}_{index}" if array and index else own
-    return own if by_slurm == task else by_slurm
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    index = environ.get("SLURM_ARRAY_TASK_ID")
+    if not array or not index:
+        return job_number
+    array_task = f"{array}_{index}"
+    return job_number if array_task == task else array_task

@@ -1,6 +1,4 @@
-"""Finds values of `cluster=` that Slurm would refuse or misread; the container of a job: image,
-mounts, folders.
-"""
+"""Finds values of `cluster=` that Slurm would refuse or misread, and a job's container settings."""
 
 from __future__ import annotations
 
@@ -22,71 +20,59 @@ from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
 from launch.worker.finding import Finding, Fix
 
-# enroot (pyxis): [USER@][REGISTRY#]IMAGE[:TAG], or the path of a squashfs file
+# The image names of enroot (pyxis): [USER@][REGISTRY#]IMAGE[:TAG], or the path of a squashfs file
 _REGISTRY_FIRST = re.compile(
     r"(?:docker://)?(?P<registry>[\w-]+(?:\.[\w-]+)+(?::\d+)?)[/#](?P<image>[^/].*)"
 )
-# apptainer: docker://, oras://, library://, docker-archive:// ...
+# The schemes of apptainer's image names: docker://, oras://, library://, docker-archive:// ...
 _URI = re.compile(r"[a-z][a-z-]*://")
 
 
 def container_problems(cluster: ClusterConfig) -> Iterator[Finding]:
-    """Find contradictions, an image's name that belongs to another tool, and mounts that are none.
+    """Find contradictions, image names that belong to another tool, and malformed mounts.
 
     The `where` of each is the key's name.
     """
     if cluster.container == Container.none:
         if cluster.image or cluster.mounts:
             message = "cluster.image and cluster.mounts need a container"
-            yield Finding.error(
-                "bad_cluster_value",
-                message,
-                "image",
-                Fix.of(
-                    "set {0} or apptainer",
-                    *(f"cluster.container={name}" for name in ("pyxis", "apptainer")),
-                ),
-            )
+            containers = ("cluster.container=pyxis", "cluster.container=apptainer")
+            cure = Fix.of("set {0} or apptainer", *containers)
+            yield Finding.error("bad_cluster_value", message, "image", cure)
         return
-    if not cluster.image:
-        yield Finding.error(
-            "bad_cluster_value",
-            f"cluster.container={cluster.container} needs cluster.image",
-            "container",
-        )
-    else:
+    if cluster.image:
         yield from _image_problems(cluster.container, cluster.image)
+    else:
+        message = f"cluster.container={cluster.container} needs cluster.image"
+        yield Finding.error("bad_cluster_value", message, "container")
     for mount in list_mounts(cluster):
-        source, *rest = mount.split(":")
-        if not source.startswith("/") or len(rest) > 2 or (rest and not rest[0].startswith("/")):
+        if not _is_mount(mount):
             message = f"{mount!r} in cluster.mounts is not a mount"
-            yield Finding.error(
-                "bad_cluster_value",
-                message,
-                "mounts",
-                "set /SOURCE, /SOURCE:/TARGET or /SOURCE:/TARGET:ro",
-            )
+            forms = "set /SOURCE, /SOURCE:/TARGET or /SOURCE:/TARGET:ro"
+            yield Finding.error("bad_cluster_value", message, "mounts", forms)
+
+
+def _is_mount(mount: str) -> bool:
+    """Whether a mount has the form /SOURCE[:/TARGET[:FLAGS]]."""
+    parts = mount.split(":")
+    return len(parts) <= 3 and all(part.startswith("/") for part in parts[:2])
 
 
 def _image_problems(container: Container, image: str) -> Iterator[Finding]:
     if image.startswith(("/", "./", "../")) or image.endswith((".sqsh", ".sif", ".img")):
         return  # a file
-    named = _REGISTRY_FIRST.fullmatch(image)
-    if container == Container.pyxis and (_URI.match(image) or (named and "#" not in image)):
-        fitting = f"{named['registry']}#{named['image']}" if named else _URI.sub("", image)
+    has_scheme = _URI.match(image) is not None
+    match = _REGISTRY_FIRST.fullmatch(image)
+    if container == Container.pyxis and (has_scheme or (match and "#" not in image)):
+        name = f"{match['registry']}#{match['image']}" if match else _URI.sub("", image)
         message = f"cluster.image={image} is not a name that enroot takes"
-        yield Finding.error(
-            "bad_cluster_value", message, "image", f"set {fitting}, or the path of a .sqsh file"
-        )
-    if container == Container.apptainer and not _URI.match(image) and (named or ":" in image):
-        fitting = f"{named['registry']}/{named['image']}" if named else image
+        cure = f"set {name}, or the path of a .sqsh file"
+        yield Finding.error("bad_cluster_value", message, "image", cure)
+    if container == Container.apptainer and not has_scheme and (match or ":" in image):
+        name = f"{match['registry']}/{match['image']}" if match else image
         message = f"cluster.image={image} is not a name that apptainer takes"
-        yield Finding.error(
-            "bad_cluster_value",
-            message,
-            "image",
-            f"set docker://{fitting}, or the path of a .sif file",
-        )
+        cure = f"set docker://{name}, or the path of a .sif file"
+        yield Finding.error("bad_cluster_value", message, "image", cure)
 
 
 def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Path]:
@@ -100,8 +86,9 @@ def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Pa
         folders["the interpreter"] = Path(sys.prefix)
         folders["its standard library"] = Path(sys.base_prefix)
         folders["this project"] = resources.ROOT
-    if own := user_folder(environ):
-        folders["LAUNCH_CONFIG_DIR"] = own
+    user_configs = user_folder(environ)
+    if user_configs:
+        folders["LAUNCH_CONFIG_DIR"] = user_configs
     if plan.upstream.checkout:
         folders["OPEN_INSTRUCT_DIR"] = plan.upstream.checkout
     if plan.inputs.model.local:
@@ -112,69 +99,69 @@ def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Pa
 def unmounted_folders(
     cluster: ClusterConfig, folders: dict[str, Path], environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Find the folders, by the key that sets them, that are missing or empty in the tasks'
-    container.
+    """Find the folders, by the key that sets them, that the tasks' container does not show.
 
     A folder must have the same path inside and outside. `environ` has the user's home, which
     apptainer mounts.
     """
     if cluster.container == Container.none:
         return []
-    visible = [
-        target
-        for source, target in map(_split_mount, list_mounts(cluster))
-        if source.resolve() == target.resolve()
-    ]
+    visible = []
+    for mount in list_mounts(cluster):
+        source, target = _split_mount(mount)
+        if source.resolve() == target.resolve():
+            visible.append(target)
     if cluster.container == Container.apptainer:
-        visible += [Path(path) for path in (environ.get("HOME"), "/tmp", "/var/tmp") if path] + [
-            Path.cwd()
-        ]
-    missing: dict[str, Path] = {}
+        visible += [Path("/tmp"), Path("/var/tmp"), Path.cwd()]
+        if environ.get("HOME"):
+            visible.append(Path(environ["HOME"]))
+    problems = []
+    # A folder that is reported becomes visible with its mount, and so do those below it.
     for key, folder in sorted(folders.items(), key=lambda item: len(item[1].parts)):
         path = Path(os.path.normpath(folder.absolute()))
-        if not any(path.is_relative_to(root) for root in (*visible, *missing.values())):
-            missing[key] = path
-    otherwise = "; set allow=[not_mounted] if the cluster mounts it by itself"
-    return [
-        Finding.error(
-            "not_mounted",
-            f"{path} is not in the container, or not at that path",
-            key,
-            f"add {path}:{path}, or a folder above it, to cluster.mounts{otherwise}",
+        if any(path.is_relative_to(root) for root in visible):
+            continue
+        visible.append(path)
+        message = f"{path} is not in the container, or not at that path"
+        cure = (
+            f"add {path}:{path}, or a folder above it, to cluster.mounts; "
+            "set allow=[not_mounted] if the cluster mounts it by itself"
         )
-        for key, path in missing.items()
-    ]
+        problems.append(Finding.error("not_mounted", message, key, cure))
+    return problems
 
 
 def list_mounts(cluster: ClusterConfig) -> list[str]:
-    """Each mount of cluster.mounts, where an entry may hold several, separated by commas."""
-    return [mount for entry in cluster.mounts for mount in entry.split(",") if mount]
+    """List the mounts of cluster.mounts, where an entry may hold several, separated by commas."""
+    mounts = ",".join(cluster.mounts).split(",")
+    return [mount for mount in mounts if mount]
 
 
 def _split_mount(mount: str) -> tuple[Path, Path]:
     """Split SOURCE[:TARGET[:FLAGS]] into SOURCE and TARGET."""
-    source, *rest = mount.split(":")
-    return Path(source).absolute(), Path(rest[0] if rest and rest[0] else source).absolute()
+    source, _, rest = mount.partition(":")
+    target = rest.partition(":")[0] or source
+    return Path(source).absolute(), Path(target).absolute()
 
 
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# The keys whose value is a single word.
 _SINGLE_WORDS = (
-    *(
-        "partition",
-        "account",
-        "qos",
-        "constraint",
-        "exclude",
-        "reservation",
-        "gpu_type",
-        "interface",
-    ),
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "exclude",
+    "reservation",
+    "gpu_type",
+    "interface",
     "tokenize_partition",
 )
 _MIN_WORK = 60.0  # seconds that a job needs at least before Slurm's warning ends it
 _WARN_AT_LEAST = 30  # seconds; sbatch(1), --signal
 _EXPORT = "export it before you submit: the job inherits your environment"
+# The options of sbatch that launch sets.
 _LAUNCH_OPTIONS = (
     "--nodes",
     "-N",
@@ -190,72 +177,71 @@ _LAUNCH_OPTIONS = (
 
 def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Finding]:
     """Find the wrong values, one problem each, at the place where each is set."""
+    # The functions below set `where` to the key's name.
     problems = [
-        *_value_problems(cluster),
+        *_word_problems(cluster),
+        *_time_problems(cluster),
+        *_memory_problems(cluster),
         *_list_problems(cluster),
         *container_problems(cluster),
         *_secret_problems(cluster),
     ]
-    return [
-        replace(problem, where=origins.of(f"cluster.{problem.where}").where) for problem in problems
-    ]
+    places = [origins.of(f"cluster.{problem.where}").where for problem in problems]
+    return [replace(problem, where=place) for problem, place in zip(problems, places, strict=True)]
 
 
-def _value_problems(cluster: ClusterConfig) -> Iterator[Finding]:
-    """Problems whose `where` is the key's name, as in the functions below."""
+def _word_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     for key in _SINGLE_WORDS:
         value = getattr(cluster, key)
         if value is not None and (not value or re.search(r"\s", value)):
-            yield Finding.error(
-                "bad_cluster_value", f"cluster.{key}={value!r} must be a single word", key
-            )
-    # by sbatch
-    is_replaced = any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options)
+            message = f"cluster.{key}={value!r} must be a single word"
+            yield Finding.error("bad_cluster_value", message, key)
+
+
+def _time_problems(cluster: ClusterConfig) -> Iterator[Finding]:
+    # For sbatch these options take precedence over cluster.time and cluster.warn_before.
+    overriding = ("--time", "-t", "--signal")
+    is_overridden = any(option.startswith(overriding) for option in cluster.options)
     for key in ("time", "tokenize_time"):
         value = getattr(cluster, key)
-        # not a bare number: YAML reads 4:00:00 without quotes as 14400 minutes
-        limit = parse_duration(value or "")
-        if value is not None and limit is None:
-            cure = f'set HH:MM:SS, D-HH or D-HH:MM:SS, quoted in YAML: {key}: "24:00:00"'
-            yield Finding.error(
-                "bad_time_limit", f"cluster.{key}={value} is not a time limit", key, cure
-            )
-        elif limit is None or not cluster.warn_before or is_replaced:
+        if value is None:
             continue
-        elif limit - cluster.warn_before < _MIN_WORK:
+        # A bare number is not a duration here: YAML reads 4:00:00 without quotes as 14400.
+        limit = parse_duration(value)
+        if limit is None:
+            message = f"cluster.{key}={value} is not a time limit"
+            cure = f'set HH:MM:SS, D-HH or D-HH:MM:SS, quoted in YAML: {key}: "24:00:00"'
+            yield Finding.error("bad_time_limit", message, key, cure)
+            continue
+        warn_before = 0 if is_overridden else cluster.warn_before
+        if warn_before and limit - warn_before < _MIN_WORK:
             message = (
-                f"cluster.warn_before={cluster.warn_before} ends a job of {value} within "
-                "its "
-                "first minute"
+                f"cluster.warn_before={warn_before} ends a job of {value} within its first minute"
             )
-            most = int(limit - _MIN_WORK)
-            less = (
-                f"cluster.warn_before={most} or less"
-                if most >= _WARN_AT_LEAST
-                else "cluster.warn_before=0"
-            )
-            yield Finding.error("warn_before_time", message, key, f"set {less}, or a longer {key}")
+            latest = int(limit - _MIN_WORK)
+            setting = "cluster.warn_before=0"
+            if latest >= _WARN_AT_LEAST:
+                setting = f"cluster.warn_before={latest} or less"
+            cure = f"set {setting}, or a longer {key}"
+            yield Finding.error("warn_before_time", message, key, cure)
+
+
+def _memory_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
         message = f"cluster.memory={cluster.memory} is not a size"
-        yield Finding.error(
-            "bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory"
-        )
+        cure = "set 500G, or 0 for a node's whole memory"
+        yield Finding.error("bad_cluster_value", message, "memory", cure)
 
 
 def _list_problems(cluster: ClusterConfig) -> Iterator[Finding]:
     for option in cluster.options:
         name = option.split("=")[0]
         if not option.startswith("-") or "\n" in option:
-            yield Finding.error(
-                "bad_cluster_value",
-                f"{option!r} is not an option of sbatch",
-                "options",
-                "set --NAME=VALUE",
-            )
+            message = f"{option!r} is not an option of sbatch"
+            yield Finding.error("bad_cluster_value", message, "options", "set --NAME=VALUE")
         elif name in _LAUNCH_OPTIONS:
-            yield Finding.error(
-                "bad_cluster_value", f"{name} is set by launch itself", "options", "remove it"
-            )
+            message = f"{name} is set by launch itself"
+            yield Finding.error("bad_cluster_value", message, "options", "remove it")
     for name, value in cluster.env.items():
         if not _NAME.fullmatch(name) or "\n" in value:
             yield Finding.error("bad_cluster_value", f"{name!r} is not a variable", "env")
@@ -268,12 +254,13 @@ def _secret_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             message = f"{name} looks like a secret, which must not be written into a job folder"
             yield Finding.error("secret_in_job", message, "env", _EXPORT)
     for key, value in vars(cluster).items():
-        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list):
+            continue
         if any(redactor.redact_text(text) != text for text in texts):
             message = (
-                f"cluster.{key} contains what looks like a secret, which must not be "
-                "written "
-                "into a job folder"
+                f"cluster.{key} contains what looks like a secret, "
+                "which must not be written into a job folder"
             )
             yield Finding.error("secret_in_job", message, key, _EXPORT)
 
@@ -284,16 +271,19 @@ def unshared_folders(cluster: ClusterConfig, folders: dict[str, Path]) -> list[F
         return []
     roots = [Path(root).expanduser().resolve() for root in cluster.shared]
     cure = f"the nodes share {', '.join(cluster.shared)} (cluster.shared)"
-    return [
-        Finding.error("not_shared", f"{folder} is not shared by the nodes", key, cure)
-        for key, folder in folders.items()
-        if not any(folder.resolve().is_relative_to(root) for root in roots)
-    ]
+    problems = []
+    for key, folder in folders.items():
+        path = folder.resolve()
+        if not any(path.is_relative_to(root) for root in roots):
+            message = f"{folder} is not shared by the nodes"
+            problems.append(Finding.error("not_shared", message, key, cure))
+    return problems
 
 
 def plan_with_cluster(composed: Composed) -> Plan:
-    """Plan a composed stage on this machine, its Slurm settings included, without starting its
-    trainer. Raises UserError.
+    """Check a stage's Slurm settings and plan it on this machine, without starting its trainer.
+
+    Raises UserError.
     """
     problems = cluster_problems(composed.config.cluster, composed.origins)
     if problems:

@@ -1,6 +1,4 @@
-"""Drafts a `cluster/NAME.yaml` from what Slurm reports: the keys that differ from the defaults,
-each with a reason.
-"""
+"""Drafts a `cluster/NAME.yaml` from what Slurm reports: the changed keys, each with a reason."""
 
 from __future__ import annotations
 
@@ -18,25 +16,27 @@ _WEEK = 7 * 86400
 class ClusterFacts:
     """What a login node reveals about a cluster."""
 
-    settings: dict[str, str]  # of `scontrol show config`
-    accounts: Sequence[str] = ()  # of the user
+    settings: dict[str, str]  # settings of the cluster, from `scontrol show config`
+    accounts: Sequence[str] = ()  # accounts of the user
     shared: Sequence[str] = ()  # mount points of network file systems
     containers: Sequence[str] = ()  # pyxis, apptainer
     interfaces: Sequence[str] = ()  # fast network interfaces
 
 
 def choose_partition(partitions: Sequence[Partition], accounts: Sequence[str] = ()) -> Partition:
-    """Choose the most likely partition for training: open to the user's accounts, with GPUs, up,
-    the default one, with the most nodes.
+    """Choose the most likely partition for training.
+
+    In the order of their weight: it is open to the user's accounts, has GPUs, is up, is the default
+    and has the most nodes.
     """
 
     def rank(partition: Partition) -> tuple[bool, bool, bool, bool, int]:
-        nodes = sum(group.count for group in partition.nodes)
-        is_open = (
-            any(map(partition.admits_account, accounts)) if accounts else not partition.accounts
-        )
-        has_gpus, is_up = bool(_largest_group(partition).gpus), partition.state == "up"
-        return (is_open, has_gpus, is_up, partition.is_default, nodes)
+        is_open = not partition.accounts
+        if accounts:
+            is_open = any(partition.admits_account(account) for account in accounts)
+        has_gpus = bool(_largest_group(partition).gpus)
+        is_up = partition.state == "up"
+        return (is_open, has_gpus, is_up, partition.is_default, _count_nodes(partition))
 
     return max(partitions, key=rank)
 
@@ -44,39 +44,43 @@ def choose_partition(partitions: Sequence[Partition], accounts: Sequence[str] = 
 def draft_config(partition: Partition, partitions: Sequence[Partition], facts: ClusterFacts) -> str:
     """Draft the YAML; every guessed line names the fact that it is based on."""
     group = _largest_group(partition)
+    size = f"{_count_nodes(partition)} nodes, {group.cpus} CPUs and {_describe_gpus(group)} a node"
     others = sorted(other.name for other in partitions if other.name != partition.name)
-    gpus = (
-        ", ".join(
-            f"{number} GPUs{f' of type {kind}' if kind else ''}" for kind, number in group.gpus
-        )
-        or "no GPUs"
-    )
-    size = (
-        f"{sum(each.count for each in partition.nodes)} nodes, {group.cpus} CPUs and {gpus} a node"
-    )
-    also = f" # there are also {', '.join(others)}" if others else ""
-    shared, mounted = ", ".join(facts.shared), "mounted here from a network"
+    comment = f" # there are also {', '.join(others)}" if others else ""
+    accounts = [account for account in facts.accounts if partition.admits_account(account)]
+    source = "# Drafted from what Slurm reports"
     lines = [
-        (
-            "# Drafted from what Slurm reports; the documentation's page on clusters explains "
-            "every "
-            "key."
-        ),
+        f"{source}; the documentation's page on clusters explains every key.",
         f"# {partition.name}: {size}",
-        f"partition: {partition.name}{also}",
-        *_account_lines(
-            [account for account in facts.accounts if partition.admits_account(account)], partition
-        ),
+        f"partition: {partition.name}{comment}",
+        *_account_lines(accounts, partition),
         *_time_lines(partition),
         *_size_lines(group, facts.settings),
         *_gpu_lines(group, facts.settings),
         *_comment_line("interface", facts.interfaces, "of this machine"),
         *_comment_line("container", facts.containers, "and set image: too"),
-        f"shared: [{shared}] # {mounted}; on the nodes too?"
-        if shared
-        else f"# shared: [] # nothing is {mounted}",
+        _shared_line(facts.shared),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _count_nodes(partition: Partition) -> int:
+    return sum(group.count for group in partition.nodes)
+
+
+def _describe_gpus(group: NodeGroup) -> str:
+    """Describe the GPUs of one node."""
+    texts = []
+    for gpu_type, number in group.gpus:
+        of_type = f" of type {gpu_type}" if gpu_type else ""
+        texts.append(f"{number} GPUs{of_type}")
+    return ", ".join(texts) or "no GPUs"
+
+
+def _shared_line(folders: Sequence[str]) -> str:
+    if not folders:
+        return "# shared: [] # nothing is mounted here from a network"
+    return f"shared: [{', '.join(folders)}] # mounted here from a network; on the nodes too?"
 
 
 def _largest_group(partition: Partition) -> NodeGroup:
@@ -90,39 +94,30 @@ def _largest_group(partition: Partition) -> NodeGroup:
 
 def _account_lines(accounts: Sequence[str], partition: Partition) -> list[str]:
     if not accounts and partition.accounts:
-        return [
-            (
-                f"# account: null # this partition admits {', '.join(partition.accounts)} only, "
-                "none "
-                "of them yours"
-            )
-        ]
+        admitted = ", ".join(partition.accounts)
+        return [f"# account: null # this partition admits {admitted} only, none of them yours"]
     if not accounts:
         return ["# account: null # sacctmgr lists none"]
     others = ", ".join(accounts[1:])
-    return [f"account: {accounts[0]}{f' # you also have {others}' if others else ''}"]
+    comment = f" # you also have {others}" if others else ""
+    return [f"account: {accounts[0]}{comment}"]
 
 
 def _comment_line(key: str, values: Sequence[str], note: str) -> list[str]:
-    return [f"# {key}: {values[0]} # {', '.join(values)}, {note}"] if values else []
+    """A key that is commented out, with the first of its possible values; nothing without any."""
+    if not values:
+        return []
+    return [f"# {key}: {values[0]} # {', '.join(values)}, {note}"]
 
 
 def _time_lines(partition: Partition) -> list[str]:
     if math.isinf(partition.limit):
         default = partition.default_limit
         if default is not None and not math.isinf(default):
-            return [
-                (
-                    'time: "24:00:00" # no limit here, but without this line a job gets '
-                    f"{format_duration(default)}"
-                )
-            ]
-        return [
-            (
-                '# time: "24:00:00" # this partition has no limit; a job with a time limit is '
-                "scheduled sooner"
-            )
-        ]
+            reason = f"no limit here, but without this line a job gets {format_duration(default)}"
+            return [f'time: "24:00:00" # {reason}']
+        reason = "this partition has no limit; a job with a time limit is scheduled sooner"
+        return [f'# time: "24:00:00" # {reason}']
     hours = partition.limit / 3600
     at_most = f"at most {hours:g} hours here"
     if partition.limit > _WEEK:
@@ -132,11 +127,10 @@ def _time_lines(partition: Partition) -> list[str]:
 
 def _size_lines(group: NodeGroup, settings: dict[str, str]) -> list[str]:
     gpus = group.count_gpus()
-    lines = (
-        [f"cpus_per_rank: {max(1, group.cpus // gpus)} # {group.cpus} CPUs over {gpus} GPUs"]
-        if gpus
-        else []
-    )
+    lines = []
+    if gpus:
+        cpus_per_rank = max(1, group.cpus // gpus)
+        lines.append(f"cpus_per_rank: {cpus_per_rank} # {group.cpus} CPUs over {gpus} GPUs")
     for name in ("DefMemPerNode", "DefMemPerCPU"):
         value = settings.get(name, "UNLIMITED")
         if value.isdigit() and int(value):
@@ -150,7 +144,7 @@ def _gpu_lines(group: NodeGroup, settings: dict[str, str]) -> list[str]:
     select_type = settings.get("SelectType", "select/cons_tres")
     spelling = "gpus_per_node" if select_type == "select/cons_tres" else "gres"
     lines = [f"gpus: {spelling} # {select_type}"]
-    kinds = [kind for kind, _ in group.gpus if kind]
-    if len(kinds) > 1:
-        lines.append(f"gpu_type: {kinds[0]} # these nodes have {', '.join(kinds)}")
+    gpu_types = [gpu_type for gpu_type, _ in group.gpus if gpu_type]
+    if len(gpu_types) > 1:
+        lines.append(f"gpu_type: {gpu_types[0]} # these nodes have {', '.join(gpu_types)}")
     return lines

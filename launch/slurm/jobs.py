@@ -1,5 +1,4 @@
-"""The jobs of a run: the folder of what was submitted, which of them Slurm still knows, the status
-of run and job.
+"""The jobs of a run: the folder of what was submitted, and the status of run and job.
 
 The status is that of the run's own record and Slurm's queue together: a run may also be pending or
 requeued.
@@ -35,12 +34,12 @@ from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
-# of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate
-# a run's model
+# Suffixes of the folders of jobs that write no run folder: those that only tokenise, and those that
+# evaluate a run's model.
 TOKENIZE_SUFFIX = ".tokenize"
 EVALUATE_SUFFIX = ".evaluate"
-# the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does not set
-# LAUNCH_STARTED
+# The name of the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does
+# not set LAUNCH_STARTED.
 _ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.\d+(?:-\d+)?")
 _IDENTITY = "job.json"
 _IDENTITY_FIELDS = ("job_id", "cluster", "command", "submitted", "restarts")
@@ -88,29 +87,35 @@ class JobFolder:
         `started` is the start's time, the same on all nodes: a job of another or a rebuilt cluster
         may have the same id, and its files must not be read.
         """
-        return self.path / (f"{job_id}.{restarts}-{started}" if started else f"{job_id}.{restarts}")
+        name = f"{job_id}.{restarts}"
+        if started:
+            name += f"-{started}"
+        return self.path / name
 
     def attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of that restart of the jobs with that id, the newest last."""
         name = f"{job_id}.{restarts}"
-        return sorted(
-            [*self.path.glob(name), *self.path.glob(f"{name}-*")],
-            key=lambda path: (len(path.name), path),
-        )
+        folders = [*self.path.glob(name), *self.path.glob(f"{name}-*")]
+        return sorted(folders, key=lambda path: (len(path.name), path))
 
     def earlier_attempts(self, job_id: str, restarts: int) -> list[Path]:
         """The folders of a job's starts before that restart."""
-        return [path for restart in range(restarts) for path in self.attempts(job_id, restart)[-1:]]
+        newest: list[Path] = []
+        for restart in range(restarts):
+            newest.extend(self.attempts(job_id, restart)[-1:])
+        return newest
 
     def write_script(self, text: str) -> None:
         """Write the batch script atomically."""
         write_file(self.script, text, 0o755)
 
     def record_submission(self, job_id: str, array_script: Path | None = None) -> None:
-        """Append a job to jobs.jsonl; `array_script`: of the array that the job is a task of."""
-        line = versioned(
-            {"job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        )
+        """Append a job to jobs.jsonl.
+
+        `array_script` is the script of the array that the job is a task of.
+        """
+        submitted = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = versioned({"job_id": job_id, "submitted": submitted})
         if array_script is not None:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)
@@ -125,8 +130,9 @@ def find_job_ids(folder: JobFolder) -> list[str]:
 
     A job that was submitted by hand is recorded once it has started.
     """
-    started = {match["job_id"] for _, match in _find_attempts(folder.path)}
-    return sorted(started | {line["job_id"] for line in folder.read_submissions()}, key=_id_numbers)
+    started = {job_id for _, job_id in _find_attempts(folder.path)}
+    submitted = {line["job_id"] for line in folder.read_submissions()}
+    return sorted(started | submitted, key=_id_numbers)
 
 
 def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
@@ -137,16 +143,18 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     also count from 1.
     """
     script = _real_path(str(folder.script))
-    # of arrays, with their script
-    tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}
+    # A task of an array is recorded with the array's script.
+    array_tasks = {(line["job_id"], line.get("script")) for line in folder.read_submissions()}
     identities = [read_json_object(path / _IDENTITY) for path, _ in _find_attempts(folder.path)]
-    jobs = [
-        job
-        for job in queue
-        if _real_path(job.command) == script
-        or (job.job_id, job.command) in tasks
-        or any(_matches(identity, job) for identity in identities)
-    ]
+
+    def is_of_this_run(job: QueuedJob) -> bool:
+        if _real_path(job.command) == script:
+            return True
+        if (job.job_id, job.command) in array_tasks:
+            return True
+        return any(_matches(identity, job) for identity in identities)
+
+    jobs = [job for job in queue if is_of_this_run(job)]
     return sorted(jobs, key=lambda job: (job.is_live, _id_numbers(job.job_id)))
 
 
@@ -159,45 +167,43 @@ def write_job_identity(attempt: Path, job_id: str) -> None:
     with contextlib.suppress(UserError):
         for job in list_user_jobs():
             if job.job_id == job_id:
-                write_json(
-                    attempt / _IDENTITY,
-                    versioned({name: getattr(job, name) for name in _IDENTITY_FIELDS}),
-                )
+                identity = {name: getattr(job, name) for name in _IDENTITY_FIELDS}
+                write_json(attempt / _IDENTITY, versioned(identity))
 
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
-    """Whether the script that Slurm keeps of the job uses this folder: what the folder itself
-    records may be copied from another run's, or made up. Raises UserError: no_slurm,
-    slurm_unresponsive.
+    """Whether the script that Slurm keeps of the job uses this folder.
+
+    What the folder itself records may be copied from another run's, or made up.
+
+    Raises UserError: no_slurm, slurm_unresponsive.
     """
     script = query_slurm(["scontrol", "write", "batch_script", job.job_id, "-"])
     shown = query_slurm(["scontrol", "show", "job", job.job_id])
-    start = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
+    match = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
+    work_folder = match[1] if match else "/"
     runs, run = JobFolder(folder.path.absolute()).place
     for line in script.output.splitlines():
-        # a quoted text of several lines; no such folder
+        # A line of a quoted text of several lines is a ValueError, a missing folder an OSError.
         with contextlib.suppress(ValueError, OSError):
-            # `mkdir -p FOLDER`, or FOLDER/job.sbatch in the script of an array
+            # The script has `mkdir -p FOLDER`, or FOLDER/job.sbatch if it is that of an array.
             for word in shlex.split(line):
-                place = JobFolder(
-                    Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))
-                ).place
-                # which may have several names
-                if place[1] == run and Path(place[0]).samefile(runs):
+                path = Path(work_folder, word.removesuffix(f"/{folder.file}"))
+                named_runs, named_run = JobFolder(path).place
+                # The folder of runs may have several names.
+                if named_run == run and Path(named_runs).samefile(runs):
                     return True
     return False
 
 
 def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
-    """Whether a job is the identified one, or that one requeued, which renews its submission
-    time.
-    """
-    if any(identity.get(name) != getattr(job, name) for name in ("job_id", "cluster", "command")):
-        return False
-    return bool(
-        identity.get("submitted") == job.submitted
-        or job.restarts > identity.get("restarts", job.restarts)
-    )
+    """Whether a job is the identified one, or that one requeued, with a new submission time."""
+    for name in ("job_id", "cluster", "command"):
+        if identity.get(name) != getattr(job, name):
+            return False
+    if identity.get("submitted") == job.submitted:
+        return True
+    return bool(job.restarts > identity.get("restarts", job.restarts))
 
 
 def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
@@ -214,10 +220,14 @@ def _real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _find_attempts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    return [
-        (path, match) for path in folder.glob("*.*") if (match := _ATTEMPT.fullmatch(path.name))
-    ]
+def _find_attempts(folder: Path) -> list[tuple[Path, str]]:
+    """The folders of the attempts below a job folder, with the job's id."""
+    attempts = []
+    for path in folder.glob("*.*"):
+        match = _ATTEMPT.fullmatch(path.name)
+        if match:
+            attempts.append((path, match["job_id"]))
+    return attempts
 
 
 def _id_numbers(job_id: str) -> list[int]:
@@ -227,7 +237,7 @@ def _id_numbers(job_id: str) -> list[int]:
 _CLOCK_SKEW = 5.0  # seconds by which the clocks of two machines may differ
 _TAIL = 1 << 14  # bytes at the end of a log that are searched for its last message
 _PROBLEM = re.compile(r"launch: .*\[\w+\]")  # as `__main__` prints it
-# execve: the program is missing
+# A line of Slurm's own, except the one that reports a missing program (execve).
 _SLURM_LINE = re.compile(r"(srun|slurmstepd(-\S+)?|slurmd\[.*\]): (?!.*\bexecve\(\))")
 
 
@@ -236,11 +246,11 @@ class JobStatus:
     """The status of a run and its job."""
 
     run: RunStatus
-    # the run's, or pending, requeued, starting (the job runs, its launcher not yet), ended (the
-    # job, before the run began) or submitted (Slurm was not queried)
+    # The run's state, or pending, requeued, starting (the job runs, its launcher not yet), ended
+    # (the job ended before the run began) or submitted (Slurm was not queried).
     state: str
     since: float  # unix seconds
-    job_id: str | None = None  # of the last recorded job
+    job_id: str | None = None  # id of the last recorded job
     job: QueuedJob | None = None  # None once Slurm has forgotten it
     cause: str | None = None
 
@@ -257,11 +267,9 @@ class JobStatus:
 
 
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:
-    """Find the job folders below `runs`, by run folder, including those that were written but not
-    submitted.
-    """
+    """Find the job folders below `runs`, by run folder, also those that were never submitted."""
     root = runs / ".jobs"
-    # not rglob: it would read the folder of every attempt
+    # rglob would read the folder of every attempt.
     scripts = sorted(chain(root.glob("*/*/job.sbatch"), root.glob("*/*/*/job.sbatch")))
     return {runs / script.parent.relative_to(root): JobFolder(script.parent) for script in scripts}
 
@@ -282,11 +290,12 @@ def list_job_statuses(runs: Path, queue: Sequence[QueuedJob] | None) -> list[Job
     """List the runs below `runs`, also those only submitted; `queue` is None without a response
     from Slurm.
     """
-    folders = find_job_folders(runs).items()  # also those that dry_run=true wrote
-    submitted = {
-        run for run, folder in folders if find_job_ids(folder) or find_jobs(folder, queue or ())
-    }
-    return [_read_any_status(run, runs, queue) for run in sorted({*find_runs(runs), *submitted})]
+    paths = set(find_runs(runs))
+    for run, folder in find_job_folders(runs).items():
+        # A folder without a job was written by a dry run.
+        if find_job_ids(folder) or find_jobs(folder, queue or ()):
+            paths.add(run)
+    return [_read_any_status(path, runs, queue) for path in sorted(paths)]
 
 
 def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
@@ -305,20 +314,23 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
     folder = find_job_folder(run.resolve(), runs)
     if folder is None:
         return JobStatus(run_status, run_status.state, run_status.since)
-    ids, jobs = find_job_ids(folder), find_jobs(folder, queue or ())
+    ids = find_job_ids(folder)
+    jobs = find_jobs(folder, queue or ())
     job = jobs[-1] if jobs else None
-    job_id = job.job_id if job else ids[-1] if ids else None
-    state = (
-        run_status.state
-        if job_id is None
-        else _combined_state(run_status, job, queried=queue is not None)
-    )
+    job_id = None
+    if job is not None:
+        job_id = job.job_id
+    elif ids:
+        job_id = ids[-1]
+    state = run_status.state
+    if job_id is not None:
+        state = _combined_state(run_status, job, queried=queue is not None)
     since = run_status.since
     if run_status.state == "absent":
         since = first_written(folder.path, ("jobs.jsonl", "job.sbatch", ".")) or time.time()
-    completed = job is not None and job.state == "COMPLETED"
+    has_completed = job is not None and job.state == "COMPLETED"
     cause = None
-    if state == "ended" and job_id and not completed:
+    if state == "ended" and job_id and not has_completed:
         cause = last_message(folder.log(job_id)) or _describe_unstarted(job)
     return JobStatus(run_status, state, since, job_id, job, cause)
 
@@ -327,25 +339,26 @@ def _describe_unstarted(job: QueuedJob | None) -> str | None:
     """Why a job without a log ended; None if Slurm no longer knows it or it had started."""
     if job is None or job.state != "CANCELLED" or job.used:
         return None
-    return "cancelled before it started" + (
-        ": a job that it waited for failed" if "Depend" in job.reason else ""
-    )
+    if "Depend" in job.reason:
+        return "cancelled before it started: a job that it waited for failed"
+    return "cancelled before it started"
 
 
 def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str:
+    """The state of a run and its job; `queried` is whether Slurm responded."""
     if run.state == "running":
         return "running"
     if job is None or not job.is_live:
-        return run.state if run.state != "absent" else "ended" if queried else "submitted"
+        without_run = "ended" if queried else "submitted"
+        return without_run if run.state == "absent" else run.state
     if job.is_waiting:
         return "requeued" if job.is_requeued else "pending"
     if run.name.endswith((TOKENIZE_SUFFIX, EVALUATE_SUFFIX)):
         return "running"
-    ended = (
-        run.state in ("done", "failed", "stopped")
-        and run.since > time.time() - job.used - _CLOCK_SKEW
-    )
-    return run.state if ended else "starting"
+    # An end before this job's start is that of an earlier job.
+    job_started = time.time() - job.used - _CLOCK_SKEW
+    has_ended = run.state in ("done", "failed", "stopped") and run.since > job_started
+    return run.state if has_ended else "starting"
 
 
 def last_message(log: Path) -> str | None:
@@ -363,4 +376,7 @@ def last_message(log: Path) -> str | None:
     lines = [line.strip() for line in lines if line.strip()]
     problems = [line for line in lines if _PROBLEM.fullmatch(line)]
     others = [line for line in lines if not _SLURM_LINE.match(line)]
-    return next((candidates[-1] for candidates in (problems, others, lines) if candidates), None)
+    for candidates in (problems, others, lines):
+        if candidates:
+            return candidates[-1]
+    return None

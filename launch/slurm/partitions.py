@@ -1,5 +1,4 @@
-"""The partitions of a cluster and the accounts of this user, and whether they allow what a job
-requests.
+"""Whether the cluster's partitions and this user's accounts allow what a job requests.
 
 sbatch accepts a job for a partition that is down, with a time limit that no partition allows, or,
 on some clusters, for an account that does not exist, and lets it wait for ever. Others it refuses
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launch.config.cluster import ClusterConfig
 from launch.config.schema import Device
 from launch.errors import did_you_mean
 from launch.execution.record.lock import this_process
@@ -33,8 +33,8 @@ class NodeGroup:
     """Nodes of a partition with the same CPUs and GPUs."""
 
     count: int
-    cpus: int  # of one node
-    gpus: tuple[tuple[str, int], ...]  # of one node: type and number; the type may be ""
+    cpus: int  # CPUs of one node
+    gpus: tuple[tuple[str, int], ...]  # GPUs of one node: type and number; the type may be ""
 
     def count_gpus(self, gpu_type: str | None = None) -> int:
         """The GPUs of one node, of all types or of `gpu_type`."""
@@ -51,14 +51,16 @@ class Partition:
     limit: float  # seconds that a job may run
     nodes: tuple[NodeGroup, ...] = ()
     default_limit: float | None = None  # seconds of a job that sets no time limit; None: `limit`
-    max_nodes: int | None = None  # of one job
-    accounts: tuple[str, ...] = ()  # that may use it; empty: all but the denied ones
+    max_nodes: int | None = None  # most nodes of one job
+    accounts: tuple[str, ...] = ()  # accounts that may use it; empty: all but the denied ones
     denied_accounts: tuple[str, ...] = ()
-    qos: tuple[str, ...] = ()  # that may use it; empty: all
+    qos: tuple[str, ...] = ()  # QOS that may use it; empty: all
 
     def admits_account(self, account: str) -> bool:
         """Whether jobs of an account may run here."""
-        return account in self.accounts if self.accounts else account not in self.denied_accounts
+        if self.accounts:
+            return account in self.accounts
+        return account not in self.denied_accounts
 
 
 def list_partitions() -> list[Partition] | None:
@@ -68,50 +70,54 @@ def list_partitions() -> list[Partition] | None:
     output = try_command(["sinfo", "--all", "--noheader", "--exact", "--format=%P|%a|%l|%D|%c|%G"])
     if output is None:
         return None
-    return parse_partitions(
-        output, try_command(["scontrol", "--oneliner", "show", "partition"]) or ""
-    )
+    settings = try_command(["scontrol", "--oneliner", "show", "partition"])
+    return parse_partitions(output, settings or "")
 
 
-def parse_partitions(output: str, shown: str = "") -> list[Partition]:
-    """Parse sinfo's lines: name with a star for the default, state, limit, nodes, CPUs and gres;
-    and what only `scontrol --oneliner show partition` prints: who may use a partition, and a job's
-    limits.
+def parse_partitions(sinfo_output: str, scontrol_output: str = "") -> list[Partition]:
+    """Parse what sinfo and `scontrol --oneliner show partition` print.
+
+    A line of sinfo has a partition's name, with a star for the default, its state and time limit,
+    and the nodes, CPUs and gres of a group of nodes. Only scontrol prints who may use a partition,
+    and a job's limits.
     """
-    lines = [dict(_SETTING.findall(line)) for line in shown.splitlines()]
-    settings = {line.get("PartitionName"): line for line in lines}
+    settings: dict[str, dict[str, str]] = {}
+    for line in scontrol_output.splitlines():
+        fields = dict(_SETTING.findall(line))
+        settings[fields.get("PartitionName", "")] = fields
     by_name: dict[str, Partition] = {}
-    for line in output.splitlines():
-        parts = line.split("|")
-        if len(parts) != 6:
+    for line in sinfo_output.splitlines():
+        columns = [column.strip() for column in line.split("|")]
+        if len(columns) != 6:
             continue
-        starred, state, limit, count, cpus, gres = (part.strip() for part in parts)
-        name, seconds = starred.removesuffix("*"), parse_duration(limit)
-        group = NodeGroup(
-            _number(count),
-            _number(cpus),
-            tuple((kind, int(number)) for kind, number in _GPU.findall(gres)),
-        )
-        known = by_name.get(name) or Partition(
-            name,
-            is_default=starred.endswith("*"),
-            state=state,
-            limit=math.inf if seconds is None else seconds,
-            **_parse_limits(settings.get(name, {})),
-        )
-        by_name[name] = replace(known, nodes=(*known.nodes, group))
+        starred_name, state, limit, count, cpus, gres = columns
+        name = starred_name.removesuffix("*")
+        if name not in by_name:
+            seconds = parse_duration(limit)
+            by_name[name] = Partition(
+                name,
+                is_default=starred_name.endswith("*"),
+                state=state,
+                limit=math.inf if seconds is None else seconds,
+                **_parse_limits(settings.get(name, {})),
+            )
+        gpus = tuple((gpu_type, int(number)) for gpu_type, number in _GPU.findall(gres))
+        group = NodeGroup(_leading_number(count), _leading_number(cpus), gpus)
+        by_name[name] = replace(by_name[name], nodes=(*by_name[name].nodes, group))
     return list(by_name.values())
 
 
 def _parse_limits(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a Partition that scontrol prints."""
+
     def names(key: str) -> tuple[str, ...]:
         value = settings.get(key, "ALL")
         return () if value in ("ALL", "(null)") else tuple(value.split(","))
 
-    most = settings.get("MaxNodes", "")
+    max_nodes = settings.get("MaxNodes", "")
     return {
         "default_limit": parse_duration(settings.get("DefaultTime", "NONE")),
-        "max_nodes": int(most) if most.isdigit() else None,
+        "max_nodes": int(max_nodes) if max_nodes.isdigit() else None,
         "accounts": names("AllowAccounts"),
         "denied_accounts": names("DenyAccounts"),
         "qos": names("AllowQos"),
@@ -124,17 +130,23 @@ def list_accounts() -> list[tuple[str, list[str]]]:
     """
     user = this_process().user
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={user}"]
-    output = try_command([*argv, "format=Account,QOS"])
-    rows = [line.partition("|") for line in (output or "").splitlines() if "|" in line]
-    return [(account, [qos for qos in names.split(",") if qos]) for account, _, names in rows]
+    output = try_command([*argv, "format=Account,QOS"]) or ""
+    accounts = []
+    for line in output.splitlines():
+        account, separator, names = line.partition("|")
+        if separator:
+            accounts.append((account, [qos for qos in names.split(",") if qos]))
+    return accounts
 
 
-def _number(text: str) -> int:
+def _leading_number(text: str) -> int:
+    """The number that a text begins with, such as `64+`; 0 if there is none."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
 
-Accounts = Callable[[], list[tuple[str, list[str]]]]  # the user's accounts, with the QOS of each
+# Returns the user's accounts, with the QOS of each.
+Accounts = Callable[[], list[tuple[str, list[str]]]]
 
 
 def limit_problems(jobs: Sequence[PlannedJob]) -> list[Finding]:
@@ -143,182 +155,184 @@ def limit_problems(jobs: Sequence[PlannedJob]) -> list[Finding]:
     if partitions is None:
         return []
     accounts = functools.cache(list_accounts)  # queried once, and only if a job sets one
-    problems = [
-        problem
-        for job in jobs
-        for problem in (
-            *partition_problems(job.script, partitions, accounts),
-            *_account_problems(job.script, accounts),
-        )
-    ]
-    allowed = {id for job in jobs for id in job.plan.config.allow}
+    problems: list[Finding] = []
+    allowed: set[str] = set()
+    for job in jobs:
+        problems.extend(partition_problems(job.script, partitions, accounts))
+        problems.extend(_account_problems(job.script, accounts))
+        allowed.update(job.plan.config.allow)
     return [problem for problem in dict.fromkeys(problems) if problem.id not in allowed]
 
 
 def partition_problems(
     script: BatchScript, partitions: Sequence[Partition], accounts: Accounts = list
 ) -> Iterator[Finding]:
-    """Check that the partition of a job exists, is up, admits the user, allows the time limit and
-    has the nodes.
-    """
+    """Check that a job's partition exists, is up, admits the user and allows what it requests."""
     cluster = script.cluster
-    if "SBATCH_PARTITION" in os.environ or any(
-        option.startswith(("--partition", "-p")) for option in cluster.options
-    ):
-        return  # for sbatch these take precedence over cluster.partition
+    # For sbatch the variable and the option take precedence over cluster.partition.
+    if "SBATCH_PARTITION" in os.environ or _has_option(cluster, "--partition", "-p"):
+        return
+    chosen: list[Partition] = []
     if cluster.partition is None:
         chosen = [partition for partition in partitions if partition.is_default]
         if not chosen:
+            message = "this cluster has no default partition"
             cure = f"set cluster.partition to one of {_names(partitions)}"
-            yield Finding.error(
-                "unknown_partition",
-                "this cluster has no default partition",
-                "cluster.partition",
-                cure,
-            )
+            yield Finding.error("unknown_partition", message, "cluster.partition", cure)
     else:
         by_name = {partition.name: partition for partition in partitions}
-        names = cluster.partition.split(",")
-        for name in names:
-            if name not in by_name:
+        for name in cluster.partition.split(","):
+            if name in by_name:
+                chosen.append(by_name[name])
+            else:
                 yield unknown_partition(name, partitions, "cluster.partition")
-        chosen = [by_name[name] for name in names if name in by_name]
-    if chosen:  # of several partitions one has to fit
-        problems = [
-            list(_one_partition_problems(script, partition, accounts)) for partition in chosen
-        ]
-        if all(problems):
-            yield from problems[0]
+    # Slurm starts the job in any of the partitions: it is enough that one of them fits.
+    problems = [_one_partition_problems(script, partition, accounts) for partition in chosen]
+    if problems and all(problems):
+        yield from problems[0]
+
+
+def _has_option(cluster: ClusterConfig, *prefixes: str) -> bool:
+    """Whether cluster.options has an option of sbatch that begins with one of `prefixes`."""
+    return any(option.startswith(prefixes) for option in cluster.options)
 
 
 def _one_partition_problems(
     script: BatchScript, partition: Partition, accounts: Accounts
-) -> Iterator[Finding]:
-    cluster, name = script.cluster, partition.name
+) -> list[Finding]:
+    return [
+        *_state_problems(script.cluster, partition),
+        *_admission_problems(script, partition, accounts),
+        *_node_problems(script, partition),
+    ]
+
+
+def _state_problems(cluster: ClusterConfig, partition: Partition) -> Iterator[Finding]:
+    """Check that a partition starts jobs, and allows the job's time limit."""
+    name = partition.name
     if partition.state != "up":
         message = f"partition {name} is {partition.state}: its jobs do not start"
-        yield Finding.error(
-            "partition_down",
-            message,
-            "cluster.partition",
-            "wait until it is up, or set another one",
-        )
+        cure = "wait until it is up, or set another one"
+        yield Finding.error("partition_down", message, "cluster.partition", cure)
     limit = parse_duration(cluster.time) if cluster.time else None
     if limit is not None and limit > partition.limit:
-        message = (
-            f"{cluster.time} is more than partition {name} allows, "
-            f"{format_duration(partition.limit)}"
-        )
-        yield Finding.error(
-            "time_beyond_partition",
-            message,
-            "cluster.time",
-            "set a shorter time, or another partition",
-        )
-    yield from _admission_problems(script, partition, accounts)
-    yield from _node_problems(script, partition)
+        allowed = format_duration(partition.limit)
+        message = f"{cluster.time} is more than partition {name} allows, {allowed}"
+        cure = "set a shorter time, or another partition"
+        yield Finding.error("time_beyond_partition", message, "cluster.time", cure)
 
 
 def _admission_problems(
     script: BatchScript, partition: Partition, accounts: Accounts
 ) -> Iterator[Finding]:
-    """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not,
-    and it waits.
+    """Check that the job's account and QOS may use a partition.
+
+    sbatch accepts a job whose account may not, and the job waits for ever.
     """
-    cluster, name = script.cluster, partition.name
-    set_elsewhere = ("--account", "-A", "--qos", "-q")
-    if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"} or any(
-        option.startswith(set_elsewhere) for option in cluster.options
-    ):
+    cluster = script.cluster
+    name = partition.name
+    # sbatch takes the account and the QOS from here first.
+    if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"}:
+        return
+    if _has_option(cluster, "--account", "-A", "--qos", "-q"):
         return
     if partition.accounts or partition.denied_accounts:
-        own = [cluster.account] if cluster.account else [account for account, _ in accounts()]
-        if not any(partition.admits_account(account) for account in own) and (
-            own or partition.accounts
-        ):
-            yours = f"not {', '.join(own)}" if own else "and this job has none"
-            admitted = (
-                ", ".join(partition.accounts) or f"all but {', '.join(partition.denied_accounts)}"
-            )
+        job_accounts = _job_accounts(cluster, accounts)
+        is_admitted = any(partition.admits_account(account) for account in job_accounts)
+        # Without accounts of the user's, only a list of admitted ones shows that none of them fits.
+        if not is_admitted and (job_accounts or partition.accounts):
+            admitted = ", ".join(partition.accounts)
+            if not admitted:
+                admitted = f"all but {', '.join(partition.denied_accounts)}"
+            yours = f"not {', '.join(job_accounts)}" if job_accounts else "and this job has none"
             message = f"partition {name} admits the accounts {admitted}, {yours}"
-            yield Finding.error(
-                "account_not_admitted",
-                message,
-                "cluster.account",
-                "set another account or partition",
-            )
+            cure = "set another account or partition"
+            yield Finding.error("account_not_admitted", message, "cluster.account", cure)
     if cluster.qos and partition.qos and cluster.qos not in partition.qos:
         message = f"partition {name} admits the QOS {', '.join(partition.qos)}, not {cluster.qos}"
-        yield Finding.error(
-            "qos_not_admitted", message, "cluster.qos", "set another QOS or partition"
-        )
+        cure = "set another QOS or partition"
+        yield Finding.error("qos_not_admitted", message, "cluster.qos", cure)
 
 
-def _node_problems(script: BatchScript, partition: Partition) -> Iterator[Finding]:
-    """Check the GPUs and CPUs of a node, and how many nodes have them."""
-    cluster, width, name = script.cluster, script.width, partition.name
+def _job_accounts(cluster: ClusterConfig, accounts: Accounts) -> list[str]:
+    """The account that the job sets, else all accounts of the user."""
+    if cluster.account:
+        return [cluster.account]
+    return [account for account, _ in accounts()]
+
+
+def _node_problems(script: BatchScript, partition: Partition) -> list[Finding]:
+    """Check the GPUs and CPUs of a node, and how many nodes have them; at most one problem."""
+    cluster = script.cluster
+    width = script.width
     gpus = width.local if width.device == Device.cuda else 0
-    cpus = (cluster.cpus_per_rank or 0) * width.local
-    gpu_type = cluster.gpu_type
-    gpu_types = sorted({known for group in partition.nodes for known, _ in group.gpus if known})
-    if gpus and gpu_type and gpu_type not in gpu_types:
-        message = f"partition {name} has no GPUs of type '{gpu_type}'"
-        has = (
-            f"it has {', '.join(gpu_types)}"
-            if gpu_types
-            else "remove cluster.gpu_type: its GPUs have no type"
-        )
-        yield Finding.error(
-            "unknown_gpu_type", message, "cluster.gpu_type", _suggest(gpu_type, gpu_types, has)
-        )
-        return
-    with_gpus = [
-        group for group in partition.nodes if group.count_gpus(gpu_type if gpus else None) >= gpus
-    ]
+    problem = _gpu_type_problem(partition, cluster.gpu_type) if gpus else None
+    if problem is not None:
+        return [problem]
+    gpu_type = cluster.gpu_type if gpus else None
+    with_gpus = [group for group in partition.nodes if group.count_gpus(gpu_type) >= gpus]
     if not with_gpus:
-        most = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
-        message = f"no node of partition {name} has {gpus} GPUs, at most {most}"
-        yield Finding.error(
-            "too_many_gpus",
-            message,
-            "gpus",
-            Fix.of("set {0}", f"gpus={most}") if most else "set another partition",
-        )
-        return
+        return [_too_many_gpus(partition, gpus, cluster.gpu_type)]
+    cpus = (cluster.cpus_per_rank or 0) * width.local
     fitting = [group for group in with_gpus if group.cpus >= cpus]
     if not fitting:
-        most, ranks = (
-            max(group.cpus for group in with_gpus),
-            f"{width.local} rank{'s' * (width.local > 1)}",
-        )
-        message = f"no node of partition {name} has {cpus} CPUs for {ranks}, at most {most}"
-        cure = Fix.of("set {0}", f"cluster.cpus_per_rank={max(1, most // width.local)}")
-        yield Finding.error("too_many_cpus", message, "cluster.cpus_per_rank", cure)
-        return
-    if partition.max_nodes is not None and partition.max_nodes < width.nodes:
+        available = max(group.cpus for group in with_gpus)
+        return [_too_many_cpus(partition, cpus, available, ranks=width.local)]
+    problem = _node_count_problem(partition, fitting, gpus, nodes=width.nodes)
+    return [] if problem is None else [problem]
+
+
+def _gpu_type_problem(partition: Partition, gpu_type: str | None) -> Finding | None:
+    """Check that a partition has GPUs of the type that the job requests."""
+    known = {name for group in partition.nodes for name, _ in group.gpus if name}
+    if not gpu_type or gpu_type in known:
+        return None
+    gpu_types = sorted(known)
+    message = f"partition {partition.name} has no GPUs of type '{gpu_type}'"
+    alternatives = "remove cluster.gpu_type: its GPUs have no type"
+    if gpu_types:
+        alternatives = f"it has {', '.join(gpu_types)}"
+    cure = _suggest(gpu_type, gpu_types, alternatives)
+    return Finding.error("unknown_gpu_type", message, "cluster.gpu_type", cure)
+
+
+def _too_many_gpus(partition: Partition, gpus: int, gpu_type: str | None) -> Finding:
+    available = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
+    message = f"no node of partition {partition.name} has {gpus} GPUs, at most {available}"
+    cure: Fix | str = "set another partition"
+    if available:
+        cure = Fix.of("set {0}", f"gpus={available}")
+    return Finding.error("too_many_gpus", message, "gpus", cure)
+
+
+def _too_many_cpus(partition: Partition, cpus: int, available: int, ranks: int) -> Finding:
+    plural = "s" if ranks > 1 else ""
+    message = (
+        f"no node of partition {partition.name} has {cpus} CPUs for {ranks} rank{plural}, "
+        f"at most {available}"
+    )
+    cure = Fix.of("set {0}", f"cluster.cpus_per_rank={max(1, available // ranks)}")
+    return Finding.error("too_many_cpus", message, "cluster.cpus_per_rank", cure)
+
+
+def _node_count_problem(
+    partition: Partition, fitting: Sequence[NodeGroup], gpus: int, nodes: int
+) -> Finding | None:
+    """Check that a partition allows a job of so many nodes, and has them."""
+    if partition.max_nodes is not None and partition.max_nodes < nodes:
         message = (
-            f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs "
-            f"{width.nodes}"
+            f"partition {partition.name} allows {partition.max_nodes} nodes a job, "
+            f"and this one needs {nodes}"
         )
-        yield Finding.error(
-            "too_many_nodes",
-            message,
-            "nodes",
-            Fix.of("set {0} or less", f"nodes={partition.max_nodes}"),
-        )
-        return
+        cure = Fix.of("set {0} or less", f"nodes={partition.max_nodes}")
+        return Finding.error("too_many_nodes", message, "nodes", cure)
     count = sum(group.count for group in fitting)
-    if count < width.nodes:
-        with_gpus_text = f" with {gpus} GPUs" if gpus else ""
-        message = (
-            f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
-        )
-        yield Finding.error(
-            "too_many_nodes",
-            message,
-            "nodes",
-            Fix.of("set {0} or less, or another partition", f"nodes={count}"),
-        )
+    if count >= nodes:
+        return None
+    with_gpus = f" with {gpus} GPUs" if gpus else ""
+    message = f"partition {partition.name} has {count} nodes{with_gpus}, but the job needs {nodes}"
+    cure = Fix.of("set {0} or less, or another partition", f"nodes={count}")
+    return Finding.error("too_many_nodes", message, "nodes", cure)
 
 
 def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Finding]:
@@ -335,32 +349,27 @@ def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Findi
         cure = _suggest(cluster.account, names, f"you have {', '.join(names)}")
         yield Finding.error("unknown_account", message, "cluster.account", cure)
         return
-    qos_names = sorted(
-        {
-            qos
-            for account, of_account in rows
-            if cluster.account in (None, account)
-            for qos in of_account
-        }
-    )
-    if cluster.qos is not None and qos_names and cluster.qos not in qos_names:
+    known_qos: set[str] = set()
+    for account, account_qos in rows:
+        if cluster.account in (None, account):
+            known_qos.update(account_qos)
+    if cluster.qos is not None and known_qos and cluster.qos not in known_qos:
+        qos_names = sorted(known_qos)
+        message = f"your account has no QOS '{cluster.qos}'"
         cure = _suggest(cluster.qos, qos_names, f"it has {', '.join(qos_names)}")
-        yield Finding.error(
-            "unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure
-        )
+        yield Finding.error("unknown_qos", message, "cluster.qos", cure)
 
 
 def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Finding:
-    cure = _suggest(
-        name, [partition.name for partition in partitions], f"it has {_names(partitions)}"
-    )
-    return Finding.error(
-        "unknown_partition", f"this cluster has no partition '{name}'", where, cure
-    )
+    """The problem of a partition that this cluster does not have."""
+    names = [partition.name for partition in partitions]
+    cure = _suggest(name, names, f"it has {_names(partitions)}")
+    message = f"this cluster has no partition '{name}'"
+    return Finding.error("unknown_partition", message, where, cure)
 
 
 def _suggest(name: str, names: Sequence[str], alternatives: str) -> str:
-    """The nearest of `names`, if one is near, and the alternatives."""
+    """The name of `names` that is close to `name`, if there is one, and the alternatives."""
     nearest = did_you_mean(name, names)
     return f"{nearest} {alternatives}" if nearest else alternatives
 

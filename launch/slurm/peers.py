@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +31,20 @@ from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
-# of all nodes together, in each of which a node writes its file and reads one
+# Rounds of all nodes together; in each round a node writes its file and reads one.
 _ROUNDS_PER_SECOND = 30
 _MISSED = 2.5  # intervals between heartbeats after which a silent node counts as lost
-# seconds until a node's first heartbeat: on many nodes loading Python takes a while
+# Seconds until a node's first heartbeat: on many nodes loading Python takes a while.
 _FIRST_HEARTBEAT = 300.0
-# seconds to wait for a node without any heartbeat once this one was ended from outside
+# Seconds to wait for a node without any heartbeat once this node was terminated externally.
 _ABSENT = 5.0
 _MAX_WAIT = 300.0  # seconds that a node whose ranks failed waits for node 0
-# the same once Slurm has sent SIGTERM: it kills this node half a minute later
+# The same wait once Slurm has sent SIGTERM: it kills this node half a minute later.
 _TERMINATED_WAIT = 20.0
 _SHOWN_AFTER = 3.0  # seconds until what another node wrote is visible on a shared file system
-# seconds, and two intervals, for the stacks of the other nodes; py-spy takes one or two
+# Seconds, beside two intervals, to wait for the stacks of the other nodes; py-spy takes one or two.
 _STACKS_WAIT = 15.0
-# seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15
+# Seconds for the other nodes to end after this one, or to query Slurm; a tear-down takes up to 15.
 _END = 40.0
 
 
@@ -72,26 +71,26 @@ class LostNode:
 class Heartbeat:
     """The content of a node's file."""
 
-    state: str  # of the node's ranks: `alive`, `failed` or `done`; or `over`
-    # of node 0: `planned`; `started` once its start record is written; `stalled` or, if only some
-    # steps were requested, `complete`, just before it ends its ranks
+    state: str  # state of the node's ranks: `alive`, `failed` or `done`; or `over`
+    # How far node 0 is: `planned`; `started` once its start record is written; `stalled` or, if
+    # only some steps were requested, `complete`, just before it ends its ranks.
     progress: str = ""
     failure: NodeFailure | None = None
-    stacks: Stacks | None = None  # of the node's ranks, once node 0 is `stalled`
+    stacks: Stacks | None = None  # stacks of the node's ranks, once node 0 is `stalled`
 
 
 @dataclass
-class _Seen:
-    """What this node last saw of another one."""
+class _Observation:
+    """What this node last read of another node's file."""
 
     heartbeat: Heartbeat | None
-    time: int  # of the file's last change, in the file system's nanoseconds
-    changed_at: float  # by this node's clock
+    modified_ns: int  # the file's modification time, in the file system's nanoseconds
+    changed_at: float  # time at which a change was last seen, by this node's clock
 
 
-def heartbeat_interval(nodes: int, least: float = _INTERVAL) -> float:
+def heartbeat_interval(nodes: int, minimum: float = _INTERVAL) -> float:
     """Seconds between two heartbeats of a node."""
-    return max(least, nodes / _ROUNDS_PER_SECOND)
+    return max(minimum, nodes / _ROUNDS_PER_SECOND)
 
 
 class Peers:
@@ -116,30 +115,34 @@ class Peers:
         is_reachable: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # the node that failed first, or, as soon as there is one, the silent node: when a machine
-        # dies, the ranks of the other nodes fail at once, and its silence shows only later
+        # The node that failed first, or, as soon as there is one, the silent node: when a machine
+        # dies, the ranks of the other nodes fail at once, and its silence shows only later.
         self.lost: LostNode | None = None
-        self._folder, self._rank, self._hosts, self._on_lost, self._clock = (
-            folder,
-            node_rank,
-            hosts,
-            on_lost,
-            clock,
-        )
+        self._folder = folder
+        self._rank = node_rank
+        self._hosts = hosts
+        self._on_lost = on_lost
+        self._was_terminated = was_terminated
+        self._is_reachable = is_reachable
+        self._clock = clock
+
         self._nodes = len(hosts)
-        self._limit = max(limit, _MISSED * heartbeat_interval(self._nodes)) if limit else 0.0
-        self._was_terminated, self._is_reachable = was_terminated, is_reachable
-        self._watched = (
-            [rank for rank in range(self._nodes) if rank != node_rank] if node_rank == 0 else [0]
-        )
+        self._limit = 0.0
+        if limit:
+            self._limit = max(limit, _MISSED * heartbeat_interval(self._nodes))
+        self._watched = list(range(1, self._nodes)) if node_rank == 0 else [0]
         self._live = set(self._watched)
-        self._seen: dict[int, _Seen] = {}
-        self._own, self._written = Heartbeat("alive"), Heartbeat("")
+        self._observations: dict[int, _Observation] = {}
+
+        self._heartbeat = Heartbeat("alive")  # what this node reports
+        self._written = Heartbeat("")  # what its file contains
         self._terminated_at: float | None = None
         self._step_at = -math.inf
-        self._rounds = self._turn = 0
+        self._rounds = 0
+        self._turn = 0
         self._last_round = clock()
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
 
     def start(self) -> None:
@@ -151,27 +154,22 @@ class Peers:
     @property
     def progress(self) -> str:
         """How far node 0 is; empty until it has planned."""
-        first = self._own if self._rank == 0 else self._of_first
-        return first.progress if first else ""
+        heartbeat = self._heartbeat if self._rank == 0 else self._heartbeat_of_node_0
+        return heartbeat.progress if heartbeat else ""
 
     def report_progress(self, progress: str) -> None:
         """Report on node 0 how far the job is; the other nodes wait for it."""
         self._report(progress=progress)
 
     def _report(self, **changes: Any) -> None:
-        self._own = replace(self._own, **changes)
+        self._heartbeat = replace(self._heartbeat, **changes)
         self._wake.set()
 
     def wait_while(self, *progress: str) -> None:
-        """Wait while the progress of node 0 is one of `progress`, unless it is not going to
-        change.
-        """
-        while (
-            self.lost is None
-            and not self._is_over
-            and not self._was_terminated()
-            and self.progress in progress
-        ):
+        """Wait while the progress of node 0 is one of `progress` and may still change."""
+        while self.progress in progress:
+            if self.lost is not None or self._is_over or self._was_terminated():
+                return
             time.sleep(_SHORT_INTERVAL / 2)
 
     def has_completed(self) -> bool:
@@ -191,15 +189,15 @@ class Peers:
         """
         seconds = _STACKS_WAIT + 2 * heartbeat_interval(self._nodes)
         wait_until(lambda: self._sent_stacks().keys() >= set(self._live), seconds)
-        stacks = self._sent_stacks()
-        silent = (
-            f"node {self._hosts[rank]} sent no stacks in time"
-            for rank in self._watched
-            if rank not in stacks
-        )
-        sent = [stacks[rank] for rank in sorted(stacks)]
-        summary = chain.from_iterable(each.summary for each in sent)
-        return Stacks(tuple(chain.from_iterable(each.files for each in sent)), (*summary, *silent))
+        stacks_by_rank = self._sent_stacks()
+        files: list[Path] = []
+        summary: list[str] = []
+        for _, stacks in sorted(stacks_by_rank.items()):
+            files.extend(stacks.files)
+            summary.extend(stacks.summary)
+        silent = [rank for rank in self._watched if rank not in stacks_by_rank]
+        summary.extend(f"node {self._hosts[rank]} sent no stacks in time" for rank in silent)
+        return Stacks(tuple(files), tuple(summary))
 
     def _sent_stacks(self) -> dict[int, Stacks]:
         return {
@@ -220,15 +218,15 @@ class Peers:
         """
         rounds = self._rounds
         self.report_end(failure)
-        patience = self._limit + (_END if failure is None or self._rank == 0 else _MAX_WAIT)
+        waits_for_node_0 = failure is not None and self._rank > 0
+        patience = self._limit + (_MAX_WAIT if waits_for_node_0 else _END)
 
         def is_settled() -> bool:
             if self._rounds >= rounds + 2 and not self._pending():
                 return True
-            return (
-                self._terminated_at is not None
-                and self._clock() - self._terminated_at > _TERMINATED_WAIT
-            )
+            if self._terminated_at is None:
+                return False
+            return self._clock() - self._terminated_at > _TERMINATED_WAIT
 
         wait_until(is_settled, patience)
 
@@ -236,7 +234,7 @@ class Peers:
         """Report that this node's ranks are done (None), or why they failed; the first report
         counts.
         """
-        if self._own.state == "alive":
+        if self._heartbeat.state == "alive":
             self._report(state="done" if failure is None else "failed", failure=failure)
 
     def absent(self) -> list[int]:
@@ -244,12 +242,16 @@ class Peers:
         return [rank for rank in self._watched if rank not in self._heartbeats]
 
     def _pending(self) -> set[int]:
-        """The nodes whose end is worth waiting for: Slurm kills what still runs half a minute after
-        its signal.
+        """The nodes whose end this node waits for.
+
+        Slurm kills what still runs half a minute after its signal, so that it waits only briefly
+        for nodes that never wrote a heartbeat.
         """
         if self._terminated_at is None and self._was_terminated():
             self._terminated_at = self._clock()
-        if self._terminated_at is None or self._clock() - self._terminated_at < _ABSENT:
+        if self._terminated_at is None:
+            return set(self._live)
+        if self._clock() - self._terminated_at < _ABSENT:
             return set(self._live)
         return self._live.difference(self.absent())
 
@@ -260,35 +262,46 @@ class Peers:
         to write and may have to requeue the job.
         """
         if self._rank:
-            began = self._clock()
-            while not (self.lost and self.lost.is_silent) and not self._is_over:
-                changed_at = self._seen[0].changed_at if 0 in self._seen else began
-                if self._clock() - max(changed_at, began) >= max(self._limit, _END):
-                    break
-                if self._of_first is None and not self._pending():
-                    break
-                time.sleep(0.1)
-        elif self._own.state == "failed":
-            self._own = replace(self._own, state="over")
+            self._await_node_0()
+        elif self._heartbeat.state == "failed":
+            self._heartbeat = replace(self._heartbeat, state="over")
         self._stop.set()
         self._wake.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            self.write_heartbeat(self._own)
+            self.write_heartbeat(self._heartbeat)
+
+    def _await_node_0(self) -> None:
+        """Wait until node 0 has ended, is lost, or no longer shows that it is alive."""
+        began = self._clock()
+        limit = max(self._limit, _END)
+        while not self._is_over:
+            if self.lost is not None and self.lost.is_silent:
+                return
+            changed_at = began
+            if 0 in self._observations:
+                changed_at = max(began, self._observations[0].changed_at)
+            if self._clock() - changed_at >= limit:
+                return
+            if self._heartbeat_of_node_0 is None and not self._pending():
+                return
+            time.sleep(0.1)
 
     @property
     def _heartbeats(self) -> dict[int, Heartbeat]:
-        """What was last read of the watched nodes, by rank."""
-        return {rank: seen.heartbeat for rank, seen in self._seen.items() if seen.heartbeat}
+        """The last heartbeat that was read of each watched node, by rank."""
+        observations = self._observations.items()
+        return {rank: seen.heartbeat for rank, seen in observations if seen.heartbeat}
 
     @property
-    def _of_first(self) -> Heartbeat | None:
+    def _heartbeat_of_node_0(self) -> Heartbeat | None:
         return self._heartbeats.get(0)
 
     @property
     def _is_over(self) -> bool:
         """Whether node 0 has ended."""
-        return self._of_first is not None and self._of_first.state in ("done", "over")
+        heartbeat = self._heartbeat_of_node_0
+        return heartbeat is not None and heartbeat.state in ("done", "over")
 
     def failures(self) -> dict[int, NodeFailure]:
         """The failures that watched nodes reported, by node."""
@@ -299,82 +312,88 @@ class Peers:
         }
 
     def check(self, turn: int = 0, turns: int = 1) -> LostNode | None:
-        """Write this node's heartbeat if it is the first of `turns`, and look at the watched nodes
-        of this `turn`.
+        """Check the watched nodes of this `turn`; write this node's heartbeat in the first turn.
 
-        Returns one that failed or fell silent, None if there is none.
+        Returns a node that failed or fell silent, None if there is none.
         """
-        began = self._clock()
+        now = self._clock()
         if turn == 0:
-            self.write_heartbeat(self._own)
-        failed = silent = None
+            self.write_heartbeat(self._heartbeat)
+        failed = None
+        silent = None
         for rank in self._watched[turn::turns]:
-            seen = self._look_at(rank, began)
+            seen = self._observe(rank, now)
             if seen.heartbeat and seen.heartbeat.state != "alive":
                 self._live.discard(rank)
-                if seen.heartbeat.failure:
-                    failed = failed or LostNode(rank, seen.heartbeat.failure, is_silent=False)
-            elif self._is_silent(seen, rank, began):
+                if seen.heartbeat.failure and failed is None:
+                    failed = LostNode(rank, seen.heartbeat.failure, is_silent=False)
+            elif self._is_silent(seen, rank, now):
                 self._live.discard(rank)
-                failure = NodeFailure(f"no heartbeat for {began - seen.changed_at:.0f} s")
-                silent = silent or LostNode(rank, failure, True, bool(self._heartbeats))
+                if silent is None:
+                    failure = NodeFailure(f"no heartbeat for {now - seen.changed_at:.0f} s")
+                    silent = LostNode(rank, failure, True, met_others=bool(self._heartbeats))
             else:
                 self._live.add(rank)
         if turn == turns - 1:
             self._rounds += 1
         return silent or failed
 
-    def _is_silent(self, seen: _Seen, rank: int, now: float) -> bool:
-        limit = self._limit or (math.inf if self._own.state == "alive" else _END)
+    def _is_silent(self, seen: _Observation, rank: int, now: float) -> bool:
+        limit = self._limit
+        if not limit:
+            limit = math.inf if self._heartbeat.state == "alive" else _END
         if seen.heartbeat is None:
             limit = max(limit, _FIRST_HEARTBEAT)
         if now - max(seen.changed_at, self._step_at) <= limit:
             return False
         return not (rank == 0 and self._is_reachable())
 
-    def _look_at(self, rank: int, now: float) -> _Seen:
-        seen = self._seen.setdefault(rank, _Seen(None, 0, now))
-        if seen.heartbeat and seen.heartbeat.state in (
-            ("done", "over") if rank == 0 else ("done", "failed")
-        ):
-            return seen  # it changes no more
+    def _observe(self, rank: int, now: float) -> _Observation:
+        """Read the file of a node, unless its last heartbeat was final."""
+        seen = self._observations.setdefault(rank, _Observation(None, 0, now))
+        final_states = ("done", "over") if rank == 0 else ("done", "failed")
+        if seen.heartbeat and seen.heartbeat.state in final_states:
+            return seen
         with (
             contextlib.suppress(OSError, ValueError, TypeError),
             self._path(rank).open(encoding="utf-8") as file,
         ):
-            changed, heartbeat = os.fstat(file.fileno()).st_mtime_ns, decode(Heartbeat, file.read())
-            if (heartbeat, changed) != (seen.heartbeat, seen.time):
-                self._seen[rank] = seen = _Seen(heartbeat, changed, now)
+            modified_ns = os.fstat(file.fileno()).st_mtime_ns
+            heartbeat = decode(Heartbeat, file.read())
+            if heartbeat != seen.heartbeat or modified_ns != seen.modified_ns:
+                seen = _Observation(heartbeat, modified_ns, now)
+                self._observations[rank] = seen
         return seen
 
     def first_delay(self) -> float:
         """Seconds until the first round; on many nodes they must not write all at once."""
-        return (
-            random.uniform(0, heartbeat_interval(self._nodes))
-            if self._nodes > _ROUNDS_PER_SECOND
-            else 0.0
-        )
+        if self._nodes <= _ROUNDS_PER_SECOND:
+            return 0.0
+        return random.uniform(0, heartbeat_interval(self._nodes))
 
     def wake_delay(self) -> float:
         """Seconds until the next round once this node has something to report."""
         return self.first_delay() if self._rank else 0.0
 
     def do_round(self) -> float:
-        """Write and look once; return the seconds until the next round."""
+        """Write and read once; return the seconds until the next round."""
         now = self._clock()
         if self._limit and now - self._last_round > self._limit / 2:
-            # this machine was suspended, or the file system hung for everybody: the silence proves
-            # nothing
-            for seen in self._seen.values():
+            # This machine was suspended, or the file system hung for everybody: the silence proves
+            # nothing.
+            for seen in self._observations.values():
                 seen.changed_at = now
         self._last_round = now
-        is_awaited = self._rank > 0 and self.progress in ("", "planned")
-        is_hurried = self._own.state != "alive" or is_awaited
-        interval = heartbeat_interval(self._nodes, _SHORT_INTERVAL if is_hurried else _INTERVAL)
-        # node 0 reads the files a few at a time
+        awaits_start = self._rank > 0 and self.progress in ("", "planned")
+        is_hurried = self._heartbeat.state != "alive" or awaits_start
+        minimum = _SHORT_INTERVAL if is_hurried else _INTERVAL
+        interval = heartbeat_interval(self._nodes, minimum)
+        # Node 0 reads the files a few at a time.
         turns = max(1, round(interval)) if self._rank == 0 else 1
         with contextlib.suppress(OSError):
-            self._take(self.check(self._turn % turns, turns))
+            lost = self.check(self._turn % turns, turns)
+            if lost is not None:
+                self._note_lost(lost)
         self._turn = (self._turn + 1) % turns
         return interval / turns * random.uniform(0.75, 1.25)
 
@@ -386,11 +405,13 @@ class Peers:
                 self._turn = 0
                 self._stop.wait(self.wake_delay())
 
-    def _take(self, lost: LostNode | None) -> None:
-        if lost is not None and (self.lost is None or (lost.is_silent and not self.lost.is_silent)):
-            is_first, self.lost = self.lost is None, lost
-            if is_first:
-                self._on_lost(lost)
+    def _note_lost(self, lost: LostNode) -> None:
+        """Keep the first lost node; a silent node replaces one that failed."""
+        if self.lost is None:
+            self.lost = lost
+            self._on_lost(lost)
+        elif lost.is_silent and not self.lost.is_silent:
+            self.lost = lost
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"node-{rank}.json"

@@ -1,6 +1,4 @@
-"""Jobs to submit: of a run, of the tokenisation ahead of it, of a width of a rollout; and their job
-folders.
-"""
+"""Plans the jobs to submit: a run, its tokenisation, its evaluation; and writes their folders."""
 
 from __future__ import annotations
 
@@ -55,8 +53,9 @@ class PlannedJob:
 
     @property
     def is_singleton(self) -> bool:
-        """Whether no other job of the same name may run at the same time: two of them would
-        tokenise the same data.
+        """Whether no other job of the same name may run at the same time.
+
+        Two of them would tokenise the same data.
         """
         return self.plan.config.cache_only
 
@@ -67,19 +66,21 @@ class PlannedJob:
 
 
 def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: Any) -> PlannedJob:
-    """Plan a job from the overrides of `launch node` on each of its nodes, or from another verb's
-    arguments; `script`: what its batch script has otherwise than that of the plan's run.
+    """Plan a job from the overrides of `launch node`, or from another verb's arguments.
+
+    `script` has the fields of the batch script that differ from those of the plan's run.
     """
-    exports = {
-        name: str(Path(os.environ[name]).absolute())
-        for name in _EXPORTED_FOLDERS
-        if os.environ.get(name)
-    }
-    width, nodes = plan.parallel.width, plan.parallel.width.nodes
-    ranks = f"{width.local} {'GPUs' if width.device == Device.cuda else 'CPU processes'}"
-    of_run = BatchScript(
+    exports = {}
+    for variable in _EXPORTED_FOLDERS:
+        if os.environ.get(variable):
+            exports[variable] = str(Path(os.environ[variable]).absolute())
+    exports["LAUNCH_PLAN"] = plan.identity
+    width = plan.parallel.width
+    nodes = "1 node" if width.nodes == 1 else f"{width.nodes} nodes"
+    device = "GPUs" if width.device == Device.cuda else "CPU processes"
+    run_script = BatchScript(
         name=re.sub(r"[^\w.-]", "_", f"{plan.stage}-{plan.name}"),
-        title=f"{plan.stage} with {plan.trainer}: {nodes} node{'s' * (nodes > 1)} of {ranks}, "
+        title=f"{plan.stage} with {plan.trainer}: {nodes} of {width.local} {device}, "
         f"global {plan.batch}",
         width=width,
         cluster=plan.config.cluster,
@@ -88,9 +89,9 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
         python=plan.config.cluster.python or sys.executable,
         folder=str(folder.path),
         output=folder.log_pattern(),
-        exports={**exports, "LAUNCH_PLAN": plan.identity},
+        exports=exports,
     )
-    return PlannedJob(plan, folder, replace(of_run, **script))
+    return PlannedJob(plan, folder, replace(run_script, **script))
 
 
 def plan_run_job(plan: Plan) -> PlannedJob:
@@ -108,103 +109,105 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
 
     Raises UserError: no_cache_pass.
     """
-    plan, cluster = job.plan, job.plan.config.cluster
-    other_partition = cluster.tokenize_partition not in (None, cluster.partition)
-    per_node = (
-        None if cluster.cpus_per_rank is None else cluster.cpus_per_rank * plan.parallel.width.local
-    )
+    plan = job.plan
+    cluster = plan.config.cluster
+    in_other_partition = cluster.tokenize_partition not in (None, cluster.partition)
+    cpus = cluster.tokenize_cpus
+    if not cpus and cluster.cpus_per_rank is not None:
+        cpus = cluster.cpus_per_rank * plan.parallel.width.local
     tokenize_cluster = replace(
         cluster,
         partition=cluster.tokenize_partition or cluster.partition,
         time=cluster.tokenize_time or cluster.time,
-        cpus_per_rank=cluster.tokenize_cpus or per_node,
-        constraint=None if other_partition else cluster.constraint,
-        reservation=None if other_partition else cluster.reservation,
+        cpus_per_rank=cpus,
+        constraint=None if in_other_partition else cluster.constraint,
+        reservation=None if in_other_partition else cluster.reservation,
         exclusive=False,
     )
-    config = replace(plan.config, cache_only=True)
-    overrides = (*job.script.overrides, *(() if plan.config.cache_only else ("cache_only=true",)))
-    title = f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node"
-    tokenizing = replace(plan_cache_pass(plan), config=config)
-    name, folder = f"tokenize-{tokenizing.name}", JobFolder.of_plan(plan, TOKENIZE_SUFFIX)
-    return plan_job(tokenizing, folder, overrides, name=name, title=title, cluster=tokenize_cluster)
+    tokenize_plan = replace(plan_cache_pass(plan), config=replace(plan.config, cache_only=True))
+    overrides = list(job.script.overrides)
+    if not plan.config.cache_only:
+        overrides.append("cache_only=true")
+    return plan_job(
+        tokenize_plan,
+        JobFolder.of_plan(plan, TOKENIZE_SUFFIX),
+        overrides,
+        name=f"tokenize-{tokenize_plan.name}",
+        title=f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node",
+        cluster=tokenize_cluster,
+    )
 
 
 def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
-    """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without
-    GPUs.
-    """
-    plan, tasks = job.plan, job.plan.config.stage.tasks
+    """Plan the job that evaluates a run's model, on one GPU, or on CPUs if the run has no GPUs."""
+    plan = job.plan
     run = f"{plan.stage}/{plan.name}"
+    arguments = [run]
+    if plan.config.stage.tasks:
+        arguments.append(f"tasks={','.join(plan.config.stage.tasks)}")
+    arguments.append(f"runs={plan.runs}")
     return plan_job(
         plan,
         JobFolder.of_plan(plan, EVALUATE_SUFFIX),
-        [run, *([f"tasks={','.join(tasks)}"] if tasks else []), f"runs={plan.runs}"],
+        arguments,
         name=f"evaluate-{plan.stage}-{plan.name}",
         title=f"evaluates the model of {run}",
         verb="eval",
         width=Width(plan.parallel.width.device, 1),
-        # a requeued one goes on with what is left
+        # Without a warning: a requeued evaluation continues with the tasks that are left.
         cluster=replace(plan.config.cluster, exclusive=False, warn_before=0),
     )
 
 
 def node_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides for `launch node`, without those that only shape the batch script."""
-    return [
-        override
-        for override in overrides
-        if (key := override_key(override)) in _NODE_KEYS or not key.startswith("cluster.")
-    ]
+
+    def is_for_nodes(override: str) -> bool:
+        key = override_key(override)
+        return key in _NODE_KEYS or not key.startswith("cluster.")
+
+    return [override for override in overrides if is_for_nodes(override)]
 
 
 def job_problems(job: PlannedJob) -> list[Finding]:
-    """Find what keeps a job from being submitted to its cluster. Raises UserError:
-    untried_trainer, other_format.
+    """Find what keeps a job from being submitted to its cluster.
+
+    Raises UserError: untried_trainer, other_format.
     """
     plan = job.plan
     if not plan.config.cache_only:
         refuse_other_format(plan)
     refuse_untried(plan.config)
     cluster = plan.config.cluster
-    folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
-    problems = [*cluster_problems(cluster, plan.origins), *unshared_folders(cluster, folders)]
-    unmounted = unmounted_folders(
-        cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ
-    )
+    shared_folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
+    read_folders = {**shared_folders, **folders_in_container(plan, os.environ)}
+    problems = cluster_problems(cluster, plan.origins)
+    problems += unshared_folders(cluster, shared_folders)
+    unmounted = unmounted_folders(cluster, read_folders, os.environ)
     problems += [problem for problem in unmounted if problem.id not in plan.config.allow]
-    problems += _unquotable(plan, [str(plan.runs), *job.script.overrides])
+    problems += _unquotable(plan, job.script.overrides)
     return problems
 
 
-def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Finding]:
-    """Find what would break out of its line of the batch script: neither #SBATCH lines nor comments
-    have an escape.
+def _unquotable(plan: Plan, overrides: Sequence[str]) -> list[Finding]:
+    """Find what would break out of its line of the batch script.
+
+    Neither #SBATCH lines nor comments have an escape.
     """
-    if any(not text.isprintable() for text in texts):
-        return [
-            Finding.error(
-                "unquotable",
-                "a line break or control character cannot be in a batch script",
-                "command line",
-            )
-        ]
+    if not all(text.isprintable() for text in (str(plan.runs), *overrides)):
+        message = "a line break or control character cannot be in a batch script"
+        return [Finding.error("unquotable", message, "command line")]
     if '"' in str(plan.runs):
         where = plan.origins.of("runs").where
-        return [
-            Finding.error(
-                "unquotable",
-                f"runs={plan.runs}: an #SBATCH line cannot hold a quote",
-                where,
-                "rename it",
-            )
-        ]
+        message = f"runs={plan.runs}: an #SBATCH line cannot hold a quote"
+        return [Finding.error("unquotable", message, where, "rename it")]
     return []
 
 
 def write_job_folder(job: PlannedJob) -> None:
     """Write the batch script, the plan, the configuration and the command with its environment."""
-    plan, folder = job.plan, RunFolder(job.folder.path)
+    plan = job.plan
+    folder = RunFolder(job.folder.path)
     job.folder.write_script(render_sbatch(job.script))
     folder.write_json("plan.json", plan)
     folder.write_config(plan.resolved)

@@ -1,6 +1,4 @@
-"""Jobs as Slurm reports them: the user's in squeue, and one in full by `scontrol show job`, with
-why it can't start.
-"""
+"""Jobs as Slurm reports them: the user's jobs in squeue, and one job in `scontrol show job`."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from launch.errors import refusal
@@ -17,18 +16,18 @@ from launch.external import wait_until
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
 
 _FIELDS = (
-    *(
-        "JobArrayID",
-        "State",
-        "Reason",
-        "TimeLeft",
-        "TimeUsed",
-        "RestartCnt",
-        "NumNodes",
-        "NodeList",
-        "EndTime",
-    ),
-    *("SubmitTime", "Cluster", "Command"),
+    "JobArrayID",
+    "State",
+    "Reason",
+    "TimeLeft",
+    "TimeUsed",
+    "RestartCnt",
+    "NumNodes",
+    "NodeList",
+    "EndTime",
+    "SubmitTime",
+    "Cluster",
+    "Command",
 )
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _STARTED = (
@@ -104,75 +103,71 @@ def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
     argv = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
-    # unix seconds, whatever format the user has set
+    # Times are in unix seconds, whatever format the user has set.
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-    result = (
-        query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
-    )
+    query = query_slurm if patient else partial(run_once, timeout=SHORT_TIMEOUT)
+    result = query(argv, environ=environ)
     if result.status != 0:
         raise refusal("slurm_unresponsive", f"squeue failed: {result.message}")
-    return list(_parse(result.output))
+    return list(_parse_jobs(result.output))
 
 
-def _parse(output: str) -> Iterator[QueuedJob]:
-    for line in output.splitlines():
-        parts = [
-            part.strip() for part in line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)
-        ]
+def _parse_jobs(squeue_output: str) -> Iterator[QueuedJob]:
+    for line in squeue_output.splitlines():
+        # The command comes last and may itself contain the separator.
+        parts = line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)
         if len(parts) != len(_FIELDS):
             continue
-        (
-            job_id,
-            state,
-            reason,
-            left,
-            used,
-            restarts,
-            nodes,
-            hosts,
-            end,
-            submitted,
-            cluster,
-            command,
-        ) = parts
-        if state == "COMPLETING" and not end[:1].isdigit():  # without an end time it was requeued
+        fields = {name: part.strip() for name, part in zip(_FIELDS, parts, strict=True)}
+        state = fields["State"]
+        has_end_time = fields["EndTime"][:1].isdigit()
+        if state == "COMPLETING" and not has_end_time:
             state = "REQUEUED"
-        seconds = parse_duration(left)
+        left = parse_duration(fields["TimeLeft"])
+        if left == math.inf:
+            left = None
         yield QueuedJob(
-            job_id=job_id,
+            job_id=fields["JobArrayID"],
             state=state,
-            reason=reason,
-            left=None if seconds is None or math.isinf(seconds) else seconds,
-            used=parse_duration(used) or 0.0,
-            restarts=int(restarts) if restarts.isdigit() else 0,
-            nodes=int(nodes) if nodes.isdigit() else 0,
-            hosts=hosts,
-            command=command,
-            submitted=submitted,
-            cluster=cluster,
+            reason=fields["Reason"],
+            left=left,
+            used=parse_duration(fields["TimeUsed"]) or 0.0,
+            restarts=_parse_count(fields["RestartCnt"]),
+            nodes=_parse_count(fields["NumNodes"]),
+            hosts=fields["NodeList"],
+            command=fields["Command"],
+            submitted=fields["SubmitTime"],
+            cluster=fields["Cluster"],
         )
 
 
+def _parse_count(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
 _FIELD = re.compile(r"(\w+)=(\S*)")
-# reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job
-# itself has to change
+# Reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job
+# itself has to change.
 _PERMANENT = re.compile(
-    r"Partition(Config|NodeLimit|TimeLimit|Inactive)|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)|BadConstraints"
-    r"|DependencyNeverSatisfied|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDurationPerJob)\w*|JobHeldAdmin"
+    r"Partition(Config|NodeLimit|TimeLimit|Inactive)"
+    r"|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)|BadConstraints"
+    r"|DependencyNeverSatisfied|JobHeldAdmin"
+    r"|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDurationPerJob)\w*"
     # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
     r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
-# seconds within which the scheduler usually considers a job; between two looks at it
-_CONSIDERED, _PAUSE = (2.1, 0.7)
+_CONSIDERED = 2.1  # seconds within which the scheduler usually considers a job
+_PAUSE = 0.7  # seconds between two queries of it
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as `scontrol show job` prints it; node lists are in Slurm's notation, "" if there is
-    none.
+    """A job as `scontrol show job` prints it.
+
+    Node lists are in Slurm's notation, "" if there is none.
     """
 
-    number: int  # each task of an array has one of its own
+    number: int  # each task of an array has its own number
     state: str
     restarts: int
     may_requeue: bool
@@ -185,7 +180,7 @@ class JobRecord:
 
     @property
     def is_considered(self) -> bool:
-        """Whether the scheduler has started it, or says why it waits."""
+        """Whether the scheduler has started it, or gives a reason why it waits."""
         return self.state != "PENDING" or bool(self.reason)
 
     @property
@@ -214,20 +209,21 @@ def parse_job_record(output: str) -> JobRecord:
 
 
 def look_at_jobs(job_ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Read the records of jobs that were just submitted, by id; a job about which Slurm reports
-    nothing is left out.
+    """Read the records of jobs that were just submitted, by id.
 
-    A job without a reason yet gets two seconds.
+    A job about which Slurm reports nothing is left out. A job that waits without a reason is
+    queried again for two seconds.
     """
     records: dict[str, JobRecord] = {}
 
     def are_considered() -> bool:
         for job_id in job_ids:
-            if job_id not in records or not records[job_id].is_considered:
-                output = try_command(["scontrol", "--oneliner", "show", "job", job_id])
-                if not output:
-                    return True
-                records[job_id] = parse_job_record(output.splitlines()[0])
+            if job_id in records and records[job_id].is_considered:
+                continue
+            output = try_command(["scontrol", "--oneliner", "show", "job", job_id])
+            if not output:
+                return True
+            records[job_id] = parse_job_record(output.splitlines()[0])
         return all(record.is_considered for record in records.values())
 
     wait_until(are_considered, _CONSIDERED, _PAUSE)

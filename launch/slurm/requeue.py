@@ -28,8 +28,9 @@ _DECISION = "requeue.json"
 
 
 def claim_decision(attempt: Path) -> bool:
-    """Claim the decision about this attempt's requeue; whether this node is the first of the
-    survivors to do so.
+    """Claim the decision about this attempt's requeue.
+
+    Returns whether this node is the first of the survivors to do so.
     """
     try:
         with (attempt / _DECISION).open("x", encoding="utf-8"):
@@ -41,9 +42,9 @@ def claim_decision(attempt: Path) -> bool:
 def write_decision(
     attempt: Path, messages: Sequence[str], *, requeued: bool, is_retry: bool = False
 ) -> None:
-    """Record how an attempt ended; the job's log is lost to the other nodes when the first node is.
+    """Record how an attempt ended: when the first node is lost, so is the job's log.
 
-    `is_retry`: after a fault of the hardware.
+    `is_retry` is whether a fault of the hardware ended it.
     """
     content = versioned({"messages": messages, "requeued": requeued, "retry": is_retry})
     write_json(attempt / _DECISION, content)
@@ -63,13 +64,14 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
     """Count the earlier starts of this job that launch requeued; preemption and `scontrol requeue`
     do not count.
 
-    `retries`: those after a fault of the hardware, else the others.
+    `retries` counts those after a fault of the hardware, else the others are counted.
     """
-    decisions = map(_read_decision, folder.earlier_attempts(allocation.job_id, allocation.restarts))
-    return sum(
-        bool(decision.get("requeued")) and bool(decision.get("retry")) == retries
-        for decision in decisions
-    )
+    count = 0
+    for attempt in folder.earlier_attempts(allocation.job_id, allocation.restarts):
+        decision = _read_decision(attempt)
+        if decision.get("requeued") and bool(decision.get("retry")) == retries:
+            count += 1
+    return count
 
 
 def instruct_batch_script(
@@ -79,7 +81,7 @@ def instruct_batch_script(
 
     If no other node fits, `requeue` waits for that host to come back, and `retry` lets the job end.
     """
-    # writing would make it, on a disk that the batch script does not see
+    # Writing would create the folder, on a disk that the batch script does not see.
     if not mailbox.parent.is_dir():
         raise FileNotFoundError(mailbox.parent)
     write_file(mailbox, f"{action} {lost_host or ''}\n")
@@ -88,24 +90,24 @@ def instruct_batch_script(
 def requeue(
     allocation: Allocation, script: Path, lost_host: str | None = None
 ) -> tuple[bool, list[str]]:
-    """Requeue the job, without the host `lost_host`; whether Slurm accepted, and the messages about
-    it.
+    """Requeue the job, without the host `lost_host`.
 
-    `script` is the job's, with its #SBATCH options. From then on Slurm ends the processes of this
-    job, this one too.
+    Returns whether Slurm accepted, and the messages about it. `script` is the job's batch script,
+    with its #SBATCH options. From then on Slurm ends the processes of this job, this one too.
     """
-    # Slurm sends SIGTERM to every process of the step, including the commands that follow
+    # Slurm sends SIGTERM to every process of the step, including the commands that follow.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     job = f"job {allocation.job_id}"
     try:
         record = _read_record(allocation)
         if record is None or not is_this_attempt(record, allocation):
-            return False, [
-                f"{job} has ended or was restarted elsewhere, so this attempt does not requeue it"
-            ]
+            message = "has ended or was restarted elsewhere, so this attempt does not requeue it"
+            return False, [f"{job} {message}"]
         if not record.may_requeue:
             return False, [f"{job} was submitted with --no-requeue"]
-        obstacle = _exclusion_obstacle(allocation, record, script, lost_host) if lost_host else None
+        obstacle = None
+        if lost_host:
+            obstacle = _exclusion_obstacle(allocation, record, script, lost_host)
         result = query_slurm(["scontrol", "requeue", allocation.job_id])
         if result.status:
             return False, [f"Slurm does not requeue {job}: {result.message}"]
@@ -136,11 +138,9 @@ def is_this_attempt(record: JobRecord, allocation: Allocation) -> bool:
 
     A node that comes back after Slurm restarted the job elsewhere must not end that attempt.
     """
-    return (record.number, record.state, record.restarts) == (
-        allocation.number,
-        "RUNNING",
-        allocation.restarts,
-    )
+    if record.number != allocation.number or record.state != "RUNNING":
+        return False
+    return record.restarts == allocation.restarts
 
 
 def _read_record(allocation: Allocation) -> JobRecord | None:
@@ -154,16 +154,20 @@ def _exclusion_obstacle(
     """Why the job cannot run without a node, None if it can."""
     if record.requested_nodes:
         return "the job requests its nodes by name"
-    options = [f"--exclude={_excluded(record, lost_host)}", f"--nodes={len(allocation.hosts)}"]
-    options.append(f"--partition={record.partition}")
-    options += [f"--constraint={record.features}"] if record.features else []
+    options = [
+        f"--exclude={_excluded_hosts(record, lost_host)}",
+        f"--nodes={len(allocation.hosts)}",
+        f"--partition={record.partition}",
+    ]
+    if record.features:
+        options.append(f"--constraint={record.features}")
     result = query_slurm(["sbatch", "--test-only", *options, str(script)])
     return f"no other nodes fit the job ({result.message})" if result.status else None
 
 
 def _exclude(allocation: Allocation, record: JobRecord, lost_host: str) -> str:
-    """Keep the requeued job off a node; the message about it."""
-    excluded = f"ExcNodeList={_excluded(record, lost_host)}"
+    """Keep the requeued job off a node; return the message about it."""
+    excluded = f"ExcNodeList={_excluded_hosts(record, lost_host)}"
     result = query_slurm(["scontrol", "update", f"JobId={allocation.job_id}", excluded])
     if result.status:
         return f"{lost_host} could not be excluded: {result.message}"
@@ -172,5 +176,7 @@ def _exclude(allocation: Allocation, record: JobRecord, lost_host: str) -> str:
     )
 
 
-def _excluded(record: JobRecord, lost_host: str) -> str:
-    return ",".join(name for name in (record.excluded_nodes, lost_host) if name)
+def _excluded_hosts(record: JobRecord, lost_host: str) -> str:
+    if not record.excluded_nodes:
+        return lost_host
+    return f"{record.excluded_nodes},{lost_host}"

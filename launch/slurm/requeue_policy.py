@@ -18,11 +18,12 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure
 
 _POLL = 0.5  # seconds
-# ids of causes (execution/diagnosis/known.yaml)
-GPU_FAULT, NETWORK_FAULT = ("gpu_fault", "nccl_remote")
+# Ids of causes in execution/diagnosis/known.yaml.
+GPU_FAULT = "gpu_fault"
+NETWORK_FAULT = "nccl_remote"
 _RESTARTED = "restarted"
-# begins the cause of ranks that were ended because of another node
-_ENDED = ("interrupted by ", "node ")
+# Beginnings of the cause of ranks that were ended because of another node.
+_SECONDARY_CAUSES = ("interrupted by ", "node ")
 
 
 def last_checkpoint(plan: Plan) -> Checkpoint | None:
@@ -44,9 +45,9 @@ def requeue_obstacle(
 ) -> str | None:
     """Why a job that ran out of time, or `lost` a node, is not requeued; None if it is.
 
-    `requeues`: how often launch has requeued it.
-    `before` and `now` are the last checkpoints at the attempt's start and end: without a newer one
-    the time limit would end every attempt at the same step.
+    `requeues` is how often launch has requeued it. `before` and `now` are the last checkpoints at
+    the attempt's start and end: without a newer one the time limit would end every attempt at the
+    same step.
     """
     limit = plan.config.cluster.requeues
     if requeues >= limit:
@@ -56,16 +57,23 @@ def requeue_obstacle(
     if lost:
         alone = "no node has seen another one: is `runs` on a file system that all nodes share?"
         return None if lost.met_others else alone
+    return _checkpoint_obstacle(plan, before, now)
+
+
+def _checkpoint_obstacle(
+    plan: Plan, before: Checkpoint | None, now: Checkpoint | None
+) -> str | None:
+    """Why another start would not get further than this one; None if it would."""
     if now is None:
         steps = plan.config.recipe.checkpoint_steps
-        setting = (
-            f"recipe.checkpoint_steps={steps}" if steps else "recipe.checkpoint_steps is not set"
-        )
+        setting = "recipe.checkpoint_steps is not set"
+        if steps:
+            setting = f"recipe.checkpoint_steps={steps}"
         return f"there is no complete checkpoint ({setting})"
     if before is not None and (before.unit, before.number) == (now.unit, now.number):
         return (
-            f"it wrote no checkpoint after {now.path.name}, from which it started, within its "
-            "time limit"
+            f"it wrote no checkpoint after {now.path.name}, from which it started, "
+            "within its time limit"
         )
     return None
 
@@ -76,34 +84,35 @@ def retry_obstacle(plan: Plan, retries: int) -> str | None:
     if not cluster.requeues:
         return "cluster.requeues=0"
     if retries >= cluster.retries:
-        return (
-            f"it was started again {retries} times after such faults, and "
-            f"cluster.retries={cluster.retries}"
-        )
+        count = f"it was started again {retries} times after such faults"
+        return f"{count}, and cluster.retries={cluster.retries}"
     if not plan.config.trainer.resumable:
         return f"runs of {plan.trainer} cannot be resumed"
     return None
 
 
 def find_hardware_fault(failures: Mapping[int, NodeFailure]) -> int | None:
-    """The node rank to avoid after a fault of the hardware, -1 if it is unknown which; None if
-    there was no such fault.
+    """The node rank to avoid after a fault of the hardware, None if there was no such fault.
 
-    `failures`: what each node reported, by its rank. A broken link is the hardware's only if no
-    node reports an error of the run itself, which breaks the links of all others.
+    It is -1 if the faulty node is unknown. `failures` has what each node reported, by its rank. A
+    broken link is a fault of the hardware only if no node reports an error of the run itself, which
+    breaks the links of all others.
     """
     for rank, failure in sorted(failures.items()):
         if failure.cause_id == GPU_FAULT:
             return rank
-    causes = {
-        failure.cause_id for failure in failures.values() if not failure.cause.startswith(_ENDED)
-    }
+    primary = [
+        failure for failure in failures.values() if not failure.cause.startswith(_SECONDARY_CAUSES)
+    ]
+    causes = {failure.cause_id for failure in primary}
     return -1 if causes == {NETWORK_FAULT} else None
 
 
 def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
-    """The plan with which a requeued job's first node starts: it resumes the attempt before, or
-    starts over if that left nothing to resume, since nobody is there to decide.
+    """The plan with which a requeued job's first node starts.
+
+    It resumes the attempt before, or starts over if that left nothing to resume: nobody is there
+    to decide.
     """
     wait_for_lock(plan.folder, notify)
     try:
@@ -118,35 +127,37 @@ def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
 
 @dataclass(frozen=True)
 class RestartMark:
-    """A file in the folder of a start of this job which records that it has archived the older run,
-    as restart=true requests.
+    """A file that records that this job has archived the older run, as restart=true requests.
 
-    Every start of the job has the same overrides; once the mark is set, what is in the run folder
-    is the job's own.
+    It is in the folder of the start of the job that archived it. Every start of the job has the
+    same overrides; once the mark is set, what is in the run folder was written by this job.
     """
 
     plan: Plan
     allocation: Allocation
 
     @property
-    def _starts(self) -> list[Path]:
-        folder, allocation = JobFolder.of_plan(self.plan), self.allocation
-        own = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
-        return [*folder.earlier_attempts(allocation.job_id, allocation.restarts), own]
+    def _attempts(self) -> list[Path]:
+        """The folders of the starts of this job, the current one last."""
+        folder = JobFolder.of_plan(self.plan)
+        job_id = self.allocation.job_id
+        restarts = self.allocation.restarts
+        current = folder.attempt(job_id, restarts, self.allocation.started)
+        return [*folder.earlier_attempts(job_id, restarts), current]
 
     @property
     def is_due(self) -> bool:
         """Whether an older run is still to be archived."""
-        return self.plan.config.restart and not any(
-            (start / _RESTARTED).exists() for start in self._starts
-        )
+        if not self.plan.config.restart:
+            return False
+        return not any((attempt / _RESTARTED).exists() for attempt in self._attempts)
 
     def set(self) -> None:
         """Record that the older run is archived."""
         if self.plan.config.restart:
-            own = self._starts[-1]
-            own.mkdir(parents=True, exist_ok=True)
-            (own / _RESTARTED).touch()
+            attempt = self._attempts[-1]
+            attempt.mkdir(parents=True, exist_ok=True)
+            (attempt / _RESTARTED).touch()
 
     @property
     def remaining_plan(self) -> Plan:
@@ -167,10 +178,12 @@ def wait_for_lock(
     process on another machine that could not release it, and becomes stale.
     """
     path = lock_path(folder)
-    if holder := find_holder(path):
-        usual = (
-            f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last "
-            "heartbeat"
+    holder = find_holder(path)
+    if holder and reason:
+        notify(f"{reason}: waiting at most {patience:.0f} s for {holder[0]}")
+    elif holder:
+        notify(
+            f"waiting until the lock of {holder[0]} is stale, "
+            f"{STALE:.0f} s after its last heartbeat"
         )
-        notify(f"{reason}: waiting at most {patience:.0f} s for {holder[0]}" if reason else usual)
     wait_until(lambda: not find_holder(path), patience, _POLL)

@@ -1,6 +1,4 @@
-"""Turns planned jobs into submissions: a chain, or independent jobs, of which those of one shape
-become an array.
-"""
+"""Turns planned jobs into submissions: a chain, or arrays of the jobs that have the same shape."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ from launch.terminal import notify
 
 
 class TokenizeFirst(StrEnum):
-    """Whether a job of its own tokenises a run's data first. `auto`: if GPUs, or other runs, would
-    wait for it.
+    """Whether a separate job tokenises a run's data first.
+
+    `auto` does so if GPUs, or other runs, would wait for the tokenisation.
     """
 
     auto = "auto"
@@ -48,9 +47,8 @@ class SubmissionStep:
             return self.jobs[0].folder
         folders = [str(job.folder.path) for job in self.jobs]
         name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
-        return replace(
-            JobFolder.of(Path(self.jobs[0].folder.place[0]), "arrays", name), file="array.sbatch"
-        )
+        runs, _ = self.jobs[0].folder.place
+        return replace(JobFolder.of(Path(runs), "arrays", name), file="array.sbatch")
 
     @property
     def is_array(self) -> bool:
@@ -58,9 +56,7 @@ class SubmissionStep:
 
     @property
     def is_taskwise(self) -> bool:
-        """Whether each task of an array waits only for the task of the same number in the array
-        before.
-        """
+        """Whether each task waits only for the task of the same number in the array before."""
         return self.is_array and not self.jobs[0].trains
 
     def job_ids(self, submitted_id: str) -> list[str]:
@@ -101,63 +97,65 @@ def drop_duplicates(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
             notify(f"{job.name} is requested twice and submitted once")
             continue
         message = (
-            f"two jobs would have the name {job.name}: {_describe(first, job)}, and "
-            f"{_describe(job, first)}"
+            f"two jobs would have the name {job.name}: "
+            f"{_describe(first, job)}, and {_describe(job, first)}"
         )
-        cure = (
-            "a run has one job: remove one of them"
-            if same_identity
-            else "remove name=, or set one for each"
-        )
+        cure = "remove name=, or set one for each"
+        if same_identity:
+            cure = "a run has one job: remove one of them"
         raise refusal("name_taken", message, "name", cure)
     return list(kept.values())
 
 
 def _describe(job: PlannedJob, other: PlannedJob) -> str:
     """Describe a run by its identity and the overrides that `other` lacks."""
-    others = other.plan.origins.overrides
-    own = " ".join(override for override in job.plan.origins.overrides if override not in others)
-    return f"{job.plan.identity} with {own}" if own else job.plan.identity
+    shared = other.plan.origins.overrides
+    differing = [override for override in job.plan.origins.overrides if override not in shared]
+    if not differing:
+        return job.plan.identity
+    return f"{job.plan.identity} with {' '.join(differing)}"
 
 
 def as_chain(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[SubmissionStep]:
     """Chain the jobs: each after the one before, and after the job that tokenises its data."""
-    steps: list[SubmissionStep] = []
+    chain: list[PlannedJob] = []
     for job in jobs:
-        needed = [plan_tokenize_job(job), job] if needs_tokenize_job(job, tokenize_first) else [job]
-        for each in needed:
-            steps.append(SubmissionStep((each,), (len(steps) - 1,) if steps else ()))
+        if needs_tokenize_job(job, tokenize_first):
+            chain.append(plan_tokenize_job(job))
+        chain.append(job)
+    steps = [SubmissionStep((chain[0],))] if chain else []
+    steps.extend(SubmissionStep((job,), (index,)) for index, job in enumerate(chain[1:]))
     return steps
 
 
 def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[SubmissionStep]:
-    """Group jobs that request the same of Slurm into arrays, without order among them; several are
-    explained.
+    """Group jobs that request the same of Slurm into arrays, without order among them.
 
-    Data that several runs share is tokenised once, before them.
+    Several groups are explained by a notice. Data that several runs share is tokenised once, before
+    them.
     """
+    # The key of a run's data is the same for the same tokens.
+    data_keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]
     steps: list[SubmissionStep] = []
-    tokenizing_steps: dict[Path, int] = {}  # data key -> step
-    # the same for the same tokens
-    keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]
-    groups: dict[str, list[int]] = {}
-    for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
+    tokenizing_steps: dict[Path, int] = {}  # data key -> index of the step that tokenises it
+    groups: dict[str, list[int]] = {}  # what a job requests of Slurm -> indices of the jobs
+    for index, job in enumerate(jobs):
+        key = data_keys[index]
+        is_shared = data_keys.count(key) > 1
         if key not in tokenizing_steps and needs_tokenize_job(
-            job, tokenize_first, shared=keys.count(key) > 1
+            job, tokenize_first, shared=is_shared
         ):
             tokenizing_steps[key] = len(steps)
             steps.append(SubmissionStep((plan_tokenize_job(job),)))
-        requested = f"{job.script.width} {job.script.cluster}"  # of Slurm, with all settings
+        requested = f"{job.script.width} {job.script.cluster}"
         groups.setdefault(requested, []).append(index)
     if len(groups) > 1:
-        shapes = ", ".join(
-            f"{jobs[members[0]].script.width}: {len(members)}" for members in groups.values()
-        )
+        widths = [(jobs[members[0]].script.width, len(members)) for members in groups.values()]
+        shapes = ", ".join(f"{width}: {count}" for width, count in widths)
         notify(f"the runs have {len(groups)} different shapes, and an array has one: {shapes}")
     for members in groups.values():
-        after = sorted(
-            {tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps}
-        )
+        keys = {data_keys[index] for index in members}
+        after = sorted(tokenizing_steps[key] for key in keys if key in tokenizing_steps)
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
     return steps
 
@@ -165,36 +163,34 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
 def add_evaluations(
     steps: Sequence[SubmissionStep], finished: Sequence[PlannedJob]
 ) -> list[SubmissionStep]:
-    """Append the evaluations of the runs with evaluate=true, each after its run; those of finished
-    runs wait for none.
+    """Append the evaluations of the runs with evaluate=true, each after its run.
 
-    No run waits for an evaluation, so that a failed one stops nothing.
+    Those of `finished` runs wait for nothing. No run waits for an evaluation, so that a failed one
+    stops nothing.
     """
-    evaluations = [
-        SubmissionStep((plan_evaluation_job(job),)) for job in finished if job.plan.config.evaluate
-    ]
+    evaluated = [job for job in finished if job.plan.config.evaluate]
+    evaluations = [SubmissionStep((plan_evaluation_job(job),)) for job in evaluated]
     for index, step in enumerate(steps):
-        jobs = tuple(
-            plan_evaluation_job(job) for job in step.jobs if job.trains and job.plan.config.evaluate
-        )
-        if len(jobs) == len(step.jobs):
-            evaluations.append(SubmissionStep(jobs, (index,)))
+        if all(job.trains and job.plan.config.evaluate for job in step.jobs):
+            jobs = tuple(plan_evaluation_job(job) for job in step.jobs)
+            evaluations.append(SubmissionStep(jobs, after=(index,)))
     return [*steps, *evaluations]
 
 
 def needs_tokenize_job(
     job: PlannedJob, tokenize_first: TokenizeFirst, *, shared: bool = False
 ) -> bool:
-    """Whether a job of its own is to tokenise a run's data, which is not tokenised yet; `shared`:
-    with other runs.
+    """Whether a separate job has to tokenise a run's data, which is not tokenised yet.
+
+    `shared` is whether other runs need the same data.
     """
-    plan, always = job.plan, tokenize_first == TokenizeFirst.always
-    if (
-        job.is_singleton
-        or tokenize_first == TokenizeFirst.never
-        or not (always or supports_cache_pass(plan))
-    ):
+    plan = job.plan
+    if job.is_singleton or tokenize_first == TokenizeFirst.never:
         return False
-    on_gpus = plan.parallel.width.device == Device.cuda
-    wanted = always or on_gpus or plan.config.trainer.tokenized_first or shared
-    return wanted and (plan.is_pending or find_tokenized_data(plan) is None)
+    if tokenize_first == TokenizeFirst.auto:
+        if not supports_cache_pass(plan):
+            return False
+        on_gpus = plan.parallel.width.device == Device.cuda
+        if not (on_gpus or shared or plan.config.trainer.tokenized_first):
+            return False
+    return plan.is_pending or find_tokenized_data(plan) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class BatchScript:
     title: str
     width: Width
     cluster: ClusterConfig
-    overrides: Sequence[str]  # of `launch node`, or the arguments of another verb
+    overrides: Sequence[str]  # overrides of `launch node`, or the arguments of another verb
     cwd: str
     python: str
     folder: str  # the job folder
@@ -42,9 +42,10 @@ class BatchScript:
 
 
 def _render(template: Path, **values: object) -> str:
-    """Render a script. Raises UserError: secret_in_job, for what the checks of its parts
-    (`cluster_problems`, and the configuration's own) do not see, such as the path of an
-    interpreter.
+    """Render a script.
+
+    Raises UserError: secret_in_job, for what `cluster_problems` and the checks of the configuration
+    do not see, such as the path of an interpreter.
     """
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -63,8 +64,9 @@ def _render(template: Path, **values: object) -> str:
 
 
 def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
-    """Render the script of an array that runs one of `scripts` in each task, all with the options
-    of `script`.
+    """Render the script of an array that runs one of `scripts` in each task.
+
+    All tasks have the options of `script`.
 
     Raises UserError: secret_in_job.
     """
@@ -73,7 +75,7 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
         _ARRAY_TEMPLATE,
         title=script.title,
         options=[*_options(script), f"--array=0-{len(scripts) - 1}{limit}"],
-        has_literals=any(sign in str(path) for path in scripts for sign in "$`"),
+        has_literals=_has_shell_signs(str(path) for path in scripts),
         scripts=[shlex.quote(str(path)) for path in scripts],
     )
 
@@ -84,11 +86,7 @@ def render_sbatch(script: BatchScript) -> str:
     setup = _setup_lines(script)
     return _render(
         _TEMPLATE,
-        has_literals=any(
-            sign in text
-            for text in (*setup, *script.overrides, script.cwd, *command)
-            for sign in "$`"
-        ),
+        has_literals=_has_shell_signs([*setup, *script.overrides, script.cwd, *command]),
         title=script.title,
         options=_options(script),
         setup=setup,
@@ -100,8 +98,15 @@ def render_sbatch(script: BatchScript) -> str:
     )
 
 
+def _has_shell_signs(texts: Iterable[str]) -> bool:
+    """Whether a text contains a sign that the shell would expand outside single quotes."""
+    return any("$" in text or "`" in text for text in texts)
+
+
 def _options(script: BatchScript) -> list[str]:
-    cluster, width = script.cluster, script.width
+    """The options of the #SBATCH lines."""
+    cluster = script.cluster
+    width = script.width
     options = [f"--job-name={script.name}", f"--nodes={width.nodes}", "--ntasks-per-node=1"]
     if cluster.cpus_per_rank is not None:
         options.append(f"--cpus-per-task={cluster.cpus_per_rank * width.local}")
@@ -116,7 +121,7 @@ def _options(script: BatchScript) -> list[str]:
         value = getattr(cluster, name)
         if value is not None:
             options.append(f"--{name}={value}")
-    if cluster.warn_before:  # to the nodes' tasks: never USR1, which NCCL uses
+    if cluster.warn_before:  # the nodes' tasks get the signal; NCCL uses USR1
         options.append(f"--signal=USR2@{cluster.warn_before}")
     requeue = "--requeue" if cluster.requeues else "--no-requeue"
     options += [f"--output={script.output}", "--open-mode=append", requeue, *cluster.options]
@@ -126,29 +131,29 @@ def _options(script: BatchScript) -> list[str]:
 def _quote_option(text: str) -> str:
     """Quote an option of an #SBATCH line, where blanks split words and `#` begins a comment."""
     name, equals, value = text.partition("=")
-    return f'{name}{equals}"{value}"' if any(sign in value for sign in " #'&|()") else text
+    if not any(sign in value for sign in " #'&|()"):
+        return text
+    return f'{name}{equals}"{value}"'
 
 
 def _setup_lines(script: BatchScript) -> list[str]:
     lines = [f"module load {shlex.quote(name)}" for name in script.cluster.modules]
     lines += script.cluster.setup
-    variables = _variables(script)
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    # else the image's own variables take precedence
+    prefixes = [""]
     if script.cluster.container == Container.apptainer:
-        lines += [
-            f"export APPTAINERENV_{name}={shlex.quote(value)}" for name, value in variables.items()
-        ]
+        # Without the prefix the variables of the image take precedence.
+        prefixes.append("APPTAINERENV_")
+    for prefix in prefixes:
+        for name, value in _variables(script).items():
+            lines.append(f"export {prefix}{name}={shlex.quote(value)}")
     return lines
 
 
 def _variables(script: BatchScript) -> dict[str, str]:
     variables = dict(script.exports)
     if script.cluster.interface:
-        variables |= {
-            "NCCL_SOCKET_IFNAME": script.cluster.interface,
-            "GLOO_SOCKET_IFNAME": script.cluster.interface,
-        }
+        variables["NCCL_SOCKET_IFNAME"] = script.cluster.interface
+        variables["GLOO_SOCKET_IFNAME"] = script.cluster.interface
     return variables | script.cluster.env
 
 
@@ -162,16 +167,16 @@ def _srun_options(script: BatchScript) -> list[str]:
     """
     options = ["--mpi=none", "--export=ALL", "--kill-on-bad-exit=1", "--wait=120"]
     if script.cluster.cpus_per_rank is not None:
-        # the job's own value, also if it was set on sbatch's command line, and nothing if it was
-        # not set
+        # The value of the job may come from sbatch's command line, and may be missing.
         options.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')
     if script.cluster.container == Container.pyxis:
         options.append(shlex.quote(f"--container-image={script.cluster.image}"))
-        # pyxis starts in the image's working directory, and `runs` may be relative to this one
+        # pyxis starts in the image's working directory, but `runs` may be relative to this one.
         options.append(f"--container-workdir={shlex.quote(script.cwd)}")
         if script.cluster.mounts:
             options.append(shlex.quote(f"--container-mounts={','.join(script.cluster.mounts)}"))
-        if variables := _variables(script):  # else the image's own values take precedence
+        variables = _variables(script)
+        if variables:  # without the option the values of the image take precedence
             options.append(f"--container-env={','.join(variables)}")
     return options
 
@@ -179,5 +184,7 @@ def _srun_options(script: BatchScript) -> list[str]:
 def _container_command(script: BatchScript) -> list[str]:
     if script.cluster.container != Container.apptainer:
         return []
-    binds = [argument for mount in script.cluster.mounts for argument in ("--bind", mount)]
-    return ["apptainer", "exec", "--nv", "--pwd", script.cwd, *binds, str(script.cluster.image)]
+    argv = ["apptainer", "exec", "--nv", "--pwd", script.cwd]
+    for mount in script.cluster.mounts:
+        argv += ["--bind", mount]
+    return [*argv, str(script.cluster.image)]

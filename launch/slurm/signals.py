@@ -1,5 +1,4 @@
-"""The signals of a node's task: Slurm's warning that the time limit is near, and the request to
-end.
+"""Handles the signals of a node's task: Slurm's time limit warning, and the request to end.
 
 Slurm signals every process of a step, including the ranks, and USR2 would kill them. Therefore this
 process blocks USR2 before it starts anything, its children inherit the mask, and a thread receives
@@ -18,9 +17,9 @@ from types import FrameType
 
 from launch.errors import EXIT_INTERRUPTED
 
-# the cause of an outcome whose ranks were ended from outside
+# The cause of an outcome whose ranks were terminated externally.
 SIGTERM_CAUSE = "interrupted by SIGTERM"
-# the cause of an outcome whose ranks this process ended itself
+# The cause of an outcome whose ranks this process ended itself.
 SIGINT_CAUSE = "interrupted by SIGINT"
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -33,17 +32,22 @@ class NodeSignals:
 
     def __init__(self, on_warning: Callable[[], None]) -> None:
         self.time_limit_near = False  # whether Slurm has warned
-        # returns the seconds from Slurm's warning until the ranks are to end, None if another node
-        # decides
+        # It returns the seconds from Slurm's warning until the ranks are to end, None if another
+        # node decides.
         self.choose_delay: Callable[[], float | None] = lambda: 0.0
         self._on_warning = on_warning
-        self._ready = self._started = self._over = self._end_requested = self._terminated = False
+        self._ready = False  # a request to end may raise SystemExit
+        self._started = False  # the ranks were started, or SystemExit was raised instead
+        self._over = False  # the ranks have ended
+        self._end_requested = False
+        self._terminated = False  # SIGTERM has arrived
         self._wakeup_fd = -1
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals until the process ends; call it in the main thread, before other threads
-        exist.
+        """Handle signals until the process ends.
+
+        Call it in the main thread, before other threads exist.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         threading.Thread(target=self._await_warning, name="time limit", daemon=True).start()
@@ -51,7 +55,7 @@ class NodeSignals:
         self._wakeup_fd, writing = os.pipe()
         for end in (self._wakeup_fd, writing):
             os.set_blocking(end, False)
-        # receives every signal, whichever handler runs
+        # The pipe receives every signal, whichever handler runs.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         try:
             yield
@@ -70,17 +74,16 @@ class NodeSignals:
 
     @property
     def terminated(self) -> bool:
-        """Whether SIGTERM has arrived, from outside; ranks that it reached first look as if they
-        had failed.
-        """
+        """Whether SIGTERM has arrived; ranks that it reached first look as if they had failed."""
         with contextlib.suppress(BlockingIOError):
             self._terminated |= signal.SIGTERM in os.read(self._wakeup_fd, 4096)
         return self._terminated
 
     @contextlib.contextmanager
     def while_ranks_run(self) -> Iterator[None]:
-        """Leave the signals to the supervisor inside; afterwards the record is written and they
-        have no effect.
+        """Leave the signals to the supervisor while the ranks run.
+
+        Afterwards the record is written, and signals have no effect.
         """
         self._started = True
         try:
@@ -92,7 +95,8 @@ class NodeSignals:
 
     def end(self, after: float = 0.0) -> None:
         """End the ranks, or this process while it has none, unless they end within `after` seconds.
-        Thread-safe.
+
+        It may be called from any thread.
         """
         if after:
             timer = threading.Timer(after, self.end)
@@ -105,13 +109,15 @@ class NodeSignals:
         signal.sigwait({signal.SIGUSR2})
         self.time_limit_near = True
         self._on_warning()
-        delay = self.choose_delay() if self._started and not self._end_requested else 0.0
+        delay: float | None = 0.0
+        if self._started and not self._end_requested:
+            delay = self.choose_delay()
         if delay is not None:
             self.end(after=delay)
 
     def _request_end(self, number: int, frame: FrameType | None) -> None:
         self._end_requested = True
         if self._ready and not self._started:
-            # a second signal must not interrupt the clean-up that the first one started
+            # A second signal must not interrupt the clean-up that the first one started.
             self._started = True
             raise SystemExit(EXIT_INTERRUPTED)

@@ -1,5 +1,4 @@
-"""Runs Slurm's commands, with a time limit, retries and Slurm's own message on failure; reads and
-writes its durations.
+"""Runs Slurm's commands, with a time limit and retries; parses and formats Slurm's durations.
 
 Durations are MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS or UNLIMITED.
 """
@@ -23,16 +22,19 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds; infinity for no limit; None for text that is not a duration (N/A, NOT_SET,
-    INVALID).
+    """Parse a duration into seconds; infinity for no limit.
+
+    None is returned for text that is not a duration (N/A, NOT_SET, INVALID).
     """
     text = text.strip()
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return math.inf
-    if match := _DAYS.fullmatch(text):
+    match = _DAYS.fullmatch(text)
+    if match:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    if match := _CLOCK.fullmatch(text):
+    match = _CLOCK.fullmatch(text)
+    if match:
         hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return (hours * 60 + minutes) * 60 + seconds
     return None
@@ -45,18 +47,19 @@ def format_duration(seconds: float) -> str:
 
 
 TIMEOUT = 30.0  # seconds; a busy controller is slow
-SHORT_TIMEOUT = 10.0  # seconds, where a user waits for what can be left out
+SHORT_TIMEOUT = 10.0  # seconds, where a user waits for information that can be left out
 _PAUSES = (1.0, 3.0)  # seconds before the second and the third try
-# what Slurm's commands print when the controller is busy, restarting or unreachable
+# What Slurm's commands print when the controller is busy, restarting or unreachable
 _TRANSIENT = re.compile(
-    r"unable to contact slurm controller|socket timed out|connection (refused|timed out)|zero bytes were transmitted"
+    r"unable to contact slurm controller|socket timed out|connection (refused|timed out)"
+    r"|zero bytes were transmitted"
     r"|resource temporarily unavailable|slurm temporarily unable|controller is unavailable|munge",
     re.IGNORECASE,
 )
-# variables with defaults for options of the commands that query and cancel: a user's filter must
-# not apply to ours
+# Variables with defaults for options of the commands that query and cancel: a user's filter must
+# not apply to the commands of launch.
 _FILTERS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
-# what they print where no cluster is configured; a retry does not help
+# What they print where no cluster is configured; a retry does not help.
 _UNCONFIGURED = re.compile(
     r"could not establish a configuration source|dns srv lookup failed", re.IGNORECASE
 )
@@ -85,11 +88,14 @@ class SlurmResult:
         """Slurm's message, on one line."""
         if self.status is None:
             return "no response"
-        lines = [
-            re.sub(r"^\w+: (error: )?", "", line).strip()
-            for line in (self.error or self.output).splitlines()
-        ]
-        return "; ".join(line for line in lines if line)[:500] or f"exit status {self.status}"
+        lines = []
+        for line in (self.error or self.output).splitlines():
+            text = re.sub(r"^\w+: (error: )?", "", line).strip()
+            if text:
+                lines.append(text)
+        if not lines:
+            return f"exit status {self.status}"
+        return "; ".join(lines)[:500]
 
 
 def run_once(
@@ -103,7 +109,7 @@ def run_once(
     variables = os.environ if environ is None else environ
     env = {name: value for name, value in variables.items() if not name.startswith(_FILTERS)}
     try:
-        # Ctrl-C must not end sbatch while Slurm accepts the job
+        # Ctrl-C must not end sbatch while Slurm accepts the job.
         done = run_command(argv, timeout=timeout, env=env, own_session=True)
     except FileNotFoundError:
         message = f"{argv[0]} is not installed on this machine"
@@ -127,8 +133,9 @@ def try_command(argv: Sequence[str]) -> str | None:
 
 
 def report_retry(command: str, result: SlurmResult) -> None:
-    """Print that one of Slurm's commands got no response and is repeated: that can take more than a
-    minute.
+    """Print that one of Slurm's commands got no response and is repeated.
+
+    That can take more than a minute.
     """
     notify(f"Slurm does not respond to {command} ({result.message}); trying again")
 
@@ -150,8 +157,8 @@ def query_slurm(
         result = run_once(argv, timeout, environ)
     if result.is_unreachable:
         message = f"Slurm does not respond to {argv[0]}: {result.message}"
-        cure = (
-            "try again later" if result.is_transient else "run this on a login node of the cluster"
-        )
+        cure = "run this on a login node of the cluster"
+        if result.is_transient:
+            cure = "try again later"
         raise refusal("slurm_unresponsive", message, None, cure)
     return result

@@ -1,6 +1,4 @@
-"""The check of a node's GPUs before its ranks start: all that Slurm gave it respond and have no
-memory error.
-"""
+"""Checks before the ranks start that a node's GPUs respond and have no memory errors."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ from launch.errors import UserError, refusal
 from launch.external import run_command
 from launch.worker.finding import Fix
 
-_TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
+_TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all GPUs
 _QUERY = "--query-gpu=index,ecc.errors.uncorrected.volatile.total"
-# what nvidia-smi prints of a card that does not respond
+# What nvidia-smi prints about a GPU that does not respond.
 _BROKEN = re.compile(
     r"Unable to determine the device handle.*|.*GPU is lost.*|.*fallen off the bus.*"
 )
@@ -34,22 +32,21 @@ def check_gpus(environ: Mapping[str, str]) -> None:
         done = run_command(argv, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise _fault(f"nvidia-smi does not answer within {_TIMEOUT:.0f} s") from None
-    if broken := _BROKEN.search(done.stdout + done.stderr):
-        raise _fault(broken[0].strip())
-    cards = [
-        [cell.strip() for cell in line.split(",")]
-        for line in done.stdout.splitlines()
-        if "," in line
-    ]
-    given = environ.get("SLURM_GPUS_ON_NODE", "")
-    in_slices = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "")  # of which Slurm counts each
-    if cards and given.isdigit() and len(cards) < int(given) and not in_slices:
-        raise _fault(f"nvidia-smi lists {len(cards)} of the {given} GPUs that Slurm gave this node")
-    for index, errors in cards:
+    match = _BROKEN.search(done.stdout + done.stderr)
+    if match:
+        raise _fault(match[0].strip())
+    rows = [line.split(",") for line in done.stdout.splitlines() if "," in line]
+    allocated = environ.get("SLURM_GPUS_ON_NODE", "")
+    # Slurm counts each MIG slice as a GPU.
+    has_slices = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "")
+    if rows and allocated.isdigit() and not has_slices and len(rows) < int(allocated):
+        listed = f"nvidia-smi lists {len(rows)} of the {allocated} GPUs"
+        raise _fault(f"{listed} that Slurm gave this node")
+    for index, error_count in rows:
+        errors = error_count.strip()
         if errors.isdigit() and int(errors):
-            raise _fault(
-                f"GPU {index} has {errors} uncorrected memory error{'s' * (errors != '1')}"
-            )
+            plural = "" if errors == "1" else "s"
+            raise _fault(f"GPU {index.strip()} has {errors} uncorrected memory error{plural}")
 
 
 def _fault(message: str) -> UserError:

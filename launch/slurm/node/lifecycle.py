@@ -1,6 +1,4 @@
-"""From the start of a node's task to its end: plan, run the ranks, record the outcome, requeue the
-job.
-"""
+"""Runs a node's task from its start to its end: plan, ranks, outcome, requeue."""
 
 from __future__ import annotations
 
@@ -18,6 +16,7 @@ from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
 from launch.execution.record.attempts import add_earlier_steps
+from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import find_holder, lock_path
 from launch.execution.record.outcome import Outcome, folder_status, read_outcome
@@ -53,17 +52,15 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
         plan = build_plan(composed, this_machine(composed))
         _check_start(plan, allocation, nodes=1)
         return build_cache(plan, display_for(sys.stdout))
-    folder = JobFolder.of(
-        Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or ""
-    )
+    runs = Path.cwd() / Path(config.runs).expanduser()
+    folder = JobFolder.of(runs, composed.stage, config.name or "")
     if config.name and folder.path.is_dir():  # the batch script's mailbox is in it
-        # it is known before the plan: the nodes wait for node 0's digests, and one that cannot plan
-        # reports that
-        heartbeat = config.cluster.heartbeat
+        # The folder is known before the plan. The nodes can wait for node 0's digests, and a node
+        # that cannot plan reports that.
         return _run(
             lambda peers: stage_task(composed, allocation, peers),
             folder,
-            heartbeat,
+            config.cluster.heartbeat,
             allocation,
             signals,
         )
@@ -72,14 +69,9 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
 
 def run_task(task: NodeTask, allocation: Allocation, signals: NodeSignals) -> int:
     """Run this node's part of a task and return its exit code. Raises UserError."""
-    plan = task.plan
-    return _run(
-        lambda peers: task,
-        JobFolder.of_plan(plan),
-        plan.config.cluster.heartbeat,
-        allocation,
-        signals,
-    )
+    folder = JobFolder.of_plan(task.plan)
+    heartbeat = task.plan.config.cluster.heartbeat
+    return _run(lambda peers: task, folder, heartbeat, allocation, signals)
 
 
 def _run(
@@ -89,29 +81,14 @@ def _run(
     allocation: Allocation,
     signals: NodeSignals,
 ) -> int:
+    """Plan the task, run this node's ranks, and return the exit code. Raises UserError.
+
+    `heartbeat` is the number of seconds of silence after which another node counts as lost.
+    """
     attempt = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
-
-    def on_lost(lost: LostNode) -> None:
-        # Slurm signals all nodes at once: this one is likely next
-        if lost.failure.cause.startswith("interrupted by "):
-            signals.end(after=_SIGNAL_SPREAD)
-            return
-        # hundreds of nodes would bury the line; if node 0 is lost, one of them decides
-        if allocation.node_rank == 0:
-            notify(describe_lost(allocation, lost))
-        signals.end()
-
-    peers = Peers(
-        attempt,
-        allocation.node_rank,
-        allocation.hosts,
-        heartbeat,
-        on_lost,
-        was_terminated=lambda: signals.terminated,
-        is_reachable=lambda: is_listening(read_start_record(attempt)),
-    )
+    peers = _watch_peers(attempt, heartbeat, allocation, signals)
     node: NodeContext | None = None
-    before = None
+    before: Checkpoint | None = None
     failure: NodeFailure | None = NodeFailure("it did not start")
     code = EXIT_REFUSED
     peers.start()
@@ -120,27 +97,13 @@ def _run(
             write_job_identity(attempt, allocation.job_id)
         task = plan_task(peers)
         peers.report_progress("planned")
-        _check_start(task.plan, allocation, task.plan.parallel.width.nodes)
-        refusals = (
-            stopping_problems(inspect(task.plan, [parser_accepts]))
-            if allocation.node_rank == 0
-            else []
-        )
-        # Slurm's signal ends the parser's process too, which is not a refusal
-        if refusals and not signals.terminated:
-            # before the task has a context, without which nothing requeues the job
-            raise UserError(refusals)
+        _check_task(task.plan, allocation, signals)
         node = NodeContext(task, allocation, attempt, peers, signals)
-        if (
-            task.plan.parallel.width.device == Device.cuda
-            and "gpu_fault" not in task.plan.config.allow
-        ):
-            check_gpus(os.environ)
+        _check_gpus(node.plan)
         before = last_checkpoint(node.plan) if node.is_first else None
         signals.choose_delay = partial(choose_end_delay, node, before)
         code = _run_ranks(node)
-        outcome = read_outcome(node.record)
-        failure = report_failure(outcome or Outcome(code, 0.0, 0, None)) if code else None
+        failure = _failure_of(node, code)
     except UserError as error:
         failure = NodeFailure(str(error.problems[0]), error.problems[0].id)
         raise
@@ -152,17 +115,71 @@ def _run(
     return code
 
 
+def _watch_peers(
+    attempt: Path, heartbeat: float, allocation: Allocation, signals: NodeSignals
+) -> Peers:
+    """Build the heartbeats of this attempt's nodes; a lost node ends this node's ranks."""
+
+    def on_lost(lost: LostNode) -> None:
+        # Slurm signals all nodes at once: this one is likely next.
+        if lost.failure.cause.startswith("interrupted by "):
+            signals.end(after=_SIGNAL_SPREAD)
+            return
+        # Hundreds of nodes would bury the line; if node 0 is lost, one of them decides.
+        if allocation.node_rank == 0:
+            notify(describe_lost(allocation, lost))
+        signals.end()
+
+    return Peers(
+        attempt,
+        allocation.node_rank,
+        allocation.hosts,
+        heartbeat,
+        on_lost,
+        was_terminated=lambda: signals.terminated,
+        is_reachable=lambda: is_listening(read_start_record(attempt)),
+    )
+
+
+def _check_task(plan: Plan, allocation: Allocation, signals: NodeSignals) -> None:
+    """Check the job, the files and the trainer's command line. Raises UserError.
+
+    A refusal must come before the task has a context, without which nothing requeues the job.
+    """
+    _check_start(plan, allocation, plan.parallel.width.nodes)
+    if allocation.node_rank == 0:
+        refusals = stopping_problems(inspect(plan, [parser_accepts]))
+        # Slurm's signal ends the parser's process too, which is not a refusal.
+        if refusals and not signals.terminated:
+            raise UserError(refusals)
+
+
+def _check_gpus(plan: Plan) -> None:
+    """Check this node's GPUs, if the plan uses them. Raises UserError: gpu_fault."""
+    on_gpus = plan.parallel.width.device == Device.cuda
+    if on_gpus and "gpu_fault" not in plan.config.allow:
+        check_gpus(os.environ)
+
+
+def _failure_of(node: NodeContext, code: int) -> NodeFailure | None:
+    """Why this node's ranks failed, from the outcome that they recorded; None if they are done."""
+    if not code:
+        return None
+    outcome = read_outcome(node.record)
+    return report_failure(outcome or Outcome(code, 0.0, 0, None))
+
+
 def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
-    """Check that the job and the files are those of the plan. Raises UserError: other_allocation,
-    plan_changed, incomplete_model.
+    """Check that the job and the files are those of the plan.
+
+    Raises UserError: other_allocation, plan_changed, incomplete_model.
     """
     if len(allocation.hosts) != nodes:
         message = (
             f"job {allocation.job_id} has {len(allocation.hosts)} nodes, the plan needs {nodes}"
         )
-        raise refusal(
-            "other_allocation", message, "nodes", "set nodes= to the value of #SBATCH --nodes"
-        )
+        cure = "set nodes= to the value of #SBATCH --nodes"
+        raise refusal("other_allocation", message, "nodes", cure)
     submitted = os.environ.get("LAUNCH_PLAN", plan.identity)
     if submitted != plan.identity:
         changed = "a configuration, an input or upstream's source has changed since"
@@ -177,24 +194,24 @@ def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
 
 
 def _run_ranks(node: NodeContext) -> int:
-    """Run the ranks; a node that is ended before they start also records an outcome. Raises
-    UserError.
+    """Run the ranks and return the exit code. Raises UserError.
+
+    A node that is ended before its ranks start also records an outcome.
     """
+    signals = node.signals
     try:
-        node.signals.ready()
+        signals.ready()
         return run_first_node(node) if node.is_first else run_other_node(node)
     except UserError as error:  # also raised by a step before the ranks whose processes were ended
-        was_ended = (
-            node.signals.terminated or node.signals.time_limit_near or node.peers.lost is not None
-        )
+        has_lost_node = node.peers.lost is not None
+        was_ended = signals.terminated or signals.time_limit_near or has_lost_node
         if not (node.is_first and was_ended):
             raise
         detail = tuple(str(problem) for problem in error.problems)
     except SystemExit:
         detail = ()
-    outcome = await_job_outcome(
-        node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail)
-    )
+    interrupted = Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail)
+    outcome = await_job_outcome(node, interrupted)
     if node.is_first:
         notify("; ".join(["ended before its ranks started", str(outcome.cause), *detail]))
         _record_early_end(node, outcome)
@@ -202,16 +219,18 @@ def _run_ranks(node: NodeContext) -> int:
 
 
 def _record_early_end(node: NodeContext, outcome: Outcome) -> None:
-    """Write FAILED, unless another launcher holds the folder or it contains a run that is done or
-    still to be archived.
-    """
-    plan, run_status = node.plan, folder_status(node.plan.folder)
-    has_older_run = run_status == "done" or (
-        run_status != "absent" and RestartMark(plan, node.allocation).is_due
-    )
-    # a width of a rollout that never started gets no outcome, because its gates would judge it
-    is_unstarted_width = run_status == "absent" and node.task.steps is not None
-    if has_older_run or is_unstarted_width or find_holder(lock_path(plan.folder)):
+    """Write FAILED into the run folder, unless what is in it is not this attempt's to end."""
+    plan = node.plan
+    run_status = folder_status(plan.folder)
+    if run_status == "done":
+        return
+    # An older run that is still to be archived has its own end.
+    if run_status != "absent" and RestartMark(plan, node.allocation).is_due:
+        return
+    # A width of a rollout that never started gets no outcome, because its gates would judge it.
+    if run_status == "absent" and node.task.steps is not None:
+        return
+    if find_holder(lock_path(plan.folder)):
         return
     folder = RunFolder(plan.folder)
     folder.create()

@@ -1,7 +1,6 @@
-"""Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its
-start record.
+"""Runs the ranks of one node; node 0 leads the run and keeps its record.
 
-The start record has the command and the rendezvous.
+The other nodes follow node 0's start record, which has the command and the rendezvous.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ _TRIES = 50
 class StartRecord:
     """How the ranks of all nodes are started."""
 
-    identity: str  # of node 0's plan
-    command: tuple[
-        str, ...
-    ] = ()  # with placeholders that each node fills in; empty if there is nothing to run
+    identity: str  # identity of node 0's plan
+    # It has placeholders that each node fills in; it is empty if there is nothing to run.
+    command: tuple[str, ...] = ()
     host: str = ""  # where rank 0 listens
     port: int = 0
 
@@ -72,10 +70,11 @@ def read_start_record(folder: Path) -> StartRecord | None:
 
 
 def rendezvous_port(job: int) -> int:
-    """Derive the port from the job's number, so that no other live job has it, or pick a free one
-    if it is in use.
+    """Derive the port from the job's number, so that no other live job has it.
 
-    Call it on the node that will listen. Raises OSError if no port is free.
+    If that port is in use, a free one is picked. Call it on the node that will listen.
+
+    Raises OSError if no port is free.
     """
     port = _JOB_PORTS[job % len(_JOB_PORTS)]
     for _ in range(_TRIES):
@@ -102,7 +101,8 @@ _RECORD_POLL = 0.2  # seconds
 
 
 def run_first_node(node: NodeContext) -> int:
-    """Run node 0's part of the task; the other nodes start their ranks when it starts its own.
+    """Run node 0's part of the task; the other nodes start their ranks when node 0 does.
+
     Raises UserError.
     """
     allocation = node.allocation
@@ -112,9 +112,8 @@ def run_first_node(node: NodeContext) -> int:
         start = StartRecord(started.identity, started.command, allocation.host, port)
         if len(allocation.hosts) > 1:
             hosts = ", ".join(allocation.hosts)
-            display.say(
-                f"job {allocation.job_id} on {hosts}; rank 0 listens on {start.host}:{start.port}"
-            )
+            address = f"{start.host}:{start.port}"
+            display.say(f"job {allocation.job_id} on {hosts}; rank 0 listens on {address}")
         start.write(node.attempt)
         node.peers.report_progress("started")
         with node.signals.while_ranks_run():
@@ -129,21 +128,23 @@ def run_first_node(node: NodeContext) -> int:
 
 
 def run_other_node(node: NodeContext) -> int:
-    """Wait for node 0's start record and run this node's ranks; their logs are in nodes/N of the
-    run folder.
+    """Wait for node 0's start record and run this node's ranks.
+
+    Their logs are in nodes/N of the run folder.
 
     Raises UserError: nodes_differ.
     """
-    plan, allocation = node.plan, node.allocation
+    plan = node.plan
+    allocation = node.allocation
     node.peers.wait_while("", "planned")
-    while (
-        start := read_start_record(node.attempt)
-    ) is None:  # a shared file system may show it later
+    start = read_start_record(node.attempt)
+    while start is None:  # a shared file system may show it later
         time.sleep(_RECORD_POLL)
+        start = read_start_record(node.attempt)
     if start.identity != plan.identity:
         message = (
-            f"the plan is {plan.identity} on {allocation.host} and {start.identity} on "
-            f"{allocation.hosts[0]}"
+            f"the plan is {plan.identity} on {allocation.host} "
+            f"and {start.identity} on {allocation.hosts[0]}"
         )
         cure = "make checkout, configuration and package versions the same on all nodes"
         raise refusal("nodes_differ", message, None, cure)
@@ -151,10 +152,9 @@ def run_other_node(node: NodeContext) -> int:
         return EXIT_DONE
     folder = RunFolder(node.record)
     folder.create()
+    display = _MessageDisplay(allocation.host)
     with node.signals.while_ranks_run():
-        outcome = supervise(
-            node_execution(node, plan, start), folder, _MessageDisplay(allocation.host)
-        )
+        outcome = supervise(node_execution(node, plan, start), folder, display)
     outcome = await_job_outcome(node, outcome)
     folder.finish(outcome)
     return outcome.exit_code
@@ -168,33 +168,31 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     """
     allocation = node.allocation
     ranks_per_node = plan.parallel.width.local
-    ranks = tuple(
-        range(allocation.node_rank * ranks_per_node, (allocation.node_rank + 1) * ranks_per_node)
-    )
+    first_rank = allocation.node_rank * ranks_per_node
+    ranks = tuple(range(first_rank, first_rank + ranks_per_node))
     watch_config = build_watch_config(plan)
-    watch_config = replace(
-        watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks)
-    )
+    guard_context = replace(watch_config.guard_context, ranks=ranks)
+    watch_config = replace(watch_config, guard_context=guard_context)
     if not node.is_first:
-        off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
-        guards = plan.config.guards and replace(plan.config.guards, **off)
+        guards = plan.config.guards
+        if guards:
+            off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
+            guards = replace(guards, **off)
         watch_config = replace(watch_config, output=None, guards=guards)
-    place = NodeRendezvous(allocation.node_rank, start.host, start.port)
+    rendezvous = NodeRendezvous(allocation.node_rank, start.host, start.port)
     return replace(
         build_execution(plan),
-        argv=fill_placeholders(start.command, place),
+        argv=fill_placeholders(start.command, rendezvous),
         watch_config=watch_config,
         peers=node.peers,
         stop_after=node.task.steps if node.is_first else None,
         leads=node.is_first,
-        recorded=(EXIT_FAILED, EXIT_STOPPED),  # of an interruption the job knows more
+        recorded=(EXIT_FAILED, EXIT_STOPPED),  # the job knows more about an interruption
     )
 
 
 class _MessageDisplay(PlainDisplay):
-    """The display of a node other than the first: messages only, each line prefixed with the
-    host.
-    """
+    """The display of the other nodes: messages only, each line prefixed with the host."""
 
     def __init__(self, host: str) -> None:
         super().__init__(sys.stdout)

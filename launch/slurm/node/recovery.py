@@ -1,11 +1,13 @@
-"""Decides and requests, at the end of a node's task, that the job starts again: after its time
-limit, the loss of a node or a fault of the hardware.
+"""Requeues the job at the end of a node's task, where another start helps.
+
+That is after its time limit, the loss of a node or a fault of the hardware.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Literal
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
 from launch.execution.record.attempts import add_earlier_steps
@@ -32,7 +34,7 @@ from launch.slurm.requeue_policy import (
 )
 from launch.terminal import notify
 
-# seconds before the time limit that ending the ranks and asking Slurm for a requeue may take
+# Seconds before the time limit that ending the ranks and requesting a requeue may take.
 _TEAR_DOWN = 30.0
 
 
@@ -42,31 +44,31 @@ class _Reason:
 
     text: str
     lost: LostNode | None = None  # the node that fell silent
-    is_retry: bool = False  # a fault of the hardware
+    is_retry: bool = False  # whether it is a fault of the hardware
     avoided_host: str | None = None
 
 
 def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | None:
-    """Seconds from Slurm's warning that the time limit is near until this node ends its ranks;
-    None: node 0 decides.
+    """Seconds from Slurm's time limit warning until this node ends its ranks; None: node 0 decides.
 
     A run that finishes in time, or that would not be requeued because there is nothing to resume
     from, goes on until just before the limit; a checkpoint may still be written until then.
     """
     if not node.is_first:
         return None
-    allocation, plan = node.allocation, node.plan
+    plan = node.plan
     until_limit = max(0.0, plan.config.cluster.warn_before - _TEAR_DOWN)
     left = Run(plan.folder).status.seconds_left
     if left is not None and left <= until_limit / 2:
         notify(f"the run continues: about {left:.0f} s remain")
         return until_limit
-    requeues = count_requeues(JobFolder(node.attempt.parent), allocation)
-    obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=last_checkpoint(plan))
+    requeues = count_requeues(JobFolder(node.attempt.parent), node.allocation)
+    now = last_checkpoint(plan)
+    obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=now)
     if obstacle:
         notify(
-            f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be "
-            f"requeued: {obstacle}"
+            f"the run continues until {_TEAR_DOWN:.0f} s before the limit; "
+            f"it would not be requeued: {obstacle}"
         )
         return until_limit
     return 0.0
@@ -77,9 +79,9 @@ def recover(
 ) -> None:
     """Requeue the job where another start helps.
 
-    `failure`: why this node's part ended. `before`: the last checkpoint when this attempt began. A
-    job that lost a node is ended in any case: srun would wait for that node's task as long as Slurm
-    does.
+    `failure` is why this node's part ended, `before` the last checkpoint when this attempt began.
+    A job that lost a node is ended in any case: srun would wait for that node's task as long as
+    Slurm does.
     """
     reason = _find_reason(node, code, failure)
     if reason is None or not claim_decision(node.attempt):
@@ -96,19 +98,21 @@ def recover(
 
 
 def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _Reason | None:
-    hosts, lost = node.allocation.hosts, node.peers.lost
+    """Why the job might start again; None if this node does not decide, or it has no reason to."""
+    hosts = node.allocation.hosts
+    lost = node.peers.lost
     if lost and lost.is_silent:
-        return _Reason(
-            describe_lost(node.allocation, lost), lost, avoided_host=hosts[lost.node_rank]
-        )
+        cause = describe_lost(node.allocation, lost)
+        return _Reason(cause, lost, avoided_host=hosts[lost.node_rank])
     if not node.is_first or code == EXIT_DONE:
         return None
     if node.signals.time_limit_near and code == EXIT_INTERRUPTED:
         return _Reason(TIME_LIMIT_NEAR)
     failures = dict(node.peers.failures())
-    # else it repeats another node's
-    if failure is not None and not (failures and failure.cause.startswith("node ")):
-        failures[0] = failure
+    if failure is not None:
+        repeats_other_node = bool(failures) and failure.cause.startswith("node ")
+        if not repeats_other_node:
+            failures[0] = failure
     rank = find_hardware_fault(failures)
     if rank is None:
         return None
@@ -118,40 +122,40 @@ def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _
 
 
 def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bool:
-    """Requeue the job unless something forbids it, and write the decision down; whether it is
-    requeued.
+    """Requeue the job unless something forbids it, and record the decision.
+
+    Returns whether the job is requeued.
     """
-    allocation, now, folder = (
-        node.allocation,
-        last_checkpoint(node.plan),
-        JobFolder(node.attempt.parent),
-    )
-    cluster = node.plan.config.cluster
+    allocation = node.allocation
+    folder = JobFolder(node.attempt.parent)
+    now = last_checkpoint(node.plan)
     count = count_requeues(folder, allocation, retries=reason.is_retry)
-    limit = cluster.retries if reason.is_retry else cluster.requeues
     if reason.is_retry:
+        limit = node.plan.config.cluster.retries
         obstacle = retry_obstacle(node.plan, count)
     else:
+        limit = node.plan.config.cluster.requeues
         obstacle = requeue_obstacle(node.plan, count, lost=reason.lost, before=before, now=now)
-    requeued = f"job {allocation.job_id} is requeued ({count + 1} of {limit} times)"
     is_requeued = False
-    if obstacle is None and node.mailbox:
-        is_requeued, messages = True, [requeued]
-    elif obstacle is None:
-        is_requeued, messages = requeue(allocation, folder.script, reason.avoided_host)
-        messages = [requeued, *messages] if is_requeued else messages
-    else:
+    messages: list[str] = []
+    if obstacle is not None:
         messages = [f"job {allocation.job_id} is not requeued: {obstacle}"]
-    if not is_requeued:
+    elif node.mailbox:
+        is_requeued = True  # the batch script does it, below
+    else:
+        is_requeued, messages = requeue(allocation, folder.script, reason.avoided_host)
+    if is_requeued:
+        number = f"{count + 1} of {limit} times"
+        messages = [f"job {allocation.job_id} is requeued ({number})", *messages]
+    else:
         resumes = f"resumes from {now.path.name}" if now else "has no checkpoint to resume from"
         messages.append(f"submitted again, this run {resumes}")
     decision = [reason.text, *messages]
     write_decision(node.attempt, decision, requeued=is_requeued, is_retry=reason.is_retry)
     notify("; ".join(decision))
     if is_requeued and node.mailbox:
-        instruct_batch_script(
-            node.mailbox, "retry" if reason.is_retry else "requeue", reason.avoided_host
-        )
+        action: Literal["retry", "requeue"] = "retry" if reason.is_retry else "requeue"
+        instruct_batch_script(node.mailbox, action, reason.avoided_host)
     return is_requeued
 
 

@@ -1,10 +1,8 @@
-"""The task of the nodes of a job: what it is, what a node knows of its job, and the outcome that
-other nodes reveal.
-"""
+"""The task that the nodes of a job run together, a node's context, and the job's outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,16 +30,17 @@ class NodeTask:
     """What the nodes of a job run together: a whole run, or one width of a rollout."""
 
     plan: Plan
-    # node 0's part: starts the ranks of all nodes through its first argument and returns the exit
-    # code
+    # Node 0's part: it starts the ranks of all nodes through its first argument and returns the
+    # exit code.
     lead: Callable[[RankRunner, Display], int]
-    # end the ranks once that many optimizer steps are logged
+    # Number of logged optimizer steps after which the ranks are ended.
     steps: int | None = None
 
 
 def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None = None) -> NodeTask:
-    """Plan the composed stage as a task; with `peers`, node 0 alone digests large inputs. Raises
-    UserError.
+    """Plan the composed stage as a task; with `peers`, node 0 alone digests large inputs.
+
+    Raises UserError.
     """
     await_digests = partial(peers.wait_while, "") if peers and allocation.node_rank else None
     plan = build_plan(composed, this_machine(composed, await_digests))
@@ -55,12 +54,12 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
             report_finished(plan, display)
             return EXIT_DONE
         if allocation.restarts:
+            messages = [f"restart {allocation.restarts} of job {allocation.job_id}"]
             folder = JobFolder.of_plan(plan)
-            ended = folder.attempts(allocation.job_id, allocation.restarts - 1)
-            decision = read_decision(ended[-1]) if ended else []
-            display.say(
-                "; ".join([f"restart {allocation.restarts} of job {allocation.job_id}", *decision])
-            )
+            previous_attempts = folder.attempts(allocation.job_id, allocation.restarts - 1)
+            if previous_attempts:
+                messages += read_decision(previous_attempts[-1])
+            display.say("; ".join(messages))
             current = plan_restart(current, display.say)
 
         def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
@@ -96,31 +95,28 @@ class NodeContext:
 
     @property
     def record(self) -> Path:
-        """The folder of this node's logs and outcome: the run folder for node 0, nodes/N in it for
-        the others.
+        """The folder of this node's logs and outcome.
+
+        It is the run folder for node 0, and nodes/N in it for the others.
         """
-        return (
-            self.plan.folder
-            if self.is_first
-            else self.plan.folder / "nodes" / str(self.allocation.node_rank)
-        )
+        if self.is_first:
+            return self.plan.folder
+        return self.plan.folder / "nodes" / str(self.allocation.node_rank)
 
     @property
     def mailbox(self) -> Path | None:
-        """The file through which to instruct the batch script; None if its node, the first one, was
-        lost.
-        """
+        """The file through which to instruct the batch script; None if its node was lost."""
         lost = self.peers.lost
-        return None if lost and lost.is_silent and lost.node_rank == 0 else self.allocation.mailbox
+        if lost is not None and lost.is_silent and lost.node_rank == 0:
+            return None
+        return self.allocation.mailbox
 
 
 def describe_lost(allocation: Allocation, lost: LostNode) -> str:
     """Name the host of a lost or failed node and the cause."""
-    return (
-        f"node {allocation.hosts[lost.node_rank]} "
-        f"{'was lost' if lost.is_silent else 'failed'}: "
-        f"{lost.failure.cause}"
-    )
+    host = allocation.hosts[lost.node_rank]
+    event = "was lost" if lost.is_silent else "failed"
+    return f"node {host} {event}: {lost.failure.cause}"
 
 
 def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
@@ -132,59 +128,70 @@ def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
     if outcome.exit_code == EXIT_DONE:
         return outcome
     if node.task.steps is not None and not node.is_first and node.peers.has_completed():
-        return replace(
-            outcome, exit_code=EXIT_DONE, cause=None, cause_id=None, cure=None, detail=()
-        )
-    signals, peers, hosts = node.signals, node.peers, node.allocation.hosts
-    if signals.terminated and (outcome.exit_code == EXIT_FAILED or outcome.cause == SIGINT_CAUSE):
-        # the signal reached the ranks first
+        done = replace(outcome, exit_code=EXIT_DONE, detail=())
+        return replace(done, cause=None, cause_id=None, cure=None)
+    signals = node.signals
+    has_failed = outcome.exit_code == EXIT_FAILED
+    if signals.terminated and (has_failed or outcome.cause == SIGINT_CAUSE):
+        # The signal reached the ranks first.
         outcome = _with_cause(outcome, EXIT_INTERRUPTED, SIGTERM_CAUSE)
-    peers.settle(report_failure(outcome))
-    absent = [hosts[rank] for rank in peers.absent()] if node.is_first else []
-    if absent and outcome.cause == SIGTERM_CAUSE and not signals.time_limit_near:
-        # Slurm ends the other nodes when the task of one node ends by itself
-        names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
-        return replace(
-            outcome, cause=f"{SIGTERM_CAUSE} before node {names} started: see the job's log"
-        )
-    lost = peers.lost
-    if lost is not None and (
-        lost.is_silent or (outcome.cause == SIGINT_CAUSE and not signals.time_limit_near)
-    ):
-        return _with_cause(outcome, EXIT_FAILED, describe_lost(node.allocation, lost), lost.failure)
+    node.peers.settle(report_failure(outcome))
+    if node.is_first and outcome.cause == SIGTERM_CAUSE and not signals.time_limit_near:
+        absent = node.peers.absent()
+        if absent:
+            # Slurm ends the other nodes when the task of one node ends by itself.
+            started = f"before node {_list_hosts(node, absent)} started"
+            return replace(outcome, cause=f"{SIGTERM_CAUSE} {started}: see the job's log")
+    lost = node.peers.lost
+    if lost is not None:
+        was_ended = outcome.cause == SIGINT_CAUSE and not signals.time_limit_near
+        if lost.is_silent or was_ended:
+            cause = describe_lost(node.allocation, lost)
+            return _with_cause(outcome, EXIT_FAILED, cause, lost.failure)
     if signals.time_limit_near and outcome.exit_code in (EXIT_FAILED, EXIT_INTERRUPTED):
         return _with_cause(outcome, EXIT_INTERRUPTED, TIME_LIMIT_NEAR)
-    # leave out the nodes that only report this node's failure, or were ended because of it
-    secondary = (f"node {node.allocation.host} ", SIGINT_CAUSE)
-    causes = {rank: failure.cause for rank, failure in peers.failures().items()}
-    detail = (
-        f"node {hosts[rank]}: {cause}"
-        for rank, cause in causes.items()
-        if not cause.startswith(secondary)
-    )
-    return replace(outcome, detail=(*outcome.detail, *detail))
+    return replace(outcome, detail=(*outcome.detail, *_describe_other_failures(node)))
+
+
+def _list_hosts(node: NodeContext, ranks: Sequence[int]) -> str:
+    """The hosts of at most three nodes, and how many more there are."""
+    names = ", ".join(node.allocation.hosts[rank] for rank in ranks[:3])
+    if len(ranks) > 3:
+        names += f" and {len(ranks) - 3} more"
+    return names
+
+
+def _describe_other_failures(node: NodeContext) -> list[str]:
+    """Describe the failures of other nodes that are not a consequence of this node's failure."""
+    secondary_causes = (f"node {node.allocation.host} ", SIGINT_CAUSE)
+    texts = []
+    for rank, failure in node.peers.failures().items():
+        if not failure.cause.startswith(secondary_causes):
+            texts.append(f"node {node.allocation.hosts[rank]}: {failure.cause}")
+    return texts
 
 
 def report_failure(outcome: Outcome) -> NodeFailure:
-    """What the other nodes are to know of this node's failure."""
-    return NodeFailure(
-        outcome.cause or f"exit code {outcome.exit_code}", outcome.cause_id, outcome.cure
-    )
+    """What this node reports of its failure to the other nodes."""
+    cause = outcome.cause or f"exit code {outcome.exit_code}"
+    return NodeFailure(cause, outcome.cause_id, outcome.cure)
 
 
 def _with_cause(
     outcome: Outcome, exit_code: int, cause: str, failure: NodeFailure | None = None
 ) -> Outcome:
-    """The outcome with another cause, with the id and the cure of `failure`; its own one becomes a
-    detail.
+    """The outcome with another cause, which has the id and the cure of `failure`.
+
+    The previous cause becomes a detail, unless it is only a signal.
     """
-    own = (
-        (outcome.cause,)
-        if outcome.cause and outcome.cause not in (SIGINT_CAUSE, SIGTERM_CAUSE)
-        else ()
-    )
-    cause_id, cure = (failure.cause_id, failure.cure) if failure else (None, None)
-    detail = (*own, *outcome.detail)
+    detail = outcome.detail
+    if outcome.cause and outcome.cause not in (SIGINT_CAUSE, SIGTERM_CAUSE):
+        detail = (outcome.cause, *detail)
     return replace(
-        outcome, exit_code=exit_code, cause=cause, cause_id=cause_id, cure=cure, detail=detail
+        outcome,
+        exit_code=exit_code,
+        cause=cause,
+        cause_id=failure.cause_id if failure else None,
+        cure=failure.cure if failure else None,
+        detail=detail,
     )
