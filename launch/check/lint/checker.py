@@ -1,6 +1,4 @@
-"""Check one command: whether the trainer's parser accepts it, and whether the trainer honours what
-it accepts.
-"""
+"""Check one command: whether the trainer's parser accepts it, and what the trainer then ignores."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,49 +35,45 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
 _SOURCE = "accelerate/commands/launch.py"
-# trl/cli/accelerate_config.py consumes it before accelerate starts
+# trl/cli/accelerate_config.py consumes this option before accelerate starts.
 _TRL_OPTIONS = {"--accelerate_config": True}
 _FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 
 @cache
 def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None:
-    """Read {option string: whether it takes a value} from accelerate's source; None if it is not
-    installed.
+    """Read {option string: whether it takes a value} from accelerate's source.
+
+    None is returned if accelerate is not installed.
     """
-    source = next((path for folder in packages if (path := folder / _SOURCE).is_file()), None)
+    sources = [folder / _SOURCE for folder in packages]
+    source = next((path for path in sources if path.is_file()), None)
     if source is None:
         return None
     flags = dict(_TRL_OPTIONS)
     for node in ast.walk(ast.parse(source.read_bytes())):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "add_argument"
-        ):
-            names = [
-                arg.value
-                for arg in node.args
-                if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-            ]
-            takes_value = all(
-                "store_" not in ast.unparse(it) for it in node.keywords if it.arg == "action"
-            )
-            for name in names:
-                if name.startswith("--"):
-                    flags[name] = flags["--" + name[2:].replace("_", "-")] = takes_value
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr != "add_argument":
+            continue
+        actions = [keyword for keyword in node.keywords if keyword.arg == "action"]
+        takes_value = not any("store_" in ast.unparse(action) for action in actions)
+        for argument in node.args:
+            name = argument.value if isinstance(argument, ast.Constant) else None
+            if isinstance(name, str) and name.startswith("--"):
+                flags[name] = takes_value
+                flags["--" + name[2:].replace("_", "-")] = takes_value
     return flags
 
 
 def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
-    """Return the value of the flag at `index`: behind `=`, or the next argument; empty where there
-    is none.
-    """
+    """Return the value of the flag at `index`: behind `=`, or the next argument; "" if none."""
     if index is None or index >= len(arguments):
         return ""
     _, equals, value = arguments[index].text.partition("=")
-    following = arguments[index + 1].text if index + 1 < len(arguments) else ""
-    return value if equals else following
+    if equals:
+        return value
+    return arguments[index + 1].text if index + 1 < len(arguments) else ""
 
 
 def drop_launcher_flags(
@@ -87,8 +81,9 @@ def drop_launcher_flags(
     launcher_flags: Mapping[str, bool],
     trainer_flags: Collection[str],
 ) -> tuple[Argument, ...]:
-    """Return the arguments left for the trainer, which keeps its own flags (`trainer_flags`, with
-    underscores).
+    """Return the arguments without the launcher's flags.
+
+    The trainer keeps its own flags, which are `trainer_flags`, with underscores.
     """
     kept: list[Argument] = []
     index = 0
@@ -107,41 +102,45 @@ def drop_launcher_flags(
 def named_files(
     arguments: Sequence[Argument], script: str, options: Container[str]
 ) -> Iterator[tuple[str, int, Path]]:
-    """Yield the option, its line and the path of each file that one of the options names and that
-    exists.
+    """Yield the option, its line and the path of each existing file that one of the options names.
 
-    Its path is relative to the working folder, to that of the script, or to one above it.
+    The path is relative to the working folder, the script's folder, or a folder above it.
     """
     for argument, following in pairwise([*arguments, literal_argument("", 0)]):
         name, equals, value = argument.text.partition("=")
         option = name.replace("-", "_").replace("__", "--", 1)
-        if option in options and argument.is_resolved and (equals or following.is_resolved):
-            folders = (Path(), *Path(script).absolute().parents)
-            paths = (folder / (value if equals else following.text) for folder in folders)
-            with suppress(OSError):  # the name is too long
-                yield from (
-                    (option, argument.line, path) for path in islice(filter(Path.is_file, paths), 1)
-                )
+        if option not in options or not argument.is_resolved:
+            continue
+        if not equals:
+            if not following.is_resolved:
+                continue
+            value = following.text
+        path = _find_file(value, script)
+        if path is not None:
+            yield option, argument.line, path
+
+
+def _find_file(name: str, script: str) -> Path | None:
+    """Find a file relative to the working folder, the script's folder, or a folder above it."""
+    with suppress(OSError):  # the name is too long
+        for folder in (Path(), *Path(script).absolute().parents):
+            if (folder / name).is_file():
+                return folder / name
+    return None
 
 
 def check_named_files(
     script: str, launcher: Sequence[Argument], packages: Sequence[Path]
 ) -> Iterator[LintFinding]:
-    """Check the configuration files that a launcher's options name, against the libraries among the
-    packages.
-    """
+    """Check the files that a launcher's options name, against the installed libraries."""
     for option, line, path in named_files(launcher, script, _FILES):
+        flag = option.removeprefix("--")
         for problem in check_config_file(path, library_keys(_FILES[option], packages)):
-            yield error(
-                problem.id,
-                f"{problem.where}: {problem.message}",
-                line,
-                option.removeprefix("--"),
-                cure=problem.cure,
-            )
+            message = f"{problem.where}: {problem.message}"
+            yield error(problem.id, message, line, flag, cure=problem.cure)
 
 
-# from an argument's index to its line; None: the command's own
+# From an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
 
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
@@ -156,9 +155,8 @@ class LintVerdict:
     script: str
     ok: bool | None  # None if it cannot be decided
     findings: tuple[LintFinding, ...]
-    unchecked: tuple[
-        str, ...
-    ] = ()  # the trainer's functions that would refuse more, without their source here
+    # The trainer's functions that may refuse more, but whose source is not here.
+    unchecked: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[LintFinding]:
@@ -169,9 +167,16 @@ class LintVerdict:
         return [finding for finding in self.findings if not finding.stops]
 
     def as_json(self) -> dict[str, Any]:
-        subject = {"file": self.file, "line": self.line, "script": self.script, "ok": self.ok}
-        found = {"problems": self.problems, "warnings": self.warnings, "unchecked": self.unchecked}
-        return versioned({**subject, **found})
+        fields = {
+            "file": self.file,
+            "line": self.line,
+            "script": self.script,
+            "ok": self.ok,
+            "problems": self.problems,
+            "warnings": self.warnings,
+            "unchecked": self.unchecked,
+        }
+        return versioned(fields)
 
 
 @dataclass(frozen=True)
@@ -183,37 +188,41 @@ class CommandChecker:
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
         arguments = command.arguments
-        # `trl sft` passes on what it does not define (trl/cli/commands/training.py)
+        launcher_flags: Mapping[str, bool] | None = {}
+        # `trl sft` passes on the options that it does not define (trl/cli/commands/training.py).
         if command.takes_accelerate_options:
-            options = read_launcher_flags(self.schemas.packages)
-            arguments = drop_launcher_flags(
-                arguments, options or {}, self.schemas.fields(command.trainer)
-            )
+            launcher_flags = read_launcher_flags(self.schemas.packages)
+            trainer_flags = self.schemas.fields(command.trainer)
+            arguments = drop_launcher_flags(arguments, launcher_flags or {}, trainer_flags)
         verdict = self._check(file, command.line, command.trainer, arguments)
-        if command.takes_accelerate_options and options is None:
+        if launcher_flags is None:
             verdict = _leave_undecided(verdict)
         in_files = tuple(check_named_files(file, command.launcher, self.schemas.packages))
-        ok = False if in_files else None if command.is_truncated and verdict.ok else verdict.ok
+        ok = verdict.ok
+        if in_files:
+            ok = False
+        elif ok and command.is_truncated:
+            ok = None
         return replace(verdict, ok=ok, findings=(*in_files, *command.notes, *verdict.findings))
 
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
-        """Check a YAML map of flags as the command line it represents; a list flag must be given a
-        YAML list.
+        """Check a YAML map of flags as the command line it represents.
+
+        A flag that takes a list must be given a YAML list.
         """
         verdict = self._check(file, flags.line, trainer, tuple(flag_arguments(flags.entries)))
         fields = self.schemas.fields(trainer)
-        strings = [
-            problem for entry in flags.entries if (problem := _list_as_string(fields, entry))
-        ]
-        if not strings:
+        problems = [_list_as_string(fields, entry) for entry in flags.entries]
+        findings = [problem for problem in problems if problem is not None]
+        if not findings:
             return verdict
-        wrong_flags = {problem.where for problem in strings}
-        others = (
+        wrong_flags = {problem.where for problem in findings}
+        findings += [
             finding
             for finding in verdict.findings
             if finding.stops or finding.where not in wrong_flags
-        )
-        findings = sorted((*strings, *others), key=lambda finding: finding.line)
+        ]
+        findings.sort(key=lambda finding: finding.line)
         return replace(verdict, ok=False, findings=tuple(findings))
 
     def _check(
@@ -222,7 +231,10 @@ class CommandChecker:
         try:
             schema = self.schemas.load(trainer)
         except UserError as refusal:
-            reasons = (warning(it.id, it.message, line, cure=it.cure) for it in refusal.problems)
+            reasons = [
+                warning(problem.id, problem.message, line, cure=problem.cure)
+                for problem in refusal.problems
+            ]
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [
             ArgvToken(
@@ -233,40 +245,23 @@ class CommandChecker:
         report = check_argv(schema, tokens, self._load_config(schema, file, arguments))
 
         def line_at(index: int | None) -> int:
-            return arguments[index].line if index is not None and index < len(arguments) else line
+            if index is None or index >= len(arguments):
+                return line
+            return arguments[index].line
 
+        findings: list[LintFinding] = []
+        for index, problem in report.problems:
+            value = _value_of(arguments, index)
+            findings.append(_explain_problem(trainer, schema, problem, line_at(index), value))
         # An unknown flag may be the misspelt one that a rule would miss.
-        is_complete = all(problem.id != "unknown_flag" for _, problem in report.problems) and all(
+        has_unknown_flag = any(problem.id == "unknown_flag" for _, problem in report.problems)
+        has_all_arguments = all(
             argument.is_resolved or argument.is_single for argument in arguments
         )
-        problems = (
-            self._explain_problem(
-                trainer, schema, problem, line_at(index), _value_of(arguments, index)
-            )
-            for index, problem in report.problems
-        )
-        warnings = self._find_warnings(trainer, schema, report, is_complete, line_at)
-        findings = (*problems, *warnings)
-        return LintVerdict(file, line, trainer.script, report.ok, findings, unchecked_code(schema))
-
-    def _explain_problem(
-        self, trainer: TrainerScript, schema: Schema, problem: Finding, line: int, value: str
-    ) -> LintFinding:
-        """Return the finding of a problem, with what became of a flag. `value`: what is given with
-        the flag.
-        """
-        message, cure = problem.message, problem.cure
-        if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
-            explanation = explain_unknown_flag(
-                trainer.name, problem.where.replace("-", "_"), schema.fields
-            )
-            if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
-                message = f"{message}: {explanation.message}"
-                cure = Fix(f"write --{explanation.use}" if explanation.use else "leave it out")
-                if value in explanation.instead:
-                    cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
-        report = warning if problem.id == "unverified" else error
-        return report(problem.id, message, line, problem.where, cure=cure)
+        is_complete = has_all_arguments and not has_unknown_flag
+        findings.extend(self._find_warnings(trainer, schema, report, is_complete, line_at))
+        unchecked = unchecked_code(schema)
+        return LintVerdict(file, line, trainer.script, report.ok, tuple(findings), unchecked)
 
     def _find_warnings(
         self,
@@ -276,18 +271,18 @@ class CommandChecker:
         is_complete: bool,
         line_at: LineAt,
     ) -> Iterator[LintFinding]:
-        """Warn about given flags that do nothing or do not work, and combinations that the trainer
-        does not honour.
-        """
+        """Warn about flags that do nothing or do not work, and combinations that are ignored."""
         wrong_flags = {problem.where for _, problem in report.problems}
-        kinds = {problem.id for _, problem in report.problems}
+        has_positional = any(problem.id == "positional" for _, problem in report.problems)
         checkout = self.schemas.checkout
         given = GivenFlags(trainer, report.values, is_complete, schema.names if checkout else {})
         for caution in (*find_unusable(trainer, report.given), *find_cautions(given)):
-            if caution.where not in wrong_flags and not (
-                "positional" in kinds and caution.id == "mixer_pairs"
-            ):
-                yield replace(caution, line=line_at(report.given.get(str(caution.where))))
+            if caution.where in wrong_flags:
+                continue
+            # The positional argument is already reported, and explains the odd number.
+            if has_positional and caution.id == "mixer_pairs":
+                continue
+            yield replace(caution, line=line_at(report.given.get(str(caution.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"
         if checkout and (checkout.root / args_file).is_file():
             message = (
@@ -295,9 +290,8 @@ class CommandChecker:
             )
             yield warning("arguments_file", message, line_at(None))
         if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
-            yield from (
-                warning("depends_on_machine", reason, line_at(None)) for reason in report.assumed
-            )
+            for reason in report.assumed:
+                yield warning("depends_on_machine", reason, line_at(None))
         if report.ok is None:
             for reason in report.undecided:
                 yield warning("undecided", f"not decided: {reason}", line_at(None))
@@ -315,25 +309,57 @@ class CommandChecker:
         return None
 
 
+def _explain_problem(
+    trainer: TrainerScript, schema: Schema, problem: Finding, line: int, value: str
+) -> LintFinding:
+    """Return the finding of a problem, with what became of a removed or renamed flag.
+
+    `value` is what is given with the flag.
+    """
+    message = problem.message
+    cure = problem.cure
+    if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
+        flag = problem.where.replace("-", "_")
+        explanation = explain_unknown_flag(trainer.name, flag, schema.fields)
+        if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
+            message = f"{message}: {explanation.message}"
+            cure = Fix(f"write --{explanation.use}" if explanation.use else "leave it out")
+            if value in explanation.instead:
+                cure = Fix(f"no flag does it, {explanation.instead[value]} of launch does")
+    report = warning if problem.id == "unverified" else error
+    return report(problem.id, message, line, problem.where, cure=cure)
+
+
 def _leave_undecided(verdict: LintVerdict) -> LintVerdict:
-    """Return the verdict where each unknown flag may be an option of accelerate, which is not
-    installed.
+    """Return the verdict where each unknown flag may be an option of accelerate.
+
+    It is for a machine on which accelerate is not installed.
     """
     message = "not decided: it may be an option of accelerate, which is not installed"
-    unknown = [finding for finding in verdict.findings if finding.id == "unknown_flag"]
-    others = [finding for finding in verdict.findings if finding not in unknown]
-    undecided = (warning("undecided", message, finding.line, finding.where) for finding in unknown)
-    ok = verdict.ok if not unknown else False if any(finding.stops for finding in others) else None
+    undecided: list[LintFinding] = []
+    others: list[LintFinding] = []
+    for finding in verdict.findings:
+        if finding.id == "unknown_flag":
+            undecided.append(warning("undecided", message, finding.line, finding.where))
+        else:
+            others.append(finding)
+    ok = verdict.ok
+    if undecided:
+        ok = False if any(finding.stops for finding in others) else None
     return replace(verdict, ok=ok, findings=(*others, *undecided))
 
 
 def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:
     """Return the problem of an entry that gives a flag with a list a single string."""
-    key, value = entry[0], resolve_alias(entry[1])
+    key, node = entry
+    value = resolve_alias(node)
     flag = fields.get(key.text.replace("-", "_"))
-    if flag is None or flag.nargs != "+" or not isinstance(value, Scalar) or value.type != "str":
+    if flag is None or flag.nargs != "+":
         return None
-    if "str" in [part.strip() for part in flag.type.split("|")]:  # `str | list[str]` takes both
+    if not isinstance(value, Scalar) or value.type != "str":
+        return None
+    accepted_types = [part.strip() for part in flag.type.split("|")]
+    if "str" in accepted_types:  # `str | list[str]` takes both
         return None
     items = ", ".join(value.text.replace(",", " ").split()[:6])
     message = f"{key.text} takes a list, but '{value.text[:80]}' is a single string"

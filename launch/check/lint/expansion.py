@@ -39,15 +39,18 @@ def _join(parts: list[Argument], line: int) -> Argument:
     """Return the argument that the parts form; without any, an empty one on `line`."""
     if len(parts) == 1:
         return parts[0]
-    is_resolved = all(part.is_resolved for part in parts)
-    unknown = next((index for index, part in enumerate(parts) if not part.is_resolved), len(parts))
+    prefix = ""
+    for part in parts:
+        prefix += part.prefix
+        if not part.is_resolved:
+            break
     return Argument(
-        "".join(part.text for part in parts),
-        parts[0].line if parts else line,
-        is_resolved,
-        all(part.is_single for part in parts),
-        "".join(part.prefix for part in parts[: unknown + 1]),
-        "".join(part.raw for part in parts),
+        text="".join(part.text for part in parts),
+        line=parts[0].line if parts else line,
+        is_resolved=all(part.is_resolved for part in parts),
+        is_single=all(part.is_single for part in parts),
+        prefix=prefix,
+        raw="".join(part.raw for part in parts),
     )
 
 
@@ -64,8 +67,8 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
-            # A substitution's content was parsed where it stands; it must not count as this word's
-            # own text.
+            # The content of a substitution is parsed on its own; it must not count as text of this
+            # word.
             raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
             parts = [Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)]
@@ -80,8 +83,9 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
 def _expand_piece(
     piece: Piece, offset: int, variables: Variables, depth: int
 ) -> list[Argument | None] | None:
-    """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is
-    unknown.
+    """Expand a piece to words; None in the list is an empty end (`X=" a"`).
+
+    Returns None if the piece is unknown.
     """
     if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
@@ -99,19 +103,25 @@ def _expand_piece(
         if piece.kind == "array" and is_array:
             parts = _expand_elements(value, piece.quoted, variables, depth)
             if is_joined and parts is not None:
-                blank = literal_argument(" ", variables.line_of(offset))
-                joined = [
-                    part for element in parts if element is not None for part in (blank, element)
-                ]
-                parts = [_join(joined[1:], blank.line)]
+                parts = [_join_elements(parts, variables.line_of(offset))]
         elif piece.kind == "variable" and not is_array:
             parts = _expand_value(value, piece.quoted, variables, depth)
-        variables.expanded[piece] = (
-            None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
-        )
+        if parts is not None and _count_characters(parts) > MAX_EXPANDED:
+            parts = None
+        variables.expanded[piece] = parts
     expanded = variables.expanded[piece]
     variables.characters += _count_characters(expanded or ())
     return expanded if variables.characters <= MAX_TOTAL else None
+
+
+def _join_elements(elements: Iterable[Argument | None], line: int) -> Argument:
+    """Join the elements of an array with blanks, as `"${X[*]}"` does."""
+    blank = literal_argument(" ", line)
+    parts: list[Argument] = []
+    for element in elements:
+        if element is not None:
+            parts += [blank, element]
+    return _join(parts[1:], line)
 
 
 def _count_characters(parts: Iterable[Argument | None]) -> int:
@@ -124,29 +134,32 @@ def _expand_arithmetic(
     def lookup(name: str) -> str | None:
         inner = Piece("variable", name, True, "$" + name)
         parts = _expand_piece(inner, offset, variables, depth + 1)
-        return parts[0].text if parts and parts[0] is not None and parts[0].is_resolved else None
+        value = parts[0] if parts else None
+        return value.text if value is not None and value.is_resolved else None
 
     number = _evaluate(piece.source, lookup)
-    return None if number is None else [literal_argument(str(number), variables.line_of(offset))]
+    if number is None:
+        return None
+    return [literal_argument(str(number), variables.line_of(offset))]
 
 
 def _expand_elements(
     value: ShellWord, quoted: bool, variables: Variables, depth: int
 ) -> list[Argument | None] | None:
-    """Expand an array. Unquoted elements would be split again, so they must be known and contain no
-    blank.
+    """Expand an array.
+
+    Unquoted elements would be split again, so they must be known and contain no blank.
     """
     arguments: list[Argument | None] = []
     for element in value.elements or ():
         if element.text.startswith("["):
             return None  # `[key]=value`
         for argument in _expand_word(element, variables, depth + 1):
-            if not quoted and not argument.text:
-                continue
-            if not quoted and not (
-                argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None
-            ):
-                return None
+            if not quoted:
+                if not argument.text:
+                    continue
+                if not argument.is_resolved or _SPLIT_OR_REPLACED.search(argument.text):
+                    return None
             arguments.append(argument)
     return arguments or [None]
 
@@ -154,43 +167,39 @@ def _expand_elements(
 def _expand_value(
     value: ShellWord, quoted: bool, variables: Variables, depth: int
 ) -> list[Argument | None] | None:
-    """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself
-    splits no words.
+    """Expand a variable's value: to one word if quoted, else split at blanks.
+
+    An assignment itself splits no words.
     """
-    quoted_value = value._replace(
-        pieces=tuple(piece._replace(quoted=True) for piece in value.pieces)
-    )
+    pieces = tuple(piece._replace(quoted=True) for piece in value.pieces)
+    quoted_value = value._replace(pieces=pieces)
     arguments = _expand_word(quoted_value, variables, depth + 1)
     if len(arguments) != 1:
         return None  # the elements of an array
     argument = arguments[0]._replace(is_single=True)
     if quoted:
         return [argument]
-    if not argument.is_resolved:
-        return (
-            None
-            if not argument.prefix or _FIELD.search(argument.raw)
-            else [argument._replace(is_single=False)]
-        )
-    return list(_split(argument))
+    if argument.is_resolved:
+        return list(_split(argument))
+    if not argument.prefix or _FIELD.search(argument.raw):
+        return None
+    return [argument._replace(is_single=False)]
 
 
 def _split(argument: Argument) -> Iterator[Argument | None]:
-    """Yield the words of a value with their lines; None at either end is a blank that ends a
-    word.
-    """
+    """Yield the words of a value with their lines; None at either end is a blank."""
     fields = _FIELD.split(argument.text)
     raw = argument.raw.replace("\\\n", " \n")
     lines = [argument.line + raw.count("\n", 0, match.start()) for match in _WORD.finditer(raw)]
-    lines_match = len(lines) == sum(map(bool, fields))  # else a line continuation is inside a word
-    field_lines = iter(lines if lines_match else ())
+    word_count = sum(1 for text in fields if text)
+    # The numbers differ if a line continuation is inside a word.
+    field_lines = iter(lines if len(lines) == word_count else ())
     for text in fields:
         if not text:
             yield None
             continue
-        word = argument._replace(
-            text=text, line=next(field_lines, argument.line), prefix=text, raw=text
-        )
+        line = next(field_lines, argument.line)
+        word = argument._replace(text=text, line=line, prefix=text, raw=text)
         pattern = _PATTERN.search(text)
         if pattern is not None:  # the names of files replace it
             word = word._replace(is_resolved=False, is_single=False, prefix=text[: pattern.start()])
@@ -198,8 +207,9 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
 
 
 def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
-    """Return the value of `$((...))`; None if an operand is unknown or an operator is not one of +
-    - * / %.
+    """Return the value of `$((...))`; None if an operand is unknown.
+
+    The operators are + - * / %; with any other one the value is None, too.
     """
     arithmetic = _EXPANSION.fullmatch(source)
     if arithmetic is None:
@@ -213,11 +223,9 @@ def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
 
     try:
         expression = _OPERAND.sub(substitute, arithmetic.group(1)).strip()
-        return (
-            _compute(ast.parse(expression, mode="eval").body)
-            if _ARITHMETIC.fullmatch(expression)
-            else None
-        )
+        if _ARITHMETIC.fullmatch(expression) is None:
+            return None
+        return _compute(ast.parse(expression, mode="eval").body)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 

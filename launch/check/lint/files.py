@@ -49,10 +49,10 @@ class CodeBlock:
 
 
 def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeBlock]:
-    """Yield the code blocks of a Markdown text that starts on `line`. A fence that is never closed
-    extends to the end.
+    """Yield the code blocks of a Markdown text that starts on `line`.
 
-    `depth`: of the indented blocks around the text; an admonition is one, and may contain fences.
+    A fence that is never closed extends to the end. `depth` is the number of indented blocks around
+    the text: an admonition is such a block, and may contain fences.
     """
     from markdown_it import MarkdownIt  # slow to import, and most files are scripts
 
@@ -63,11 +63,14 @@ def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeB
             language = re.split(r"[\s,{:]", token.info.strip().lower() + " ")[0]
             yield CodeBlock(language, _PROMPT.sub("", token.content), start + 1, True)
         elif token.type == "code_block":
-            inner = (
-                find_code_blocks(token.content, start, depth + 1) if depth < MAX_ADMONITIONS else ()
-            )
-            fences = [block for block in inner if block.fenced]
-            yield from fences or [CodeBlock("", _PROMPT.sub("", token.content), start, False)]
+            fences: list[CodeBlock] = []
+            if depth < MAX_ADMONITIONS:
+                inner = find_code_blocks(token.content, start, depth + 1)
+                fences = [block for block in inner if block.fenced]
+            if fences:
+                yield from fences
+            else:
+                yield CodeBlock("", _PROMPT.sub("", token.content), start, False)
 
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -75,7 +78,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 _SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+|\w+=\S*\s+)*)?(?:\S*/)?([^\s/]+)")
 _SHELLS = re.compile(r"\w*sh|g?make|just")
-# for a reader to fill in
+# A placeholder that the reader of a document is meant to replace.
 _PLACEHOLDER = re.compile(
     r"(?<=[\s=])(?:<[A-Za-z][\w ./-]*>|\.\.\.|\N{HORIZONTAL ELLIPSIS})(?=\s|$)"
 )
@@ -86,8 +89,9 @@ _CODE_SUFFIX = re.compile(
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """Yield the file itself, or the files of a folder that lint reads, sorted; skip hidden and
-    linked folders.
+    """Yield the file itself, or the files of a folder that lint reads, sorted.
+
+    Hidden and linked folders are skipped.
     """
     if not path.is_dir():
         yield path
@@ -96,16 +100,16 @@ def list_files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             inner = Path(folder, name)
-            # JSON is mostly data
+            # JSON is left out: it is mostly data.
             if inner.suffix != ".json" and _reader_of(inner) is not None and inner.is_file():
                 yield inner
 
 
 def scan_file(path: Path, explicit: bool) -> ScanResult:
-    """Read the commands and YAML documents of one file, with notes about it; never raises because
-    of its content.
+    """Read the commands and YAML documents of one file, with notes about it.
 
-    `explicit` means that the user named this file: then a kind that lint does not read is reported.
+    Its content never raises an error. `explicit` means that the user named this file: then a kind
+    of file that lint does not read is reported.
     """
     text, notes = _read_text(path)
     if text is None:
@@ -115,34 +119,34 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
         if not explicit:
             return NO_COMMANDS
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
-            message = (
-                f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML "
-                "and make files"
-            )
+            kinds = "lint reads shell, Markdown, YAML and make files"
+            message = f"{path.suffix} files are not supported: {kinds}"
             return ScanResult(notes=(*notes, warning("not_read", message, 1)))
         read = _read_shell
     interpreter = _SHEBANG.match(text)
     name = "" if interpreter is None else interpreter.group(1)
-    if name and _SHELLS.fullmatch(name) is None and read is _read_shell:
-        scan = (
-            not_followed(f"lint does not read {name}", 1) if starts_trainer(text) else NO_COMMANDS
-        )
-    else:
+    is_other_language = bool(name) and _SHELLS.fullmatch(name) is None
+    if not is_other_language or read is not _read_shell:
         scan = read(text.replace("\r\n", "\n"), 1)
+    elif starts_trainer(text):
+        scan = not_followed(f"lint does not read {name}", 1)
+    else:
+        scan = NO_COMMANDS
     if "zsh" in (name, path.suffix[1:]) and "$" in text:
         scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
     if "\r\n" in text and read in (_read_shell, find_in_makefile):
         message = (
-            "the lines end with CRLF, and bash passes the carriage return on with the last "
-            "word of a line"
+            "the lines end with CRLF, "
+            "and bash passes the carriage return on with the last word of a line"
         )
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
     return replace(scan, notes=(*notes, *scan.notes))
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
-    """Return the text, or None, and notes about the file; one that is missing or cannot be opened
-    is an error.
+    """Return the text of a file, or None, and notes about the file.
+
+    The note is an error if the file is missing or cannot be opened.
     """
     try:
         if path.exists() and not path.is_file():
@@ -169,25 +173,21 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
         return raw.decode("utf-8-sig"), []
     except UnicodeDecodeError as fault:
         line = raw.count(b"\n", 0, fault.start) + 1
-        message = (
-            f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as "
-            f"'\N{REPLACEMENT CHARACTER}'"
-        )
+        byte = f"0x{raw[fault.start]:02x}"
+        replacement = "'\N{REPLACEMENT CHARACTER}'"
+        message = f"byte {byte} is not UTF-8; invalid bytes are read as {replacement}"
         return raw.decode("utf-8-sig", errors="replace"), [warning("not_utf8", message, line)]
 
 
 def _read_shell(text: str, first: int) -> ScanResult:
-    """Read a text that starts on line `first` of the file, as the readers below."""
+    """Read a shell text that starts on line `first` of its file."""
     return find_commands(text, line_lookup(text, first))
 
 
 def _read_markdown(text: str, first: int) -> ScanResult:
     scans: list[ScanResult] = []
     for block in find_code_blocks(text):
-        read = next(
-            (read for read, _, languages in _READERS if re.fullmatch(languages, block.language)),
-            None,
-        )
+        read = _reader_of_language(block.language)
         if read is None:
             if starts_trainer(block.text):
                 scans.append(not_followed(f"lint does not read {block.language}", block.line))
@@ -199,33 +199,35 @@ def _read_markdown(text: str, first: int) -> ScanResult:
 
 
 def _read_yaml(text: str, first: int) -> ScanResult:
-    try:  # blank lines replace what is before it
-        documents = tuple(read_yaml("\n" * (first - 1) + text))
+    blank_lines = "\n" * (first - 1)  # they give each node its line in the file
+    try:
+        documents = tuple(read_yaml(blank_lines + text))
     except NotYamlError as fault:
-        return ScanResult(
-            notes=(warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),)
-        )
+        note = warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line)
+        return ScanResult(notes=(note,))
     return replace(find_commands_in_yaml(documents), documents=(documents,))
 
 
+def _read_dockerfile(text: str, first: int) -> ScanResult:
+    return _read_shell(dockerfile_as_shell(text), first)
+
+
+def _read_template(text: str, first: int) -> ScanResult:
+    return _read_shell(template_as_shell(text), first)
+
+
 _Reader = Callable[[str, int], ScanResult]
-# reader, its files by their names in lower case, and its languages of the blocks in Markdown
+_NEVER = "(?!)"  # a pattern that matches nothing
+# Each reader with a pattern of its files' names, in lower case, and one of the languages of its
+# code blocks in Markdown.
 _READERS: tuple[tuple[_Reader, str, str], ...] = (
     (find_in_makefile, r"(?:gnu)?makefile|.+\.(?:mk|make)", "make|makefile"),
     (find_in_justfile, r"\.?justfile|.+\.just", "just|justfile"),
-    (
-        lambda text, first: _read_shell(dockerfile_as_shell(text), first),
-        r"dockerfile.*|.+\.dockerfile",
-        "docker|dockerfile",
-    ),
-    (_read_markdown, r".+\.(?:md|markdown|mdx)", "(?!)"),
+    (_read_dockerfile, r"dockerfile.*|.+\.dockerfile", "docker|dockerfile"),
+    (_read_markdown, r".+\.(?:md|markdown|mdx)", _NEVER),
     (_read_yaml, r".+\.(?:ya?ml|json)", "ya?ml|json"),
-    (
-        lambda text, first: _read_shell(template_as_shell(text), first),
-        r".+\.(?:j2|jinja2?|tmpl|tpl)",
-        "(?!)",
-    ),
-    # many job scripts have no suffix
+    (_read_template, r".+\.(?:j2|jinja2?|tmpl|tpl)", _NEVER),
+    # Many job scripts have no suffix.
     (
         _read_shell,
         r".+\.(?:(?:ba|z|k)?sh|sbatch|slurm|txt|cmd|job)|\.?[^.]*\.?",
@@ -236,10 +238,18 @@ _READERS: tuple[tuple[_Reader, str, str], ...] = (
 
 def _reader_of(path: Path) -> _Reader | None:
     """Return the reader of a file by its name; None if lint does not read such files."""
-    return next(
-        (read for read, names, _ in _READERS if re.fullmatch(names, path.name.lower(), re.DOTALL)),
-        None,
-    )
+    for read, names, _ in _READERS:
+        if re.fullmatch(names, path.name.lower(), re.DOTALL):
+            return read
+    return None
+
+
+def _reader_of_language(language: str) -> _Reader | None:
+    """Return the reader of a code block; None if lint does not read its language."""
+    for read, _, languages in _READERS:
+        if re.fullmatch(languages, language):
+            return read
+    return None
 
 
 # In the order of preference when a file of flags suits several.
@@ -260,15 +270,16 @@ class FileReport:
     """The result for one file."""
 
     file: str
-    verdicts: tuple[LintVerdict, ...]  # in the order of their lines
-    notes: tuple[LintFinding, ...]  # about the file itself
+    verdicts: tuple[LintVerdict, ...]  # verdicts in the order of their lines
+    notes: tuple[LintFinding, ...]  # findings about the file itself
 
 
 def check_files(
     paths: Iterable[str], checker: CommandChecker, trainer: TrainerScript | None = None
 ) -> Iterator[FileReport]:
-    """Check each file, and each file of each folder. Unreadable content in one file does not affect
-    the others.
+    """Check each file, and each file of each folder.
+
+    Unreadable content in one file does not affect the others.
     """
     for name in paths:
         path = Path(name)
@@ -288,8 +299,9 @@ def check_file(
 
 
 def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
-    """Check one command as the shell has expanded it; one that starts no trainer that lint knows is
-    undecided.
+    """Check one command as the shell has expanded it.
+
+    A command is undecided if it starts no trainer that lint knows.
     """
     arguments = [literal_argument(text, 1) for text in argv]
     scan = find_in_arguments(arguments)
@@ -315,24 +327,30 @@ def _check(
 
 
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
-    """Check a map whose file names no trainer: against the first that accepts it, else the closest
-    one.
+    """Check a map of flags whose file names no trainer.
+
+    It is checked against the first trainer that accepts it, else against the closest one.
     """
     names = [key.text.replace("-", "_") for key, _ in flags.entries]
-    unknown = {it: sum(name not in checker.schemas.fields(it) for name in names) for it in TRAINERS}
-    candidates = [trainer for trainer in TRAINERS if not unknown[trainer]] or [
-        min(TRAINERS, key=unknown.__getitem__)
-    ]
-    verdicts = (checker.check_flag_map(file, trainer, flags) for trainer in candidates)
-    closest = min(
-        verdicts, key=lambda verdict: ((True, None, False).index(verdict.ok), len(verdict.problems))
-    )
+    unknown_counts: dict[TrainerScript, int] = {}
+    for trainer in TRAINERS:
+        fields = checker.schemas.fields(trainer)
+        unknown_counts[trainer] = sum(1 for name in names if name not in fields)
+    candidates = [trainer for trainer in TRAINERS if unknown_counts[trainer] == 0]
+    if not candidates:
+        candidates = [min(TRAINERS, key=lambda trainer: unknown_counts[trainer])]
+    verdicts = [checker.check_flag_map(file, trainer, flags) for trainer in candidates]
+    closest = min(verdicts, key=_distance)
     if closest.ok is not False:
         return closest
     message = (
         "no trainer accepts this file; the problems listed are those of the closest one, "
-        f"{closest.script} "
-        "(use --trainer to choose another)"
+        f"{closest.script} (use --trainer to choose another)"
     )
     note = warning("no_trainer_accepts", message, flags.line)
     return replace(closest, findings=(note, *closest.findings))
+
+
+def _distance(verdict: LintVerdict) -> tuple[int, int]:
+    """Order verdicts: accepted, undecided, refused; the fewest problems first."""
+    return ((True, None, False).index(verdict.ok), len(verdict.problems))

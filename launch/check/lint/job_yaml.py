@@ -1,6 +1,4 @@
-"""Find the commands in job files: a shell text in a value, or a list of words (`command:` with its
-`args:`).
-"""
+"""Find the commands in YAML job files: a shell text, or a list of words (`command:`, `args:`)."""
 
 from __future__ import annotations
 
@@ -21,41 +19,47 @@ _BLANK = re.compile(r"\s")
 
 
 def find_commands_in_yaml(documents: Iterable[Node]) -> ScanResult:
-    """Find every trainer command in the strings and lists of a YAML file, in the order of their
-    lines.
-    """
-    return merge(
-        _find_in_words(words) for document in documents for words in _candidate_commands(document)
-    )
+    """Find every trainer command in the strings and lists of a YAML file, in the order of lines."""
+    scans: list[ScanResult] = []
+    for document in documents:
+        scans.extend(_find_in_words(words) for words in _candidate_commands(document))
+    return merge(scans)
 
 
 def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
-    """Yield the scalars that may form one command: a string, a list, or a command's list with its
-    arguments.
+    """Yield the scalars that may form one command.
+
+    They are a string, a list, or a command's list with its arguments.
     """
-    inner = children(node)
-    if scalars := _as_scalars(node):
+    scalars = _as_scalars(node)
+    if scalars:
         yield scalars
         return
+    inner = children(node)
     if isinstance(node, Mapping):
         values = {key.text: value for key, value in node.entries()}
-        keys = (
-            next((key for key in names if key in values), "")
-            for names in (_COMMAND_KEYS, _ARGUMENT_KEYS)
-        )
-        parts = [values[key] for key in keys if key]
-        words = [_as_scalars(resolve_alias(part)) for part in parts]
-        if len(parts) == 2 and None not in words:
-            yield [scalar for part in words for scalar in part or ()]
-            inner = [value for value in inner if value not in parts]
+        command = _first_value(values, _COMMAND_KEYS)
+        arguments = _first_value(values, _ARGUMENT_KEYS)
+        if command is not None and arguments is not None:
+            words = _as_scalars(resolve_alias(command))
+            more_words = _as_scalars(resolve_alias(arguments))
+            if words is not None and more_words is not None:
+                yield [*words, *more_words]
+                inner = [value for value in inner if value not in (command, arguments)]
     for child in inner:
         yield from _candidate_commands(child)
 
 
+def _first_value(values: dict[str, Node], keys: Iterable[str]) -> Node | None:
+    """The value of the first key that is set, None if none is."""
+    for key in keys:
+        if key in values:
+            return values[key]
+    return None
+
+
 def _as_scalars(node: Node) -> list[Scalar] | None:
-    """Return the items of a list of scalars, or a scalar as a list of one; None for any other
-    node.
-    """
+    """Return the items of a list of scalars, or a scalar as a list of one; else None."""
     if isinstance(node, Scalar):
         return [node]
     if not isinstance(node, Sequence):
@@ -79,10 +83,9 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
         # arguments.
         if inner.commands and more and more[0].text.startswith("--"):
             *others, last = inner.commands
-            extra = (yaml_argument(argument.text, argument.line) for argument in more)
-            inner = replace(
-                inner, commands=(*others, replace(last, arguments=(*last.arguments, *extra)))
-            )
+            extra = [yaml_argument(argument.text, argument.line) for argument in more]
+            last = replace(last, arguments=(*last.arguments, *extra))
+            inner = replace(inner, commands=(*others, last))
         scans.append(inner)
     return merge(scans)
 
@@ -92,8 +95,9 @@ def _is_shell_text(word: Scalar) -> bool:
 
 
 def yaml_argument(text: str, line: int) -> Argument:
-    """Convert a word. No shell expands it, but Kubernetes and others substitute `$(X)`, `${X}` and
-    `{{X}}`.
+    """Convert a word to an argument.
+
+    No shell expands it, but Kubernetes and others substitute `$(X)`, `${X}` and `{{X}}`.
     """
     reference = _REFERENCE.search(text)
     if reference is None:

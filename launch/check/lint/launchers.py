@@ -27,15 +27,17 @@ _LAUNCHER_MODULES = frozenset(
 )
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate-launch"})
 _UV_VALUES = re.compile(
-    r"-p|--(?:extra|with|with-editable|with-requirements|python|project|directory|env-file|group|no-group|only-group|"
-    r"package|index|index-url|extra-index-url|find-links|config-file|cache-dir|refresh-package|color|link-mode)"
+    r"-p|--(?:extra|with|with-editable|with-requirements|python|project|directory|env-file|"
+    r"group|no-group|only-group|package|index|index-url|extra-index-url|find-links|"
+    r"config-file|cache-dir|refresh-package|color|link-mode)"
 )
 _PYTHON_VALUES = re.compile(r"-[XW]|--check-hash-based-pycs")
 _TRL_MODULES = frozenset({"trl", "trl.cli", "trl.cli.main"})
 # Commands that show, search or edit their arguments instead of running them.
 NON_RUNNERS = re.compile(
-    r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
-    r"|wc|touch|mkdir|ln|chmod|find|export|declare|ruff|black|mypy|flake8|isort|cd|pushd|scp|rsync|tar|pylint|pytest|tee"
+    r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff"
+    r"|test|\[\[?|:|case|for|which|file|wc|touch|mkdir|ln|chmod|find|export|declare"
+    r"|ruff|black|mypy|flake8|isort|cd|pushd|scp|rsync|tar|pylint|pytest|tee"
 )
 _TOOLS = re.compile(
     r"ruff|black|mypy|flake8|isort|pylint|pytest|py_compile|compileall|pydoc|pyright|ty"
@@ -62,25 +64,32 @@ def find_trainer_starts(arguments: Sequence[Argument]) -> list[TrainerCommand]:
             segments.append(group[1:])
         else:
             segments[-1] += group
-    return [
-        TrainerCommand(
+    commands = [_find_trainer_start(segment) for segment in segments]
+    return [command for command in commands if command is not None]
+
+
+def _find_trainer_start(arguments: list[Argument]) -> TrainerCommand | None:
+    """Return the first trainer that the arguments start, None if they start none."""
+    for start in _starts(arguments):
+        if start.trainer is None:
+            continue
+        started_by = arguments[start.end - 1].text
+        return TrainerCommand(
             start.trainer,
-            segment[0].line,
-            tuple(segment[start.end :]),
-            takes_accelerate_options=start.trainer.name == f"trl_{segment[start.end - 1].text}",
-            launcher=tuple(segment[: start.end]),
+            arguments[0].line,
+            tuple(arguments[start.end :]),
+            takes_accelerate_options=start.trainer.name == f"trl_{started_by}",
+            launcher=tuple(arguments[: start.end]),
         )
-        for segment in segments
-        if (start := next((start for start in _starts(segment) if start.trainer), None))
-        and start.trainer
-    ]
+    return None
 
 
 def command_name(arguments: Sequence[Argument]) -> Argument | None:
     """Return the argument that names the command, behind the assignments before it."""
-    return next(
-        (argument for argument in arguments if not _ENV_ASSIGNMENT.fullmatch(argument.text)), None
-    )
+    for argument in arguments:
+        if not _ENV_ASSIGNMENT.fullmatch(argument.text):
+            return argument
+    return None
 
 
 def is_python_name(base: str) -> bool:
@@ -99,8 +108,9 @@ def script_is_unknown(arguments: Sequence[Argument]) -> bool:
 
 
 def names_trainer_script(arguments: Sequence[Argument]) -> bool:
-    """Return True if a trainer's script or module is an argument, and not the value of an option or
-    of a tool.
+    """Return True if a trainer's script or module is an argument of its own.
+
+    The value of an option and the argument of a tool, such as a linter, do not count.
     """
     for before, argument in pairwise(arguments):
         if _TOOLS.fullmatch(before.base) is not None:
@@ -112,44 +122,56 @@ def names_trainer_script(arguments: Sequence[Argument]) -> bool:
 
 
 def with_supplied(name: Argument, arguments: Sequence[Argument]) -> Sequence[Argument]:
-    """Return the arguments with those that xargs, parallel or find puts in, which the text does not
-    determine.
+    """Return the arguments with those that xargs, parallel or find supplies.
+
+    The text does not determine the supplied ones.
     """
     if name.base not in ("xargs", "parallel", "find"):
         return arguments
+    own_arguments = _before_input(arguments)
     texts = [argument.text for argument in arguments]
-    end = next(
-        (index for index, text in enumerate(texts) if text in (";", "+", ":::", "::::")), len(texts)
-    )
     options = [
         index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))
     ]
     mark = "{}"
     if options and name.base == "xargs":
-        mark = (
-            re.sub(r"-[Ii]|--replace=?", "", texts[options[0]])
-            or "".join(texts[options[0] + 1 :][:1])
-            or mark
-        )
-    supplied = [
-        argument._replace(
-            text=argument.text.replace(mark, "$_"),
-            raw=argument.raw.replace(mark, "$_"),
-            is_resolved=False,
-            prefix=argument.text[: argument.text.index(mark)],
-        )
-        if mark in argument.text
-        else argument
-        for argument in arguments[:end]
-    ]
+        mark = _replacement_mark(texts[options[0] :]) or mark
+    supplied = [_replace_mark(argument, mark) for argument in own_arguments]
     if name.base == "find" or options or any(mark in text for text in texts):
         return supplied
     return [*supplied, Argument("...", arguments[-1].line, is_resolved=False, is_single=False)]
 
 
+def _before_input(arguments: Sequence[Argument]) -> Sequence[Argument]:
+    """Return the arguments before the end of find's action, or the input of parallel."""
+    for index, argument in enumerate(arguments):
+        if argument.text in (";", "+", ":::", "::::"):
+            return arguments[:index]
+    return arguments
+
+
+def _replacement_mark(texts: Sequence[str]) -> str:
+    """Return the mark that the option at the start of `texts` sets: `-I%`, `-I %`."""
+    attached = re.sub(r"-[Ii]|--replace=?", "", texts[0])
+    return attached or "".join(texts[1:2])
+
+
+def _replace_mark(argument: Argument, mark: str) -> Argument:
+    """Return the argument with an unknown variable in place of the mark."""
+    if mark not in argument.text:
+        return argument
+    return argument._replace(
+        text=argument.text.replace(mark, "$_"),
+        raw=argument.raw.replace(mark, "$_"),
+        is_resolved=False,
+        prefix=argument.text[: argument.text.index(mark)],
+    )
+
+
 def is_mason(arguments: Sequence[Argument]) -> bool:
-    """Return True for upstream's job submitter, which joins what follows each `--` for another
-    shell to parse.
+    """Return True for upstream's job submitter, which joins what follows each `--`.
+
+    Another shell parses the joined text.
     """
     return any(argument.is_resolved and argument.base == "mason.py" for argument in arguments[:8])
 
@@ -176,21 +198,22 @@ def _starts(arguments: Sequence[Argument]) -> Iterator[_Start]:
     index = 0
     while index < len(arguments):
         argument = arguments[index]
-        # A bare `finetune.py` may be a name in prose; a path is a command.
-        is_path = argument is name and "/" in argument.text
         following = arguments[index + 1] if index + 1 < len(arguments) else argument
-        is_unknown = argument.base == "accelerate" and not following.is_resolved
-        start = _Start(trainer_from_path(argument.text) if is_path else None, index + 1, is_unknown)
+        is_accelerate = argument.base == "accelerate"
         if is_python_name(argument.base):
             start = _match_program(arguments, index + 1, _PYTHON_VALUES)
         elif argument.base == "uv":
-            start = _match_program(arguments, index + 1 + (following.text == "run"), _UV_VALUES)
-        elif argument.base in _LAUNCHERS or (
-            argument.base == "accelerate" and following.text == "launch"
-        ):
+            options_start = index + 2 if following.text == "run" else index + 1
+            start = _match_program(arguments, options_start, _UV_VALUES)
+        elif argument.base in _LAUNCHERS or (is_accelerate and following.text == "launch"):
             start = _match_launcher(arguments, index + 1)
         elif argument.base == "trl":
             start = _match_trl(arguments, index + 1)
+        else:
+            # A bare `finetune.py` may be a name in prose; a path is a command.
+            is_path = argument is name and "/" in argument.text
+            trainer = trainer_from_path(argument.text) if is_path else None
+            start = _Start(trainer, index + 1, is_accelerate and not following.is_resolved)
         yield start
         index = start.end
 
@@ -198,8 +221,9 @@ def _starts(arguments: Sequence[Argument]) -> Iterator[_Start]:
 def _match_program(
     arguments: Sequence[Argument], index: int, takes_value: re.Pattern[str]
 ) -> _Start:
-    """Parse what follows `python` or `uv run`: its own options, then a script, `-m MODULE` or
-    another command.
+    """Parse what follows `python` or `uv run`.
+
+    That is their own options, then a script, `-m MODULE` or another command.
     """
     is_unknown = False
     while index < len(arguments):
@@ -207,14 +231,14 @@ def _match_program(
         is_unknown |= not arguments[index].is_resolved
         if not text.startswith("-"):
             trainer = trainer_from_path(text)
-            return _Start(
-                trainer, index + bool(trainer or takes_value is _PYTHON_VALUES), is_unknown
-            )
+            is_script = trainer is not None or takes_value is _PYTHON_VALUES
+            return _Start(trainer, index + 1 if is_script else index, is_unknown)
         if text.startswith("-m") or text == "--module":
-            index += text in ("-m", "--module")
-            return (
-                _match_module(arguments, index) if index < len(arguments) else _Start(None, index)
-            )
+            if text in ("-m", "--module"):
+                index += 1
+            if index == len(arguments):
+                return _Start(None, index)
+            return _match_module(arguments, index)
         if text == "-c":
             return _Start(None, index + 2)
         index += 2 if takes_value.fullmatch(text) else 1
@@ -238,18 +262,21 @@ def _match_trl(arguments: Sequence[Argument], index: int) -> _Start:
 
 
 def _match_launcher(arguments: Sequence[Argument], index: int) -> _Start:
-    """Parse what follows `accelerate launch` or torchrun: options, then the first script or
-    module.
-    """
-    is_module = is_unknown = False
+    """Parse what follows `accelerate launch` or torchrun: options, then a script or module."""
+    is_module = False
+    is_unknown = False
     for end, argument in enumerate(arguments[index:], index + 1):
         text = argument.text
         is_unknown |= not argument.is_resolved
         if text in ("-m", "--module"):
             is_module = True
-        elif is_module and (trainer := trainer_from_module(text)):
-            return _Start(trainer, end)
-        elif text.endswith(".py") and not is_module and not text.startswith("-"):
+        elif is_module:
+            trainer = trainer_from_module(text)
+            if trainer is not None:
+                return _Start(trainer, end)
+            if text == "--":
+                return _Start(None, end, is_unknown)
+        elif text.endswith(".py") and not text.startswith("-"):
             return _Start(trainer_from_path(text), end, not argument.is_resolved)
         elif text == "--":
             return _Start(None, end, is_unknown)

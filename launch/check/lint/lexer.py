@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 from launch.check.lint.shell_syntax import (
     MAX_SUBSTITUTION,
@@ -34,7 +35,7 @@ from launch.check.lint.shell_syntax import (
 from launch.check.lint.trainer_commands import MARKER
 
 MAX_NESTING = 30  # levels of substitutions inside substitutions
-# of one command; Linux refuses to start a program with more than 2 MiB of arguments
+# Words of one command; Linux refuses to start a program with more than 2 MiB of arguments.
 MAX_WORDS = 100_000
 MAX_UNENDED = 20  # here-documents without an end before the search for ends stops
 
@@ -52,9 +53,11 @@ _BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")  # right before a redirection
+# The text right before a redirection that names its file descriptor.
+_FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")
 _SUBSTITUTION = re.compile(r"\\.|\$\((?!\()|`", re.DOTALL)
 _ANSI_QUOTE = re.compile(r"\$'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
+# The reserved words that open a compound command, and those that close it.
 _OPENERS = {
     "if": "if",
     "for": "do",
@@ -86,6 +89,23 @@ def lex(text: str, tolerant: bool = False, nesting: int = 0) -> ShellDocument:
     return lexer.document
 
 
+def _unescape_in_quotes(source: str) -> str:
+    """The text of a backslash and the character behind it inside double quotes."""
+    escaped = source[1:]
+    if escaped == "\n":
+        return ""
+    return escaped if escaped in ('"', "\\", "$", "`") else source
+
+
+class _OpenHeredoc(NamedTuple):
+    """A here-document whose body starts on the next line."""
+
+    delimiter: str
+    expands: bool  # the shell substitutes variables in it
+    strips_tabs: bool  # it was opened with `<<-`
+    command: str  # the first word of the command that reads it
+
+
 class _Lexer:
     def __init__(self, text: str, tolerant: bool, nesting: int) -> None:
         self.text = text
@@ -93,12 +113,13 @@ class _Lexer:
         self.nesting = nesting
         self.has_extglob = "extglob" in text
         self.document = ShellDocument()
-        self.pending: list[tuple[str, bool, bool, str]] = []  # here-documents opened on this line
-        self.unended: set[str] = set()  # delimiters that do not occur any more
+        self.pending: list[_OpenHeredoc] = []  # here-documents opened on this line
+        self.unended: set[str] = set()  # delimiters that do not occur again
 
     def read_list(self, pos: int, stop: bool) -> int:
-        """Read commands to the end, or to the `)` that closes this list (`stop`); return the offset
-        behind it.
+        """Read commands to the end, or to the `)` that closes this list (`stop`).
+
+        Returns the offset behind the list.
         """
         if self.nesting > MAX_NESTING:
             raise TooDeepError(pos, f"a substitution inside more than {MAX_NESTING} others")
@@ -113,67 +134,71 @@ class _Lexer:
             raise
 
     def _read_list(self, pos: int, stop: bool, commands: _CommandBuilder) -> int:
-        text, size, opened = self.text, len(self.text), pos
+        opened = pos
+        size = len(self.text)
         while pos < size:
-            match = _TOKEN.match(text, pos)
+            match = _TOKEN.match(self.text, pos)
             if match is None:
                 word, pos = self._read_word(pos)
                 commands.add(word)
                 continue
-            kind, start, pos = match.lastgroup, pos, match.end()
-            if kind == "plain":
-                commands.add(literal_word(start, match.group()))
-            elif kind == "newline":
+            token = match.group()
+            start = pos
+            pos = match.end()
+            if match.lastgroup == "plain":
+                commands.add(literal_word(start, token))
+            elif match.lastgroup == "newline":
                 commands.end("\n")
                 pos = self._read_heredoc_bodies(pos)
-            elif kind == "heredoc":
+            elif match.lastgroup == "heredoc":
                 commands.input = "<<"
-                pos = self._open_heredoc(
-                    pos, match.group(), commands.words[0].text if commands.words else ""
-                )
-            elif kind == "redirect":
-                commands.redirect(start, match.group())
-            elif kind == "operator":
-                operator = match.group()
-                commands.end(operator)
-                if operator == "(":
-                    commands.stack.append("(")
-                    if text.startswith("(", pos):
-                        pos = self._read_arithmetic(start, start)
-                        commands.close("(")
-                elif (
-                    operator == ")"
-                    and not commands.close("(")
-                    and not commands.inside("case")
-                    and stop
-                ):
-                    return pos
+                reader = commands.words[0].text if commands.words else ""
+                pos = self._open_heredoc(pos, token, reader)
+            elif match.lastgroup == "redirect":
+                commands.redirect(start, token)
+            elif match.lastgroup == "operator":
+                commands.end(token)
+                if token == "(":
+                    pos = self._open_group(pos, commands)
+                elif token == ")" and not commands.close("("):
+                    ends_pattern = commands.inside("case")
+                    if stop and not ends_pattern:
+                        return pos
         if stop:
             raise UnbalancedError(opened - 2, "$(")
         commands.end("")
         if self.pending and not self.tolerant:
-            raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0][0]}")
+            raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0].delimiter}")
         return pos
 
+    def _open_group(self, pos: int, commands: _CommandBuilder) -> int:
+        """Enter the group whose `(` is before `pos`, or read the arithmetic command `((...))`."""
+        commands.stack.append("(")
+        if not self.text.startswith("(", pos):
+            return pos
+        end = self._read_arithmetic(pos - 1, pos - 1)
+        commands.close("(")
+        return end
+
     def _read_word(self, pos: int) -> tuple[ShellWord, int]:
-        """Read the word with quotes or expansions that starts at `pos`; return it and the offset
-        behind it.
+        """Read the word with quotes or expansions that starts at `pos`.
+
+        Returns the word and the offset behind it.
         """
-        text, size, start = self.text, len(self.text), pos
+        text = self.text
+        start = pos
         pieces: list[Piece] = []
-        while pos < size:
+        while pos < len(text):
             char = text[pos]
             bare = _BARE.match(text, pos)
             if bare is not None:
                 pos = bare.end()
-                if (
-                    text.startswith("(", pos)
-                    and not pieces
-                    and _ARRAY_ASSIGNMENT.fullmatch(bare.group())
-                ):
+                before_parenthesis = text.startswith("(", pos)
+                is_assignment = not pieces and _ARRAY_ASSIGNMENT.fullmatch(bare.group())
+                if before_parenthesis and is_assignment:
                     elements, pos = self._read_array(pos + 1)
                     return literal_word(start, bare.group())._replace(elements=elements), pos
-                if self.has_extglob and text.startswith("(", pos) and bare.group()[-1] in "?*+@!":
+                if before_parenthesis and self.has_extglob and bare.group()[-1] in "?*+@!":
                     pos = find_closing(text, pos, pos, "((")
                 pieces.extend(unquoted_pieces(text[bare.start() : pos], is_start=not pieces))
             elif char == "'":
@@ -185,12 +210,11 @@ class _Lexer:
             elif char == '"':
                 pos = self._read_double_quotes(pos, pieces)
             elif char == "\\":
-                # A backslash before a blank makes it part of the word; it is not a line
-                # continuation.
-                if not text.startswith("\n", pos + 1):
-                    pieces.append(
-                        Piece("text", text[pos + 1 : pos + 2] or "\\", True, text[pos : pos + 2])
-                    )
+                escaped = text[pos + 1 : pos + 2]
+                # A backslash before a newline continues the line; before a blank it makes the blank
+                # part of the word.
+                if escaped != "\n":
+                    pieces.append(Piece("text", escaped or "\\", True, text[pos : pos + 2]))
                 pos += 2
             elif char in "$`":
                 pos = self._read_expansion(pos, pieces, quoted=False)
@@ -200,42 +224,38 @@ class _Lexer:
                 pos = end
             else:
                 break
-        return ShellWord(start, tuple(pieces)), min(pos, size)
+        return ShellWord(start, tuple(pieces)), min(pos, len(text))
 
     def _read_double_quotes(self, pos: int, pieces: list[Piece]) -> int:
-        """Append the pieces of the double-quoted string that opens at `pos`; return the offset
-        behind it.
+        """Append the pieces of the double-quoted string that opens at `pos`.
+
+        Returns the offset behind the string.
         """
-        text, size, opened = self.text, len(self.text), pos
+        text = self.text
+        opened = pos
         pos += 1
-        before = len(pieces)
-        while pos < size:
+        count_before = len(pieces)
+        while pos < len(text):
             match = _IN_DOUBLE.match(text, pos)
             if match is not None:
                 pieces.append(Piece("text", match.group(), True, match.group()))
                 pos = match.end()
             elif text[pos] == '"':
-                if len(pieces) == before:
+                if len(pieces) == count_before:
                     pieces.append(Piece("text", "", True, '""'))
                 return pos + 1
             elif text[pos] == "\\":
-                escaped = text[pos + 1 : pos + 2]
-                plain = (
-                    ""
-                    if escaped == "\n"
-                    else escaped
-                    if escaped in ('"', "\\", "$", "`")
-                    else "\\" + escaped
-                )
-                pieces.append(Piece("text", plain, True, "\\" + escaped))
+                source = text[pos : pos + 2]
+                pieces.append(Piece("text", _unescape_in_quotes(source), True, source))
                 pos += 2
             else:
                 pos = self._read_expansion(pos, pieces, quoted=True)
         raise UnbalancedError(opened, '"')
 
     def _read_expansion(self, pos: int, pieces: list[Piece], quoted: bool) -> int:
-        """Append the expansion that starts with the `$` or backtick at `pos`; return the offset
-        behind it.
+        """Append the expansion that starts with the `$` or backtick at `pos`.
+
+        Returns the offset behind the expansion.
         """
         text = self.text
         if text[pos] == "`":
@@ -267,15 +287,16 @@ class _Lexer:
         return end
 
     def _read_substitution(self, pos: int) -> int:
-        """Read the command list of a substitution; its commands count as this text's own."""
+        """Read the commands of a substitution into this document; return the offset behind it."""
         self.nesting += 1
         end = self.read_list(pos, stop=True)
         self.nesting -= 1
         return end
 
     def _read_arithmetic(self, pos: int, start: int) -> int:
-        """Record the arithmetic that starts at `start` and whose `((` is at `pos`; return the
-        offset behind it.
+        """Record the arithmetic that starts at `start` and whose `((` is at `pos`.
+
+        Returns the offset behind the arithmetic.
         """
         end = find_closing(self.text, pos, start, "((")
         self.document.arithmetic.append((start, self.text[start:end]))
@@ -286,23 +307,31 @@ class _Lexer:
         """Read the commands of the substitutions inside `${...}` or arithmetic."""
         if MARKER.search(self.text, pos, end) is None:
             return
-        while (match := _SUBSTITUTION.search(self.text, pos, end)) is not None:
+        match = _SUBSTITUTION.search(self.text, pos, end)
+        while match is not None:
             if match.group() == "`":
                 pos = self._read_expansion(match.start(), [], quoted=True)
-            else:
-                pos = self._read_substitution(match.end()) if match.group() == "$(" else match.end()
+            elif match.group() == "$(":
+                pos = self._read_substitution(match.end())
+            else:  # an escaped character
+                pos = match.end()
+            match = _SUBSTITUTION.search(self.text, pos, end)
 
     def _read_backticks(self, source: str, offset: int) -> None:
+        """Read the commands between backticks, which start at `offset`, into this document."""
         for command in lex(source, tolerant=True, nesting=self.nesting + 1).commands:
-            words = tuple(word._replace(start=word.start + offset) for word in command.words)
-            inner = replace(
-                command, words=words, start=command.start + offset, after=command.after or ")"
+            moved = replace(
+                command,
+                words=tuple(word._replace(start=word.start + offset) for word in command.words),
+                start=command.start + offset,
+                after=command.after or ")",
             )
-            self.document.commands.append(inner)
+            self.document.commands.append(moved)
 
     def _read_array(self, pos: int) -> tuple[tuple[ShellWord, ...], int]:
-        """Read the words of the array literal whose `(` is before `pos`; return them and the offset
-        behind it.
+        """Read the words of the array literal whose `(` is before `pos`.
+
+        Returns the words and the offset behind the literal.
         """
         words: list[ShellWord] = []
         opened = pos - 1
@@ -324,27 +353,26 @@ class _Lexer:
         word, end = self._read_word(pos)
         if end == pos:
             return pos
-        expands = all(not piece.quoted for piece in word.pieces)
-        self.pending.append((word.text, expands, operator.startswith("<<-"), command))
+        expands = not any(piece.quoted for piece in word.pieces)
+        strips_tabs = operator.startswith("<<-")
+        self.pending.append(_OpenHeredoc(word.text, expands, strips_tabs, command))
         return end
 
     def _read_heredoc_bodies(self, pos: int) -> int:
         """Read the bodies of the here-documents that were opened on the line before `pos`."""
-        for delimiter, expands, strips_tabs, command in self.pending:
-            tabs = r"\t*" if strips_tabs else ""
-            if delimiter in self.unended or len(self.unended) > MAX_UNENDED:
+        for heredoc in self.pending:
+            if heredoc.delimiter in self.unended or len(self.unended) > MAX_UNENDED:
                 continue
-            end = re.compile(rf"^{tabs}{re.escape(delimiter)}$", re.MULTILINE).search(
-                self.text, pos
-            )
+            tabs = r"\t*" if heredoc.strips_tabs else ""
+            last_line = re.compile(rf"^{tabs}{re.escape(heredoc.delimiter)}$", re.MULTILINE)
+            end = last_line.search(self.text, pos)
             if end is None:
-                self.unended.add(delimiter)
+                self.unended.add(heredoc.delimiter)
                 if self.tolerant:
                     continue
-                raise UnbalancedError(max(0, pos - 1), f"<<{delimiter}")
-            self.document.heredocs.append(
-                Heredoc(pos, self.text[pos : end.start()], expands, command)
-            )
+                raise UnbalancedError(max(0, pos - 1), f"<<{heredoc.delimiter}")
+            body = self.text[pos : end.start()]
+            self.document.heredocs.append(Heredoc(pos, body, heredoc.expands, heredoc.command))
             pos = end.end()
         self.pending = []
         return pos
@@ -371,55 +399,55 @@ class _CommandBuilder:
             self.words.append(word)
 
     def redirect(self, start: int, operator: str) -> None:
-        """Skip the next word, which is a file; drop the file descriptor right before the
-        operator.
-        """
-        last = self.words[-1] if self.words and not operator.startswith("&") else None
-        if (
-            last is not None
-            and _FILE_DESCRIPTOR.fullmatch(last.text)
-            and last.start + len(last.text) == start
-        ):
-            self.words.pop()
-            if last.text.startswith("{"):  # it assigns the variable, as arithmetic may
-                self.lexer.document.arithmetic.append((last.start, f"{last.text[1:-1]}=0"))
+        """Skip the next word, which is a file, and drop the file descriptor before the operator."""
+        if self.words and not operator.startswith("&"):
+            last = self.words[-1]
+            is_adjacent = last.start + len(last.text) == start
+            if is_adjacent and _FILE_DESCRIPTOR.fullmatch(last.text):
+                self.words.pop()
+                if last.text.startswith("{"):  # it assigns the variable, as arithmetic may
+                    self.lexer.document.arithmetic.append((last.start, f"{last.text[1:-1]}=0"))
         self.skip_next = operator
         if operator in ("<", "<<<", "<>", "<&"):
             self.input = operator
 
     def end(self, operator: str, is_truncated: bool = False) -> None:
+        """Record the command that ends with this operator."""
         if len(self.words) > 2 and self.words[0].text == "function" and self.words[2].text == "{":
-            self.words, body = self.words[:2], self.words[2:]
+            body = self.words[2:]
+            self.words = self.words[:2]
             self.end("(")
             self.words = body
         if self.words:
-            leading = self._track_reserved_words()
-            depth = len(self.stack) + self.lexer.nesting
-            words, before = tuple(self.words[leading:]), self.before if leading == 0 else "keyword"
-            if words:
-                is_cut = is_truncated or len(self.words) >= MAX_WORDS
-                self.lexer.document.commands.append(
-                    SimpleCommand(
-                        words,
-                        words[0].start,
-                        before,
-                        operator,
-                        depth,
-                        is_cut,
-                        self.input,
-                        tuple(self.outputs),
-                    )
-                )
+            self._record_command(operator, is_truncated or len(self.words) >= MAX_WORDS)
             self.words = []
             self.before = operator
         elif operator != "\n" or self.before not in _JOINING:  # a newline may follow `&&`
             self.before = operator
-        self.skip_next, self.input, self.outputs = "", "", []
+        self.skip_next = ""
+        self.input = ""
+        self.outputs = []
+
+    def _record_command(self, operator: str, is_truncated: bool) -> None:
+        """Append the words behind the reserved ones as a command; track the reserved words."""
+        reserved = self._track_reserved_words()
+        words = tuple(self.words[reserved:])
+        if not words:
+            return
+        command = SimpleCommand(
+            words,
+            start=words[0].start,
+            before="keyword" if reserved else self.before,
+            after=operator,
+            depth=len(self.stack) + self.lexer.nesting,
+            is_truncated=is_truncated,
+            input=self.input,
+            outputs=tuple(self.outputs),
+        )
+        self.lexer.document.commands.append(command)
 
     def _track_reserved_words(self) -> int:
-        """Process the reserved words at the start of the command; return how many there are to
-        drop.
-        """
+        """Process the reserved words at the start of the command; return how many to drop."""
         count = 0
         for word in self.words:
             text = word.text

@@ -1,6 +1,4 @@
-"""Find trainer commands in shell text, through mason, `bash -c`, `sbatch --wrap`, here-documents,
-substitutions.
-"""
+"""Find trainer commands in shell text, also in `bash -c`, here-documents and substitutions."""
 
 from __future__ import annotations
 
@@ -36,6 +34,7 @@ from launch.check.lint.trainer_commands import (
     NO_COMMANDS,
     LintFinding,
     ScanResult,
+    TrainerCommand,
     merge,
     not_followed,
     warning,
@@ -48,11 +47,11 @@ MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host 
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd|run|script)")
 _WRAP = re.compile(r"--(?:wrap|command|cmd)=")
 _HEREDOC_ESCAPE = re.compile(r"\\([$`\\])")
-# another shell splits the arguments again
+# The programs that join their arguments for another shell, which splits them again.
 _JOINING = re.compile(r"(?:.*/)?(?:ssh|rsh|mosh|pdsh|clush|watch|parallel)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./-]")
 _BLANK = re.compile(r"[ \t\n]")
-# of arguments that come from no shell text
+# The command of arguments that do not come from a shell text.
 _ALONE = SimpleCommand((), 0, "", "", 0)
 _NO_VARIABLES = Variables(lambda offset: 1)
 
@@ -69,7 +68,7 @@ def line_lookup(text: str, first: int = 1) -> LineLookup:
 def find_commands(
     text: str, line_of: LineLookup, reparses: int = 0, functions: frozenset[str] = frozenset()
 ) -> ScanResult:
-    """Find every trainer command in a shell text. `functions`: see Variables.functions.
+    """Find every trainer command in a shell text; `functions` are those of Variables.functions.
 
     A text with a quote that is never closed is parsed line by line instead, with every variable
     unknown.
@@ -82,7 +81,8 @@ def find_commands(
         document = lex(text)
     except UnbalancedError as error:
         return _find_line_by_line(text, line_of, error, reparses)
-    return _find_in_document(document, collect_variables(document, line_of, functions), reparses)
+    variables = collect_variables(document, line_of, functions)
+    return _find_in_document(document, variables, reparses)
 
 
 def find_in_arguments(
@@ -91,110 +91,114 @@ def find_in_arguments(
     command: SimpleCommand = _ALONE,
     variables: Variables = _NO_VARIABLES,
 ) -> ScanResult:
-    """Find the trainer commands that one simple command starts, and whether it may start one that
-    is not followed.
+    """Find the trainer commands that one simple command starts, or may start.
 
-    `command` and `variables`: the arguments' own, if they come from a shell text.
+    `command` and `variables` are those of the arguments, if these come from a shell text.
     """
     name = command_name(arguments)
     if name is None or only_reads_arguments(name, arguments):
         return NO_COMMANDS
     if is_mason(arguments):
-        return merge(
-            _find_in_mason_group(group, reparses + 1)
-            for _, *group in split_at_separators(arguments)[1:]
-            if group
-        )
+        groups = [group[1:] for group in split_at_separators(arguments)[1:]]
+        return merge(_find_in_mason_group(group, reparses + 1) for group in groups if group)
     arguments = with_supplied(name, arguments)
     commands = [] if name.text == "eval" else find_trainer_starts(arguments)
     if commands:
         scan = ScanResult(tuple(commands))
-        words = [
-            word.text for command in commands for word in command.arguments if word.is_resolved
-        ]
-        if _JOINING.fullmatch(name.text) and any(map(_SPECIAL.search, words)):
-            return scan.doubted(
-                "not_followed", f"not followed: {name.text} joins the arguments for another shell"
-            )
+        if _JOINING.fullmatch(name.text) and any(map(_has_special_sign, commands)):
+            message = f"not followed: {name.text} joins the arguments for another shell"
+            return scan.doubted("not_followed", message)
         return scan
-    scan = merge(
-        _find_in_text(argument, reparses, variables.functions)
-        for argument in _shell_texts(name, arguments)
-    )
+    texts = _shell_texts(name, arguments)
+    scan = merge(_find_in_text(text, reparses, variables.functions) for text in texts)
     if scan != NO_COMMANDS:
         return scan
     reason = explain_unfollowed(name, arguments, command, variables)
     return NO_COMMANDS if reason is None else not_followed(reason, arguments[0].line)
 
 
+def _has_special_sign(command: TrainerCommand) -> bool:
+    """Return True if another shell may split or replace one of the command's known arguments."""
+    return any(
+        argument.is_resolved and _SPECIAL.search(argument.text) for argument in command.arguments
+    )
+
+
 def _find_in_text(argument: Argument, reparses: int, functions: frozenset[str]) -> ScanResult:
-    """Find the commands in an argument that is shell text, where the outer shell's unknown values
-    are unknown too.
+    """Find the commands in an argument that is shell text.
+
+    The outer shell's unknown values are unknown there, too.
     """
     text = _shell_text(argument)
     scan = find_commands(text, line_lookup(text, argument.line), reparses + 1, functions)
     if argument.is_resolved:
         return scan
-    return replace(
-        scan,
-        commands=tuple(
-            replace(found, arguments=_unresolve(found.arguments)) for found in scan.commands
-        ),
-    )
+    commands = []
+    for command in scan.commands:
+        arguments = tuple(_unresolve(argument) for argument in command.arguments)
+        commands.append(replace(command, arguments=arguments))
+    return replace(scan, commands=tuple(commands))
 
 
-def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
-    """Mark what quotes of the inner shell make literal and the outer shell has replaced: `bash -c
-    "... '$X'"`.
+def _unresolve(argument: Argument) -> Argument:
+    """Mark an argument that the inner shell quotes and the outer one has replaced.
+
+    That is `'$X'` in `bash -c "... '$X'"`.
     """
-    return tuple(
-        argument._replace(is_resolved=False, prefix=argument.text.partition("$")[0])
-        if argument.is_resolved and "$" in argument.text
-        else argument
-        for argument in arguments
-    )
+    if not argument.is_resolved or "$" not in argument.text:
+        return argument
+    return argument._replace(is_resolved=False, prefix=argument.text.partition("$")[0])
 
 
 def _find_in_document(document: ShellDocument, variables: Variables, reparses: int) -> ScanResult:
     scans: list[ScanResult] = []
     expanded = [_expand(command, variables) for command in document.commands]
-    for index, (command, arguments) in enumerate(zip(document.commands, expanded, strict=True)):
+    for index, arguments in enumerate(expanded):
+        command = document.commands[index]
         scan = find_in_arguments(arguments, reparses, command, variables)
         if scan.commands:
             lost = _note_lost_arguments(document.commands, index, variables.line_of)
-            commands = [
-                replace(
-                    started,
-                    is_truncated=started.is_truncated or command.is_truncated,
-                    notes=started.notes + lost,
-                )
-                for started in scan.commands
-            ]
-            scan = replace(scan, commands=tuple(commands))
+            scan = _add_doubts(scan, command, lost)
             name = command_name(arguments)
-            if (
-                name is not None
-                and variables.functions
-                and (name.text in variables.functions or not name.is_resolved)
-            ):
+            if name is not None and _may_be_function(name, variables):
                 message = (
-                    f"not followed: {name.text} may be a function of this text, which "
-                    "passes "
-                    "other arguments on"
+                    f"not followed: {name.text} may be a function of this text, "
+                    "which passes other arguments on"
                 )
                 scan = scan.doubted("not_followed", message)
         scans.append(scan)
-    bodies = [
-        _find_in_heredoc(heredoc, variables.line_of, reparses) for heredoc in document.heredocs
-    ]
-    scan = merge([*scans, *find_unfollowed_declarations(document, expanded, variables), *bodies])
+    scans.extend(find_unfollowed_declarations(document, expanded, variables))
+    line_of = variables.line_of
+    scans += [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
+    scan = merge(scans)
+    # Of several reasons on a line, the first one is listed.
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 
 
+def _add_doubts(
+    scan: ScanResult, command: SimpleCommand, notes: tuple[LintFinding, ...]
+) -> ScanResult:
+    """Add the notes to each trainer command of a simple command, and whether that is truncated."""
+    commands = []
+    for trainer_command in scan.commands:
+        is_truncated = trainer_command.is_truncated or command.is_truncated
+        all_notes = trainer_command.notes + notes
+        commands.append(replace(trainer_command, is_truncated=is_truncated, notes=all_notes))
+    return replace(scan, commands=tuple(commands))
+
+
+def _may_be_function(name: Argument, variables: Variables) -> bool:
+    """Return True if a command may call a function of the text that passes on other arguments."""
+    if not variables.functions:
+        return False
+    return name.text in variables.functions or not name.is_resolved
+
+
 def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
-    """Expand the command's words; the first argument gets the command's line, even if it is a
-    variable's value.
+    """Expand the command's words.
+
+    The first argument gets the command's line, even if it is a variable's value.
     """
     arguments = expand_words(command.words, variables)
     if arguments:
@@ -205,12 +209,14 @@ def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
 def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> ScanResult:
     body = _HEREDOC_ESCAPE.sub(r"\1", heredoc.body) if heredoc.expands else heredoc.body
     first = line_of(heredoc.start)
-    is_text = MARKER.search(body) is None  # a file's, or a program's that starts no trainer
+    mentions_trainer = MARKER.search(body) is not None
     if is_python_name(heredoc.command):
-        return NO_COMMANDS if is_text else not_followed("a Python text mentions a trainer", first)
+        if not mentions_trainer:
+            return NO_COMMANDS
+        return not_followed("a Python text mentions a trainer", first)
     if not heredoc.expands:
         return find_commands(body, line_lookup(body, first), reparses + 1)
-    if is_text and heredoc.command in ("cat", "tee"):
+    if not mentions_trainer and heredoc.command in ("cat", "tee"):
         return NO_COMMANDS
     # The outer shell substitutes its own variables before the inner shell assigns any.
     document = lex(body, tolerant=True)
@@ -220,28 +226,25 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
 def _note_lost_arguments(
     commands: list[SimpleCommand], index: int, line_of: LineLookup
 ) -> tuple[LintFinding, ...]:
-    """Note a next line that starts with a flag: the author meant it for this command, but the shell
-    cuts it off.
+    """Note a next line that starts with a flag.
+
+    Its author meant the flag for this command, but the shell cuts it off.
     """
     command = commands[index]
     for following in commands[index + 1 :]:
         if following.depth > command.depth:
             continue
         first = following.words[0].text
-        if (
-            following.before != "\n"
-            or command.after != "\n"
-            or not first.startswith("--")
-            or len(first) == 2
-        ):
+        is_next_line = following.before == "\n" and command.after == "\n"
+        is_flag = first.startswith("--") and len(first) > 2
+        if not is_next_line or not is_flag:
             break
         line = line_of(following.start)
         flag = first.lstrip("-").partition("=")[0]
         message = (
             f"the shell ends the command before this line, so {first} and what follows never reach "
-            "the trainer; end "
-            "each line but the last with a backslash, without trailing blanks, comments or blank "
-            "lines between"
+            "the trainer; end each line but the last with a backslash, without trailing blanks, "
+            "comments or blank lines between"
         )
         return (warning("lost_arguments", message, line, flag),)
     return ()
@@ -266,71 +269,72 @@ def _find_line_by_line(
                 return line_of(start + inner)
 
             inner = _find_in_document(document, Variables(at), reparses)
-            notes: tuple[LintFinding, ...] = ()
-            if opened := document.unbalanced:
-                cut = f"{opened}, so the rest is not checked"
-                notes = (warning("unbalanced_quote", cut, at(opened.offset)),)
-            commands = (
-                replace(command, notes=command.notes + notes) if command.is_truncated else command
-                for command in inner.commands
-            )
-            # the text has one of its own
+            commands = list(inner.commands)
+            unbalanced = document.unbalanced
+            if unbalanced is not None:
+                message = f"{unbalanced}, so the rest is not checked"
+                note = warning("unbalanced_quote", message, at(unbalanced.offset))
+                for index, command in enumerate(commands):
+                    if command.is_truncated:
+                        commands[index] = replace(command, notes=(*command.notes, note))
+            # The note about the whole text replaces those of its lines.
             scans.append(replace(inner, commands=tuple(commands), notes=()))
         offset += len(logical) + 1
     return merge(scans)
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
-    """Return True if an argument is a whole command line: `bash -c "..."`, `--wrap="..."`, `eval
-    "..."`.
-    """
+    """Return True if an argument is a command line, as in `bash -c "..."` and `--wrap="..."`."""
     argument = arguments[index]
     text = _shell_text(argument)
     if _BLANK.search(text) is None or MARKER.search(text) is None:
         return False
     before = arguments[index - 1].text if index else ""
     if before == "-c" and any(map(is_python, arguments[max(0, index - 4) : index])):
-        return False  # Python's text
-    return (
-        _WRAP.match(argument.text) is not None
-        or not before.startswith("-")
-        or _SCRIPT_OPTION.fullmatch(before) is not None
-    )
+        return False  # it is Python text
+    if _WRAP.match(argument.text) or not before.startswith("-"):
+        return True
+    return _SCRIPT_OPTION.fullmatch(before) is not None
 
 
 def _shell_texts(name: Argument, arguments: Sequence[Argument]) -> list[Argument]:
-    """Return the arguments that are shell text; eval joins its own."""
+    """Return the arguments that are shell text; eval joins all of its arguments."""
     if name.text == "alias":
         return []
     if name.text != "eval":
-        return [
-            argument for index, argument in enumerate(arguments) if _is_shell_text(arguments, index)
-        ]
-    rest = arguments[arguments.index(name) + 1 :]
-    text, raw = (
-        " ".join(argument.text for argument in rest),
-        " ".join(argument.raw for argument in rest),
-    )
-    return [Argument(text, name.line, all(argument.is_resolved for argument in rest), raw=raw)]
+        indices = [index for index in range(len(arguments)) if _is_shell_text(arguments, index)]
+        return [arguments[index] for index in indices]
+    joined = arguments[arguments.index(name) + 1 :]
+    text = " ".join(argument.text for argument in joined)
+    raw = " ".join(argument.raw for argument in joined)
+    is_resolved = all(argument.is_resolved for argument in joined)
+    return [Argument(text, name.line, is_resolved, raw=raw)]
 
 
 def _shell_text(argument: Argument) -> str:
+    """Return the argument's text, without `--wrap=` before it."""
     wrap = _WRAP.match(argument.raw)
     return argument.raw if wrap is None else argument.raw[wrap.end() :]
 
 
 def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> ScanResult:
-    """Find the commands in arguments that mason joins with blanks for another shell
-    (mason.py:389-392, 529-532).
+    """Find the commands in arguments that mason joins with blanks for another shell.
+
+    mason.py:389-392 and 529-532 quote and join them.
     """
-    texts = [argument.text for argument in arguments]
-    texts = [
-        f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts
-    ]
+    texts = [_quote_like_mason(argument.text) for argument in arguments]
     offsets = list(accumulate((len(text) + 1 for text in texts), initial=0))[:-1]
 
-    def line(offset: int) -> int:
+    def line_of(offset: int) -> int:
         index = max(0, bisect_right(offsets, offset) - 1)
-        return arguments[index].line + texts[index].count("\n", 0, max(0, offset - offsets[index]))
+        offset_in_text = max(0, offset - offsets[index])
+        return arguments[index].line + texts[index].count("\n", 0, offset_in_text)
 
-    return _find_in_document(lex(" ".join(texts), tolerant=True), Variables(line), reparses)
+    document = lex(" ".join(texts), tolerant=True)
+    return _find_in_document(document, Variables(line_of), reparses)
+
+
+def _quote_like_mason(text: str) -> str:
+    """Quote a text as mason does: if it has a brace that opens no variable, or a closing tag."""
+    needs_quotes = "{" in text.replace("${", "") or "</" in text
+    return f"'{text}'" if needs_quotes else text

@@ -15,10 +15,10 @@ MAX_SUBSTITUTION = 200_000  # characters of one `...`, $((...)) or ${...}
 # $X, ${X}, $@, ${A[@]}, $1
 _PARAMETER = re.compile(r"\$(?:\{(?:[A-Za-z_]\w*(?:\[[@*]\])?|[@*])\}|[A-Za-z_]\w*|[@*0-9?#$!-])")
 _BRACKETS = {"{": re.compile(r"\\.|[{}]", re.DOTALL), "(": re.compile(r"[()]")}
-# What may become any number of words: brace expansion, and patterns of file names.
+# Text that may become any number of words: brace expansion, and patterns of file names.
 _MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
-_INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
-# before a `~`: `~/x`, `X=~/x`, `X=a:~/x`
+_INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # `A[0]=`, whose brackets are not a pattern
+# The text before a `~` that is a home folder: `~/x`, `X=~/x`, `X=a:~/x`.
 _HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 
@@ -52,9 +52,8 @@ class ShellWord(NamedTuple):
         """The word, with its unknown pieces as written."""
         if len(self.pieces) == 1 and self.pieces[0].kind == "text":
             return self.pieces[0].text
-        return "".join(
-            piece.text if piece.kind == "text" else piece.source for piece in self.pieces
-        )
+        texts = [piece.text if piece.kind == "text" else piece.source for piece in self.pieces]
+        return "".join(texts)
 
 
 def literal_word(start: int, text: str) -> ShellWord:
@@ -70,11 +69,11 @@ class SimpleCommand:
     start: int  # character offset
     before: str  # the operator before it, "" at the start of the text
     after: str  # the operator behind it, "" at the end
-    # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
+    # Number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
     depth: int
-    # a quote or substitution in it is never closed, so its tail cannot be read
+    # Whether a quote or substitution in it is never closed, so that its tail cannot be read.
     is_truncated: bool = False
-    # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
+    # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string.
     input: str = ""
     outputs: tuple[str, ...] = ()  # the files that its output is redirected to
 
@@ -95,7 +94,7 @@ class ShellDocument:
 
     commands: list[SimpleCommand] = field(default_factory=list)  # in source order
     heredocs: list[Heredoc] = field(default_factory=list)
-    # offset and source of `((...))` and `$((...))`
+    # Offset and source of each `((...))` and `$((...))`.
     arithmetic: list[tuple[int, str]] = field(default_factory=list)
     unbalanced: UnbalancedError | None = None
 
@@ -121,7 +120,7 @@ class Argument(NamedTuple):
 
     text: str  # unknown parts as written
     line: int  # 1-based
-    # False if part of it depends on a value that the text does not determine
+    # False if part of it depends on a value that the text does not determine.
     is_resolved: bool = True
     is_single: bool = True  # False if it may become any number of words, including none
     prefix: str = ""  # the literal text before the first unknown part
@@ -139,8 +138,9 @@ def literal_argument(text: str, line: int) -> Argument:
 
 
 def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
-    """Return the expansion that starts with the `$` at `pos`, and the offset behind it; any other
-    `$` is literal.
+    """Return the expansion that starts with the `$` at `pos`, and the offset behind it.
+
+    A `$` without an expansion is literal.
 
     Raises UnbalancedError for a `${` that is never closed.
     """
@@ -149,10 +149,11 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
         source = match.group()
         inner = source[1:].strip("{}")
         name = inner.rstrip("[@*]")
-        kind: PieceKind = (
-            "array" if name != inner else "variable" if name.isidentifier() else "unknown"
-        )
-        return Piece(kind, source if kind == "unknown" else name, quoted, source), match.end()
+        if name != inner:
+            return Piece("array", name, quoted, source), match.end()
+        if name.isidentifier():
+            return Piece("variable", name, quoted, source), match.end()
+        return Piece("unknown", source, quoted, source), match.end()
     if text.startswith("${", pos):
         end = find_closing(text, pos + 1, pos, "${")
         source = text[pos:end]
@@ -176,9 +177,7 @@ def find_closing(text: str, pos: int, opened: int, opener: str) -> int:
 
 
 def logical_lines(text: str) -> Iterator[list[str]]:
-    """Yield each line together with those that continue it, after a backslash that is not escaped
-    itself.
-    """
+    """Yield each line together with those that continue it, after an unescaped backslash."""
     parts: list[str] = []
     for line in text.split("\n"):
         parts.append(line)
@@ -190,15 +189,24 @@ def logical_lines(text: str) -> Iterator[list[str]]:
 
 
 def unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
-    """Return unquoted text as pieces: a home folder and what braces or file names replace are
-    unknown.
+    """Return unquoted text as pieces.
+
+    A home folder (`~`), brace expansion and patterns of file names are unknown, with the text that
+    follows them. `is_start` is whether the text starts a word.
     """
     home = _HOME.match(text) if is_start else None
     index = _INDEX.match(text) if is_start else None
-    many = _MANY_WORDS.search(text, index.end() if index else 0)
-    end = home.end() if home else many.start() if many else len(text)
-    before, rest = text[:end], text[end:]
-    pieces = [Piece("text", before, False, before)] if before else []
-    if rest:
-        pieces.append(Piece("unknown", "", True, rest) if home else Piece("array", "", False, rest))
+    pattern = _MANY_WORDS.search(text, index.end() if index else 0)
+    end = len(text)
+    if home:
+        end = home.end()
+    elif pattern:
+        end = pattern.start()
+    pieces = []
+    if text[:end]:
+        pieces.append(Piece("text", text[:end], False, text[:end]))
+    if text[end:]:
+        unknown = Piece("unknown", "", True, text[end:])
+        any_words = Piece("array", "", False, text[end:])
+        pieces.append(unknown if home else any_words)
     return pieces

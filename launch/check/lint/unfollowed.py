@@ -1,5 +1,4 @@
-"""What a shell text runs that lint sees and does not follow: each is undecided, and listed by its
-line.
+"""What a shell text may run that lint does not follow: it is undecided, and listed by its line.
 
 `eval "$X"`, a stream into a shell, a script whose name is a variable, a nameref: a verdict on the
 other commands of the text does not cover them.
@@ -36,7 +35,7 @@ from launch.check.lint.variables import (
 _SHELL = re.compile(r"(?:ba|z|da|k|a)?sh")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd)")
 _CODE_IN_TEXT = re.compile(r"\$\(|`")
-# They pass what they read on to the terminal, a file or other such commands.
+# Programs that pass what they read on to the terminal, a file or other such programs.
 _PASSIVE = re.compile(
     r"tee|cat|e?grep|less|more|head|tail|wc|sort|uniq|column|logger|nl|fold|tr|cut|tac|ts"
 )
@@ -44,7 +43,7 @@ _PRINTING = ("echo", "printf")
 _RUN_A_FILE = re.compile(r"source|\.|sbatch|qsub|bsub|parallel")
 _EDITING = re.compile(r"sed|perl|awk|envsubst|mv|cp|ln|install|patch")
 _WRAPPING = re.compile(r"env|command|exec|nohup|nice|time|timeout|sudo|setsid|stdbuf|ionice")
-# in a program's text
+# Names in the text of a program that may start another one.
 _STARTING = re.compile(r"\b(?:system|popen|exec\w*|subprocess|spawn\w*)\b", re.IGNORECASE)
 _TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 
@@ -52,47 +51,59 @@ _TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 def explain_unfollowed(
     name: Argument, arguments: Sequence[Argument], command: SimpleCommand, variables: Variables
 ) -> str | None:
-    """Return why a command of this name, which starts no known trainer, may start one; None if it
-    does not look so.
+    """Return why a command may start a trainer that is not known; None if it does not look so.
+
+    `name` is the argument that names the command, which starts no known trainer.
     """
     if not name.is_resolved:
-        in_function = command.depth and name.text in ("$@", "$*")  # its calls are looked at
-        is_pattern = re.search(r"[$`]", name.text) is None  # of `case`
-        return (
-            None
-            if in_function or is_pattern
-            else f"{name.text} is the command, and its value is not known here"
-        )
+        calls_arguments = command.depth and name.text in ("$@", "$*")  # the calls are checked
+        is_pattern = re.search(r"[$`]", name.text) is None  # a pattern of `case`
+        if calls_arguments or is_pattern:
+            return None
+        return f"{name.text} is the command, and its value is not known here"
     base = name.base
     rest = arguments[arguments.index(name) + 1 :]
+    # The first reason that holds is the one that is listed.
     reasons = {
-        "eval runs a text that is not known here": base == "eval"
-        and not all(word.is_resolved for word in rest),
-        "what another command prints is run": base in ("source", ".")
-        and rest[:1]
-        and _is_stream(rest[0]),
-        "an alias is a trainer's command": base == "alias"
-        and any(MARKER.search(word.text) for word in rest),
-        "the commands come from a stream": _reads_program(arguments, command),
-        "the text that a shell runs is not known here": _has_script(
-            rest, lambda word: not word.is_resolved
+        "eval runs a text that is not known here": base == "eval" and not _are_resolved(rest),
+        "what another command prints is run": (
+            base in ("source", ".") and bool(rest) and _is_stream(rest[0])
         ),
-        "a Python text mentions a trainer": any(map(is_python, arguments))
-        and _has_script(rest, _mentions_trainer),
-        "the script that it starts is not known here": script_is_unknown(arguments)
-        or _xargs_runs_input(arguments),
+        "an alias is a trainer's command": base == "alias" and any(map(_mentions_trainer, rest)),
+        "the commands come from a stream": _reads_program(arguments, command),
+        "the text that a shell runs is not known here": _has_script(rest, _is_unresolved),
+        "a Python text mentions a trainer": (
+            any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer)
+        ),
+        "the script that it starts is not known here": (
+            script_is_unknown(arguments) or _xargs_runs_input(arguments)
+        ),
         "a value that mentions a trainer is not known here": any(
-            not variables.trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
+            _uses_trainer_variable(word, variables) for word in rest
         ),
         f"whether {base} starts the trainer is not known": names_trainer_script(arguments),
         f"what {base} does with a text that starts a trainer is not known": any(
             starts_trainer(word.raw) and not option.text.startswith("--")
             for option, word in pairwise(arguments)
         ),
-        f"what the program of {base} starts is not known": command.before in ("|", "|&")
-        and any(_STARTING.search(word.text) for word in rest),
+        f"what the program of {base} starts is not known": (
+            command.before in ("|", "|&") and any(_STARTING.search(word.text) for word in rest)
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _is_unresolved(argument: Argument) -> bool:
+    return not argument.is_resolved
+
+
+def _are_resolved(arguments: Sequence[Argument]) -> bool:
+    return all(argument.is_resolved for argument in arguments)
+
+
+def _uses_trainer_variable(argument: Argument, variables: Variables) -> bool:
+    """Return True if an argument uses a variable whose value mentions a trainer."""
+    return not variables.trainer_commands.isdisjoint(VARIABLE.findall(argument.raw))
 
 
 def is_python(argument: Argument) -> bool:
@@ -103,62 +114,76 @@ def is_python(argument: Argument) -> bool:
 def find_unfollowed_declarations(
     document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
 ) -> Iterator[ScanResult]:
-    """Yield what changes what other commands of the text mean: launchers that are redefined,
-    variables' own doubts.
+    """Yield what changes the meaning of other commands of the text.
 
-    `expanded`: the arguments of each command.
+    That are launchers that are redefined, and the doubts of variables. `expanded` has the arguments
+    of each command.
     """
+    for offset, doubt in variables.doubts.items():
+        yield not_followed(doubt, variables.line_of(offset))
     in_folder = any(
-        _TRAINERS_FOLDER.fullmatch(argument.text)
+        _names_trainers_folder(arguments)
         for command, arguments in zip(document.commands, expanded, strict=True)
         if not is_assignment(command.words[0])
-        for argument in arguments
-    )
-    yield from (
-        not_followed(doubt, variables.line_of(offset)) for offset, doubt in variables.doubts.items()
     )
     written = _files_written(document.commands)
     for index, command in enumerate(document.commands):
         words = without_prefix(command.words)
         texts = [word.text for word in words]
-        first, rest = texts[0], texts[1:]
-        redefined = [defined_function(command), *(rest[:1] if first == "alias" else ())]
+        first = texts[0]
+        rest = texts[1:]
         reasons = {
-            "a launcher is redefined, so what the commands with its name start is unknown": any(
-                is_launcher_name(text.partition("=")[0]) or text == "command_not_found_handle"
-                for text in redefined
-                if text
+            "a launcher is redefined, so what the commands with its name start is unknown": (
+                _redefines_launcher(command, texts)
             ),
-            "'set -k' takes assignments out of the arguments": first == "set"
-            and any(text.startswith("-") and "k" in text for text in rest),
+            "'set -k' takes assignments out of the arguments": (
+                first == "set" and any(text.startswith("-") and "k" in text for text in rest)
+            ),
             "a value contains a substitution that may run later": any(
-                map(_holds_code, filter(is_assignment, words))
+                _holds_code(word) for word in words if is_assignment(word)
             ),
-            "the text is printed to a command that may run it": first in _PRINTING
-            and starts_trainer(" ".join(rest))
-            and _is_read_by_program(document.commands, index),
+            "the text is printed to a command that may run it": (
+                first in _PRINTING
+                and starts_trainer(" ".join(rest))
+                and _is_read_by_program(document.commands, index)
+            ),
             "it runs a file that this text writes": _runs_file(texts, written),
-            "whether its script is a trainer depends on the folder": in_folder
-            and any(map(_is_trainer_here, rest)),
+            "whether its script is a trainer depends on the folder": (
+                in_folder and any(map(_is_trainer_here, rest))
+            ),
         }
-        yield from (
-            not_followed(reason, variables.line_of(command.start))
-            for reason, holds in reasons.items()
-            if holds
-        )
+        line = variables.line_of(command.start)
+        yield from (not_followed(reason, line) for reason, holds in reasons.items() if holds)
+
+
+def _names_trainers_folder(arguments: Sequence[Argument]) -> bool:
+    return any(_TRAINERS_FOLDER.fullmatch(argument.text) for argument in arguments)
+
+
+def _redefines_launcher(command: SimpleCommand, texts: Sequence[str]) -> bool:
+    """Return True if a function or an alias has the name of a launcher."""
+    redefined = [defined_function(command)]
+    if texts[0] == "alias":
+        redefined += texts[1:2]
+    for text in redefined:
+        if not text:
+            continue
+        if is_launcher_name(text.partition("=")[0]) or text == "command_not_found_handle":
+            return True
+    return False
 
 
 def _is_trainer_here(text: str) -> bool:
     """Return True for the name of a trainer's script, without its folder."""
-    return (
-        text.endswith(".py")
-        and trainer_from_path(f"open_instruct/{text.removeprefix('./')}") is not None
-    )
+    if not text.endswith(".py"):
+        return False
+    return trainer_from_path(f"open_instruct/{text.removeprefix('./')}") is not None
 
 
 def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
-    """Return the files that the commands write, but those of a here-document, which is read where
-    it stands.
+    """Return the files that the commands write, but those of a here-document.
+
+    The body of a here-document is read on its own.
     """
     names: set[str] = set()
     for command in commands:
@@ -172,9 +197,7 @@ def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
 
 
 def _runs_file(texts: list[str], written: Set[str]) -> bool:
-    """Return True if the command runs one of the files, itself or with a shell, Python or a job
-    submitter.
-    """
+    """Return True if the command runs one of the files, itself or through another program."""
     names = texts[:1]
     for index, text in enumerate(texts):
         base = text.rsplit("/", 1)[-1]
@@ -201,8 +224,11 @@ def _is_read_by_program(commands: Sequence[SimpleCommand], index: int) -> bool:
 
 def _holds_code(assignment: ShellWord) -> bool:
     """Return True for `X='$(...)'` with a command that starts a trainer."""
-    literal = (piece.text for piece in assignment.pieces if piece.kind == "text" and piece.quoted)
-    return any(_CODE_IN_TEXT.search(text) is not None and starts_trainer(text) for text in literal)
+    for piece in assignment.pieces:
+        is_literal = piece.kind == "text" and piece.quoted
+        if is_literal and _CODE_IN_TEXT.search(piece.text) and starts_trainer(piece.text):
+            return True
+    return False
 
 
 def _is_stream(argument: Argument) -> bool:
@@ -222,8 +248,9 @@ def _has_script(arguments: Sequence[Argument], is_such: Callable[[Argument], boo
 
 
 def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> bool:
-    """Return True for a shell or Python that reads its program from a pipe, a redirected input or
-    `<(...)`.
+    """Return True for a shell or Python that reads its program from a stream.
+
+    That is a pipe, a redirected input or `<(...)`.
     """
     programs = [
         index
@@ -237,13 +264,11 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> boo
         return True
     options = [word.text for word in rest if word.text.startswith(("-", "+"))]
     has_program = any(option == "-m" or _SCRIPT_OPTION.fullmatch(option) for option in options)
-    # Without any argument it reads what the whole text, a group, a function or a coprocess has as
-    # input.
-    is_piped = command.input != "<<" and (
-        command.before in ("|", "|&")
-        or command.input != ""
-        or command.depth > 0
-        or len(arguments) == 1
-        or arguments[0].text == "coproc"
-    )
-    return is_piped and not has_program and ("-s" in options or len(options) == len(rest))
+    if has_program or command.input == "<<":
+        return False
+    has_input = command.before in ("|", "|&") or command.input != ""
+    # Without any argument it reads the input of the whole text, a group, a function or a coprocess.
+    inherits_input = command.depth > 0 or len(arguments) == 1 or arguments[0].text == "coproc"
+    if not has_input and not inherits_input:
+        return False
+    return "-s" in options or len(options) == len(rest)

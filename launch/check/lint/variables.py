@@ -34,7 +34,7 @@ _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READING = frozenset(
     {"read", "mapfile", "readarray", "unset", "getopts", "printf", "wait", "for", "select"}
 )
-# Options whose value is no variable's name.
+# Options whose value is not the name of a variable.
 _TAKES_VALUE = {
     "read": re.compile(r"-[a-z]*[pdntuNi]"),
     **dict.fromkeys(("mapfile", "readarray"), re.compile(r"-[a-z]*[dnOsuCc]")),
@@ -48,7 +48,7 @@ _SPECIAL = re.compile(r"S?RANDOM|SECONDS|LINENO|EPOCH\w+|(?:OLD)?PWD|REPLY|OPTAR
 _LIST = re.compile(r"\$\{?[@*]")
 _PARAMETER = re.compile(r"\$\{?[@*1-9]")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
+_TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # traps that run between the commands of the text
 
 
 @dataclass
@@ -56,26 +56,27 @@ class Variables:
     """The variables of a text; with no assignments recorded, every variable is unknown."""
 
     line_of: Callable[[int], int]  # from a character offset of the text to its 1-based line
-    # the last of each name, at its place in the text
+    # The last value of each name, at its place in the text.
     values: dict[str, ShellWord] = field(default_factory=dict)
-    # the names that are assigned twice, or not at the top level
+    # The names that are assigned twice, or not at the top level.
     unknown: set[str] = field(default_factory=set)
-    # offsets where any variable may be assigned invisibly
+    # Offsets where any variable may be assigned invisibly.
     barriers: list[int] = field(default_factory=list)
     expanded: dict[Piece, list[Argument | None] | None] = field(default_factory=dict)
-    characters: int = 0  # of all expansions so far, a repeated one each time
+    characters: int = 0  # length of all expansions so far, a repeated one each time
     is_opaque: bool = False  # any variable may be assigned anywhere
-    # {offset: what changes the meaning of other commands there}
+    # What changes the meaning of other commands, by its offset.
     doubts: dict[int, str] = field(default_factory=dict)
-    # the names of those whose value mentions a trainer
+    # The names of the variables whose value mentions a trainer.
     trainer_commands: set[str] = field(default_factory=set)
     has_own_ifs: bool = False  # words may be split elsewhere than at blanks
-    # the functions of a text in which one changes the arguments that it passes on
+    # The functions of a text in which one of them changes the arguments that it passes on.
     functions: frozenset[str] = frozenset()
 
     def find_value(self, name: str, offset: int) -> ShellWord | None:
-        """Return the value that `name` has where it is used at `offset`; None if the text does not
-        determine it.
+        """Return the value that `name` has where it is used at `offset`.
+
+        None is returned if the text does not determine it.
         """
         value = self.values.get(name)
         if (
@@ -86,9 +87,8 @@ class Variables:
             or value.start >= offset
         ):
             return None
-        barriers_between = bisect_right(self.barriers, offset) - bisect_right(
-            self.barriers, value.start
-        )
+        first_barrier = bisect_right(self.barriers, value.start)
+        barriers_between = bisect_right(self.barriers, offset) - first_barrier
         return None if barriers_between else value
 
 
@@ -99,20 +99,21 @@ def collect_variables(
 ) -> Variables:
     """Collect every assignment of the text, and every place where an invisible one may happen.
 
-    `outer_functions`: those of the text that contains this one (see Variables.functions).
+    `outer_functions` are the functions of the text that contains this one.
     """
     variables = Variables(line_of, functions=outer_functions)
-    functions = frozenset(filter(None, map(defined_function, document.commands)))
+    defined = [defined_function(command) for command in document.commands]
+    functions = frozenset(name for name in defined if name is not None)
     if any(map(_changes_arguments, document.commands)):
         variables.functions |= functions
     for command in document.commands:
         barriers = len(variables.barriers)
         _record_assignments(command, variables)
-        if len(variables.barriers) > barriers and command.depth and functions:
+        has_barrier = len(variables.barriers) > barriers
+        if has_barrier and command.depth and functions:
             variables.is_opaque = True  # a function is called later than it is written
-        if functions and not functions.isdisjoint(
-            word.text for word in without_prefix(command.words)[:1]
-        ):
+        program = without_prefix(command.words)[:1]
+        if program and program[0].text in functions:
             _mark_names(filter(is_assignment, command.words), variables)  # `X=2 function`
     for offset, source in document.arithmetic:
         _mark_arithmetic(variables, source, offset)
@@ -125,48 +126,59 @@ def defined_function(command: SimpleCommand) -> str | None:
     """Return the name of the function that the command defines; None if it defines none."""
     if command.words[0].text == "function":
         return command.words[-1].text
-    return command.words[0].text if command.after == "(" and len(command.words) == 1 else None
+    if command.after == "(" and len(command.words) == 1:
+        return command.words[0].text
+    return None
 
 
 def _changes_arguments(command: SimpleCommand) -> bool:
-    """Return True if a command of a function adds to the function's own arguments, or takes some:
-    `"$@" --more`.
+    """Return True if a command of a function changes the function's arguments: `"$@" --more`.
 
     As the last word of a command, `"$@"` passes them on as they are.
     """
     if not command.depth or NON_RUNNERS.fullmatch(command.words[0].text):
         return False
-    lists = [
-        word
-        for assigned in filter(is_assignment, command.words)
-        for word in (assigned, *(assigned.elements or ()))
-    ]
-    if any(_LIST.match(piece.source) for word in lists for piece in word.pieces):
-        return True
-    words = [word for word in command.words if not is_assignment(word)]
+    words: list[ShellWord] = []
+    for word in command.words:
+        if not is_assignment(word):
+            words.append(word)
+        elif any(_uses_all_arguments(part) for part in (word, *(word.elements or ()))):
+            return True
     if words and words[-1].text in ("$@", "${@}") and words[-1].pieces[0].quoted:
         words.pop()
-    return any(
-        _PARAMETER.match(piece.source)
-        and not (word.text == piece.source and before.text.startswith("-") and before.text != "--")
-        for before, word in pairwise((words[0], *words) if words else ())
-        for piece in word.pieces
-        if piece.kind != "text"
-    )
+    if not words:
+        return False
+    return any(_passes_argument(before, word) for before, word in pairwise((words[0], *words)))
+
+
+def _uses_all_arguments(word: ShellWord) -> bool:
+    """Return True if a word contains `$@` or `$*`."""
+    return any(_LIST.match(piece.source) for piece in word.pieces)
+
+
+def _passes_argument(before: ShellWord, word: ShellWord) -> bool:
+    """Return True if a word contains an argument of the function that is not an option's value."""
+    follows_option = before.text.startswith("-") and before.text != "--"
+    for piece in word.pieces:
+        if piece.kind == "text" or not _PARAMETER.match(piece.source):
+            continue
+        is_option_value = follows_option and word.text == piece.source
+        if not is_option_value:
+            return True
+    return False
 
 
 def is_assignment(word: ShellWord) -> bool:
     """Return True for `X=1`, `X+=1`, `X=(a b)` and `X[0]=1`."""
-    return (
-        bool(word.pieces)
-        and not word.pieces[0].quoted
-        and _ASSIGNMENT.match(word.pieces[0].text) is not None
-    )
+    if not word.pieces or word.pieces[0].quoted:
+        return False
+    return _ASSIGNMENT.match(word.pieces[0].text) is not None
 
 
 def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
     """Return the words from the command's name on, behind assignments, `builtin` and `command`."""
-    start = next((index for index, word in enumerate(words) if not is_assignment(word)), 0)
+    names = (index for index, word in enumerate(words) if not is_assignment(word))
+    start = next(names, 0)
     while len(words) > start + 1 and words[start].text in ("builtin", "command"):
         start += 1
     return words[start:]
@@ -182,14 +194,15 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
         and command.after in ("", "\n", ";", "&&")
     )
     if first in ("source", ".", "eval"):
-        if not (len(words) > 1 and words[1].text.endswith("/activate")):
-            variables.barriers.append(words[-1].start + 1)  # it expands its own words before
+        is_environment = len(words) > 1 and words[1].text.endswith("/activate")
+        if not is_environment:
+            # The command expands its own words before it assigns anything.
+            variables.barriers.append(words[-1].start + 1)
     elif first == "trap":
         if any(word.text in _TRAPS for word in words):
             variables.is_opaque = True
-            variables.doubts[words[0].start] = (
-                "a trap runs between the commands, so every variable is unknown"
-            )
+            doubt = "a trap runs between the commands, so every variable is unknown"
+            variables.doubts[words[0].start] = doubt
     elif first in ("let", "[["):
         for word in words[1:]:
             _mark_arithmetic(variables, word.text, word.start)
@@ -215,16 +228,21 @@ def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> No
 
 
 def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
-    flags = {flag for word in words[1:] if word.text[:1] in ("-", "+") for flag in word.text[1:]}
-    names = tuple(word for word in words[1:] if word.text[:1] not in ("-", "+"))
+    """Record the assignments of `declare`, `export` and the like."""
+    flags: set[str] = set()
+    names: list[ShellWord] = []
+    for word in words[1:]:
+        if word.text[:1] in ("-", "+"):
+            flags.update(word.text[1:])
+        else:
+            names.append(word)
     if "n" in flags and words[0].text != "export":
         variables.is_opaque = True
         reason = f"'{words[0].text} -n' names another variable, so every variable is unknown"
         variables.doubts[words[0].start] = reason
-    is_changed = not flags <= set("aFfgprtx")  # the shell computes what is assigned
-    _mark_names(
-        [word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables
-    )
+    is_computed = not flags <= set("aFfgprtx")  # as by `declare -i`, the shell changes the value
+    unnamed = [word for word in names if _ASSIGNED_NAME.match(word.text) is None]
+    _mark_names(names if is_computed else unnamed, variables)
     _assign(tuple(filter(is_assignment, names)), variables, is_reliable)
 
 
@@ -234,24 +252,23 @@ def _names_read(first: str, words: tuple[ShellWord, ...]) -> list[ShellWord]:
         return list(words[1:2])
     if first in ("printf", "wait"):
         option = "-v" if first == "printf" else "-p"
-        named = [word for before, word in pairwise(words) if before.text == option]
-        return named + [
-            literal_word(word.start, word.text[2:])
-            for word in words
-            if word.text.startswith(option)
-        ]
+        names = [word for before, word in pairwise(words) if before.text == option]
+        attached = [word for word in words if word.text.startswith(option)]
+        names.extend(literal_word(word.start, word.text[2:]) for word in attached)
+        return names
     takes_value = _TAKES_VALUE.get(first)
-    return [
-        word
-        for option, word in pairwise(words)
-        if not word.text.startswith("-")
-        and (takes_value is None or takes_value.fullmatch(option.text) is None)
-    ]
+    names = []
+    for before, word in pairwise(words):
+        is_option_value = takes_value is not None and takes_value.fullmatch(before.text)
+        if not word.text.startswith("-") and not is_option_value:
+            names.append(word)
+    return names
 
 
 def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
-    """Mark the variables that the words name as unknown; a name that is not written may be that of
-    any variable.
+    """Mark the variables that the words name as unknown.
+
+    A name that is computed may be that of any variable.
     """
     for word in words:
         name = _ASSIGNED_NAME.match(word.text)
@@ -263,7 +280,7 @@ def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
 
 def _mark_arithmetic(variables: Variables, source: str, offset: int) -> None:
     if _SETS_NAMED.search(source):
-        variables.barriers.append(offset)  # of a name that a variable holds
+        variables.barriers.append(offset)  # it assigns the variable that another one names
     if _SETS_IN_ARITHMETIC.search(source):
         variables.unknown.update(_NAME.findall(source))
 
@@ -274,28 +291,35 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         match = _ASSIGNMENT.match(head.text)
         if match is None:
             continue
-        _mark_arithmetic(variables, match.group(2) or "", word.start)
-        is_plain = match.group(2) is None and match.group(3) is None and head.kind == "text"
-        rest = head._replace(text=head.text[match.end() :], source=head.text[match.end() :])
-        value = ShellWord(word.start + match.end(), (rest, *word.pieces[1:]), word.elements)
-        source = " ".join(map(_own_text, (value, *(value.elements or ()))))
-        if MARKER.search(source) or not variables.trainer_commands.isdisjoint(
-            VARIABLE.findall(source)
-        ):
-            variables.trainer_commands.add(match.group(1))
-        if match.group(1) == "IFS":
-            variables.doubts[word.start] = (
-                "IFS is set, so what unquoted variables become is unknown"
-            )
-        if named := _EXPRESSION.match(value.text):  # arithmetic may evaluate the value
-            variables.unknown.add(named.group(1))
-        if match.group(1) in variables.values or not (is_reliable and is_plain):
-            variables.unknown.add(match.group(1))
-        variables.values[match.group(1)] = value
+        name, subscript, plus = match.groups()
+        _mark_arithmetic(variables, subscript or "", word.start)
+        rest = head.text[match.end() :]
+        pieces = (head._replace(text=rest, source=rest), *word.pieces[1:])
+        value = ShellWord(word.start + match.end(), pieces, word.elements)
+        if _names_trainer(value, variables):
+            variables.trainer_commands.add(name)
+        if name == "IFS":
+            doubt = "IFS is set, so what unquoted variables become is unknown"
+            variables.doubts[word.start] = doubt
+        expression = _EXPRESSION.match(value.text)
+        if expression:  # arithmetic may evaluate the value
+            variables.unknown.add(expression.group(1))
+        is_plain = subscript is None and plus is None and head.kind == "text"
+        if name in variables.values or not (is_reliable and is_plain):
+            variables.unknown.add(name)
+        variables.values[name] = value
 
 
-def _own_text(word: ShellWord) -> str:
+def _names_trainer(value: ShellWord, variables: Variables) -> bool:
+    """Return True if a value names a trainer, or a variable whose value does."""
+    words = (value, *(value.elements or ()))
+    source = " ".join(_without_substitutions(word) for word in words)
+    if MARKER.search(source):
+        return True
+    return not variables.trainer_commands.isdisjoint(VARIABLE.findall(source))
+
+
+def _without_substitutions(word: ShellWord) -> str:
     """Return the word without its substitutions, whose commands run where they stand."""
-    return "".join(
-        piece.source for piece in word.pieces if not piece.source.startswith(("$(", "`"))
-    )
+    sources = [piece.source for piece in word.pieces]
+    return "".join(source for source in sources if not source.startswith(("$(", "`")))

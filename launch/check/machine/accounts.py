@@ -1,6 +1,4 @@
-"""Accounts: a token of the Hugging Face hub and its rights, a key of Weights & Biases, where the
-run needs them.
-"""
+"""Accounts that a run needs: a Hugging Face token and its rights, a Weights & Biases key."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 
-# owners whose models require a licence to be accepted; there may be others
+# Owners whose models require a licence to be accepted; there may be others.
 _GATED = (
     "meta-llama/",
     "google/gemma",
@@ -33,9 +31,7 @@ _HOST = "api.wandb.ai"
 
 
 def find_hub_token(environ: Mapping[str, str]) -> str | None:
-    """Return the token that huggingface_hub would use: a variable, or the file that `hf auth login`
-    wrote.
-    """
+    """Return the token that huggingface_hub uses: a variable's, or that of `hf auth login`."""
     variable = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()
@@ -53,11 +49,8 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
     cure = "run `hf auth login`, or export HF_TOKEN"
     if plan.config.hub.push:
         if token is None:
-            return failed(
-                f"hub.push={plan.config.hub.push} needs a token, and none was found",
-                cure,
-                "hub.push",
-            )
+            message = f"hub.push={plan.config.hub.push} needs a token, and none was found"
+            return failed(message, cure, "hub.push")
         return passed("a token is set")
     model = plan.inputs.model
     if model.local or not model.reference.startswith(_GATED):
@@ -66,9 +59,8 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
         return passed(f"a token is set, for {model.reference}")
     if hub_snapshot(model.reference, host.environ):
         return passed(f"{model.reference} is gated, and cached here")
-    return warned(
-        f"{model.reference} is gated, and no token was found", cure, model.provenance.where
-    )
+    message = f"{model.reference} is gated, and no token was found"
+    return warned(message, cure, model.provenance.where)
 
 
 @rule("push_refused", "push", on_login_node=True)
@@ -76,44 +68,42 @@ def push_is_allowed(plan: Plan, host: Host) -> Finding:
     """The hub rejects a push to somebody else's name, or with a read-only token, only when the
     training is done.
     """
-    name, token = plan.config.hub.push, find_hub_token(host.environ)
-    if name is None or token is None:
-        return skipped("hub.push is not set" if name is None else "no token was found")
+    name = plan.config.hub.push
+    if name is None:
+        return skipped("hub.push is not set")
+    token = find_hub_token(host.environ)
+    if token is None:
+        return skipped("no token was found")
     try:
         account = _whoami(host.environ.get("HF_ENDPOINT", "https://huggingface.co"), token)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            return failed(
-                f"the hub rejects this token ({error.code})",
-                "run `hf auth login` again",
-                "hub.push",
-            )
-        return warned(
-            f"the hub answers {error.code}: the token's rights are not checked", "try again later"
-        )
+            message = f"the hub rejects this token ({error.code})"
+            return failed(message, "run `hf auth login` again", "hub.push")
+        message = f"the hub answers {error.code}: the token's rights are not checked"
+        return warned(message, "try again later")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return warned(
-            f"the hub cannot be reached ({reason}): the token's rights are not checked",
-            "check the network of this machine",
-        )
+        message = f"the hub cannot be reached ({reason}): the token's rights are not checked"
+        return warned(message, "check the network of this machine")
     return _check_rights(account, name.partition("/")[0])
 
 
 def _check_rights(account: Mapping[str, Any], owner: str) -> Finding:
+    """Check that an account (the answer of whoami-v2) may write to `owner`."""
     user = account.get("name")
-    owners = [user, *(organisation.get("name") for organisation in account.get("orgs") or [])]
+    organisations = account.get("orgs") or []
+    owners = [user, *(organisation.get("name") for organisation in organisations)]
     if owner not in owners:
         writable = ", ".join(str(name) for name in owners if name)
         facts = f"this token belongs to {user}, who cannot write to {owner}"
         return failed(facts, f"set hub.push=OWNER/NAME with an owner of {writable}", "hub.push")
-    role = ((account.get("auth") or {}).get("accessToken") or {}).get("role")
+    auth = account.get("auth") or {}
+    access_token = auth.get("accessToken") or {}
+    role = access_token.get("role")
     if role == "read":
-        return failed(
-            "this token is read-only",
-            "create one with write access: huggingface.co/settings/tokens",
-            "hub.push",
-        )
+        cure = "create one with write access: huggingface.co/settings/tokens"
+        return failed("this token is read-only", cure, "hub.push")
     return passed(f"{user} may write to {owner}")
 
 
@@ -134,34 +124,28 @@ def wandb_key_exists(plan: Plan, host: Host) -> Finding:
         return skipped(f"tracking={plan.config.tracking}")
     source = find_wandb_key(host.environ)
     if source != "WANDB_API_KEY" and plan.config.trainer.launcher == Launcher.torchrun:
-        facts = (
+        message = (
             f"{plan.trainer} reads the key from WANDB_API_KEY only "
-            "(olmo_core/train/callbacks/wandb.py:127)"
+            "(olmo_core/train/callbacks/wandb.py:127), which is not set"
         )
-        return failed(
-            f"{facts}, which is not set",
-            "export WANDB_API_KEY, or set tracking=tensorboard",
-            "tracking",
-        )
+        cure = "export WANDB_API_KEY, or set tracking=tensorboard"
+        return failed(message, cure, "tracking")
     if source:
         return passed(f"a key in {source}")
-    cure = Fix.of("run `wandb login`, export WANDB_API_KEY, or set {0}", "tracking=wandb_offline")
-    return failed("tracking=wandb needs a key, and none was found", cure, "tracking")
+    sentence = "run `wandb login`, export WANDB_API_KEY, or set {0}"
+    login = Fix.of(sentence, "tracking=wandb_offline")
+    return failed("tracking=wandb needs a key, and none was found", login, "tracking")
 
 
 def find_wandb_key(environ: Mapping[str, str]) -> str | None:
-    """Return where wandb finds its key: the variable, or the netrc file that lists its host; None
-    without one.
-    """
+    """Return where wandb finds its key: the variable, or a netrc file; None without one."""
     if environ.get("WANDB_API_KEY"):
         return "WANDB_API_KEY"
     host = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname or _HOST
     home = Path(environ.get("HOME", "~")).expanduser()
-    files = (
-        [Path(environ["NETRC"]).expanduser()]
-        if environ.get("NETRC")
-        else [home / ".netrc", home / "_netrc"]
-    )
+    files = [home / ".netrc", home / "_netrc"]
+    if environ.get("NETRC"):
+        files = [Path(environ["NETRC"]).expanduser()]
     for file in files:
         try:
             if netrc.netrc(file).authenticators(host):

@@ -1,4 +1,4 @@
-"""A second of all-reduces over the ranks of one node.
+"""Measures a second of all-reduces over the ranks of one node.
 
 torch.distributed.run starts it by path, with the trainer's interpreter: all_reduce.py nccl|gloo
 FILE. Rank 0 writes the measurement into FILE, as JSON. The sums are checked too: a link that
@@ -35,28 +35,34 @@ def main(backend: str, file: Path) -> None:
     world_size = dist.get_world_size()
     values = torch.empty(BYTES[backend] // 4, device=device)
     expected_sum = world_size * (world_size + 1) / 2
-    count, began, keep_going = 0, time.monotonic(), torch.ones(1, device=device)
-    first = 0.0
+    keep_going = torch.ones(1, device=device)
+    count = 0
+    first = 0.0  # seconds of the first one, which sets up the connections
+    began = time.monotonic()
     while keep_going.item():
         values.fill_(rank + 1)
         dist.all_reduce(values)
         if not bool((values == expected_sum).all()):
             raise SystemExit(f"rank {rank}: an all-reduce returned a wrong sum")
         count += 1
-        first = first or time.monotonic() - began  # the first one sets up the connections
-        keep_going.fill_(float(time.monotonic() - began < SECONDS))
+        elapsed = time.monotonic() - began
+        if count == 1:
+            first = elapsed
+        keep_going.fill_(float(elapsed < SECONDS))
         dist.broadcast(keep_going, 0)  # every rank stops after the same number
     if rank == 0:
         each = (time.monotonic() - began - first) / max(1, count - 1)
-        version = ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else None
+        version = None
+        if backend == "nccl":
+            version = ".".join(map(str, torch.cuda.nccl.version()))
         measurement = {
             "ranks": world_size,
             "done": count,
             "first": first,
             "each": each,
             "bytes": BYTES[backend],
+            "nccl": version,
         }
-        measurement["nccl"] = version
         file.write_text(json.dumps(measurement), encoding="utf-8")
     dist.destroy_process_group()
 

@@ -17,8 +17,8 @@ from launch.planning.plan import Plan
 from launch.table import format_bytes
 from launch.worker.finding import Finding
 
-# open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by
-# launch
+# Checkpoints that are kept: open-instruct's keep_last_n_checkpoints (finetune.py:263,
+# olmo_core_utils.py:238), which launch also sets for TRL.
 _KEPT = 3
 
 
@@ -28,31 +28,34 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def checkpoint_interval(plan: Plan) -> int | None:
-    """Return the optimizer steps between two checkpoints; None if the run writes none before its
-    end.
-    """
+    """Return the optimizer steps between two checkpoints; None if the run writes none."""
     return plan.config.recipe.checkpoint_steps or plan.config.trainer.checkpoint_steps
 
 
 def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     """Return how many checkpoints are on disk at once, at most where that is known.
 
-    The trainers delete the oldest after they have written the newest. `ends_after`: steps after
-    which the run is ended.
+    The trainers delete the oldest after they have written the newest. `ends_after` is the number of
+    steps after which the run is ended.
     """
     interval = checkpoint_interval(plan)
-    steps = min(
-        (number for number in (count_steps(plan), ends_after) if number is not None), default=None
-    )
+    known_steps = [steps for steps in (count_steps(plan), ends_after) if steps is not None]
+    steps = min(known_steps, default=None)
     if not interval or (steps is not None and steps < interval):
         return 0
     written = steps // interval if steps is not None else None
-    open_instruct = plan.config.trainer.family == Family.open_instruct
-    flag = plan.flags.get("keep_last_n_checkpoints" if open_instruct else "save_total_limit")
+    flag = plan.flags.get(_kept_checkpoints_flag(plan))
     kept = flag.value if flag is not None else _KEPT
     if kept is None or kept < 0:
-        return written or 2  # of an unknown number: the least
+        return written or 2  # an unknown number is at least two
     return min(written, kept + 1) if written is not None else kept + 1
+
+
+def _kept_checkpoints_flag(plan: Plan) -> str:
+    """The trainer's flag for the number of checkpoints that are kept."""
+    if plan.config.trainer.family == Family.open_instruct:
+        return "keep_last_n_checkpoints"
+    return "save_total_limit"
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,19 @@ class ModelSize:
 
 
 def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
-    """Return the number of parameters of a plan's model; None when it is unknown on this
-    machine.
-    """
+    """Return the number of parameters of a plan's model; None if it is unknown here."""
     model = plan.inputs.model
     folder = model.local or hub_snapshot(model.reference, environ)
-    counted = count_parameters(folder) if folder else None
-    if counted:
-        return ModelSize(counted, "its safetensors files")
-    packed = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin")) if folder else 0
-    if packed:
-        return ModelSize(packed / 2, "the size of its pytorch_model files, at 2 bytes a parameter")
+    if folder:
+        counted = count_parameters(folder)
+        if counted:
+            return ModelSize(counted, "its safetensors files")
+        size = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin"))
+        if size:
+            source = "the size of its pytorch_model files, at 2 bytes a parameter"
+            return ModelSize(size / 2, source)
     configured = plan.config.model
-    # model.path is another model than the YAML's shape
+    # With model.path, the model is not the one whose shape the YAML gives.
     if configured.shape.parameters and not configured.path:
         return ModelSize(configured.shape.parameters, "its shape")
     if configured.trained_by and plan.shape:
@@ -87,15 +90,16 @@ def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
 def written_bytes(
     plan: Plan, environ: Mapping[str, str], *, merged: bool = False
 ) -> tuple[float, float] | None:
-    """Return the bytes of the model at the end, and of one checkpoint; None where the model's size
-    is unknown.
+    """Return the bytes of the model at the end, and of one checkpoint.
+
+    None is returned if the model's size is unknown.
 
     accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its
     own weights. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones
     (trl/trainer/model_config.py:93).
 
-    An adapter's run ends with the adapter, in fp32; `merged`: with the model that it is merged
-    into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen weights too
+    An adapter's run ends with the adapter, in fp32, or, if `merged`, with the model that it is
+    merged into. TRL's checkpoints hold the adapter alone, open-instruct's the frozen weights too
     (accelerate's save_state, finetune.py:970).
     """
     size = find_model_size(plan, environ)
@@ -106,12 +110,17 @@ def written_bytes(
         if size is None or shape is None:
             return None
         adapter = 4 * plan.lora.count_parameters(shape)
+        merged_model = 2 * size.parameters
         frozen = 0.0 if is_trl else 2 * size.parameters
-        return 2 * size.parameters if merged else adapter, (4 if has_zero else 3) * adapter + frozen
-    if size is None or plan.trains_adapter:  # its flags, without recipe.lora, say too little
+        checkpoint = (4 if has_zero else 3) * adapter + frozen
+        return merged_model if merged else adapter, checkpoint
+    # A trainer's own flags for adapters, without recipe.lora, do not give the adapter's size.
+    if size is None or plan.trains_adapter:
         return None
-    element = 2 if plan.parallel.precision == Precision.bf16 and (has_zero or not is_trl) else 4
-    return element * size.parameters, (element + 12 if has_zero else 3 * element) * size.parameters
+    has_bf16_weights = plan.parallel.precision == Precision.bf16 and (has_zero or not is_trl)
+    weight = 2 if has_bf16_weights else 4  # bytes of a parameter
+    in_checkpoint = weight + 12 if has_zero else 3 * weight
+    return weight * size.parameters, in_checkpoint * size.parameters
 
 
 @rule("disk_full", "disk", on_login_node=True)
@@ -123,21 +132,19 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
     folder = nearest_existing(plan.folder)
     free = shutil.disk_usage(folder).free
     if written is None:
-        return skipped(
-            f"{format_bytes(free)} free; the size of {plan.inputs.model.reference} is unknown"
-        )
+        model_name = plan.inputs.model.reference
+        return skipped(f"{format_bytes(free)} free; the size of {model_name} is unknown")
     model, checkpoint = written
     if host.ends_after is not None:
         model = 0.0
     count = checkpoint_count(plan, host.ends_after)
     needed = model + count * checkpoint
     if not needed:
-        return passed(
-            f"{format_bytes(free)} free; a run that is ended after {host.ends_after} steps saves "
-            "nothing"
-        )
+        reason = f"a run that is ended after {host.ends_after} steps saves nothing"
+        return passed(f"{format_bytes(free)} free; {reason}")
     parts = f"the {'adapter' if plan.lora else 'model'} {format_bytes(model)}"
-    parts += f", {count} checkpoints of {format_bytes(checkpoint)}" if count else ""
+    if count:
+        parts += f", {count} checkpoints of {format_bytes(checkpoint)}"
     facts = f"{format_bytes(free)} free for {format_bytes(needed)} ({parts}) in {folder}"
     if needed > free:
         return failed(facts, _cure(plan, count))
@@ -147,12 +154,9 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
 
 
 def _cure(plan: Plan, count: int) -> str:
-    limit = (
-        "keep_last_n_checkpoints"
-        if plan.config.trainer.family == Family.open_instruct
-        else "save_total_limit"
-    )
-    fewer = f"flags.{limit}=1 keeps fewer checkpoints; " if count > 2 else ""
+    fewer = ""
+    if count > 2:
+        fewer = f"flags.{_kept_checkpoints_flag(plan)}=1 keeps fewer checkpoints; "
     return f"{fewer}free disk space, or set runs=FOLDER on a larger disk"
 
 
@@ -160,26 +164,24 @@ def _cure(plan: Plan, count: int) -> str:
 def folders_are_writable(plan: Plan, host: Host) -> Finding:
     """A read-only mount or a full quota ends a run after an hour of tokenizing."""
     folders = {"runs": plan.folder, "cache": plan.cache, "HF_HOME": hub_cache(host.environ)}
-    writable, problems = [], []
+    writable: list[str] = []
+    problems: dict[str, str] = {}  # key that sets the folder -> what is wrong
     for key, folder in folders.items():
         parent = nearest_existing(folder)
         problem = _write_problem(parent)
         if problem:
-            problems.append((key, f"{parent} is not writable: {problem}"))
+            problems[key] = f"{parent} is not writable: {problem}"
         else:
             writable.append(f"{key} {parent}")
-    if problems:
-        cures = (
-            f"set {'HF_HOME to' if key == 'HF_HOME' else f'{key}= to'} another folder"
-            for key, _ in problems
-        )
-        return failed(
-            "; ".join(message for _, message in problems), "; ".join(cures), problems[0][0]
-        )
-    return passed(", ".join(writable))
+    if not problems:
+        return passed(", ".join(writable))
+    settings = {"HF_HOME": "HF_HOME to"}  # a variable, while the others are configuration keys
+    cures = [f"set {settings.get(key, f'{key}= to')} another folder" for key in problems]
+    return failed("; ".join(problems.values()), "; ".join(cures), next(iter(problems)))
 
 
 def _write_problem(folder: Path) -> str | None:
+    """Why no file can be written into a folder, None if one can."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"launch")

@@ -18,7 +18,7 @@ from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 
-_IN_USE_SHARE = 0.03  # of a card's memory; the driver itself takes up to some hundred MiB
+_IN_USE_SHARE = 0.03  # share of a GPU's memory; the driver itself takes up to some hundred MiB
 _BUSY_PERCENT = 20.0
 _TIMEOUT = 120.0  # seconds, importing torch in every rank included
 
@@ -36,18 +36,19 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
     if seen >= width.local:
         names = sorted({gpu.name for gpu in gpus.seen[: width.local]})
         return passed(f"{width.local} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
-    available = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
-    hidden = (
-        f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})"
-        if len(gpus.present) > seen
-        else ""
-    )
     needed = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
-    reason = f": {gpus.why}" if gpus.why else hidden
-    otherwise = Fix.of(
-        "set {0} for one CPU process (the demo stages), or use a machine with GPUs", "gpus=0"
-    )
-    cure = Fix.of("set {0}", f"gpus={seen}") if seen else otherwise
+    available = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
+    hidden = len(gpus.present) - seen
+    reason = ""
+    if gpus.why:
+        reason = f": {gpus.why}"
+    elif hidden > 0:
+        reason = f" (CUDA_VISIBLE_DEVICES hides {hidden})"
+    if seen:
+        cure = Fix.of("set {0}", f"gpus={seen}")
+    else:
+        sentence = "set {0} for one CPU process (the demo stages), or use a machine with GPUs"
+        cure = Fix.of(sentence, "gpus=0")
     return failed(f"the plan has {needed} and this machine has {available}{reason}", cure)
 
 
@@ -57,29 +58,24 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     width = plan.parallel.width
     gpus = host.gpus or Gpus()
     selected = gpus.seen[: width.local]
-    if width.device != Device.cuda or not selected:
-        return skipped(
-            "device=cpu" if width.device != Device.cuda else gpus.why or "no GPU is visible"
-        )
+    if width.device != Device.cuda:
+        return skipped("device=cpu")
+    if not selected:
+        return skipped(gpus.why or "no GPU is visible")
     in_use = [gpu for gpu in selected if _is_in_use(gpu)]
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
         cure = Fix.of("stop what runs there, or set {0}", "allow=[gpus_busy]")
         if len(free) >= width.local:
-            frees = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
-            cure = Fix.of(
-                "{0} to use free ones; or stop what runs there, or set {1}",
-                frees,
-                "allow=[gpus_busy]",
-            )
+            export = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
+            sentence = "{0} to use free ones; or stop what runs there, or set {1}"
+            cure = Fix.of(sentence, export, "allow=[gpus_busy]")
         return failed("; ".join(_describe_use(gpu) for gpu in in_use), cure)
     busy = [gpu for gpu in selected if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if busy:
         facts = ", ".join(f"GPU {gpu.index} is {gpu.utilisation:.0f}% busy" for gpu in busy)
-        return warned(
-            f"{facts} and none of its processes is visible",
-            "run nvidia-smi on the host, not in the container",
-        )
+        message = f"{facts} and none of its processes is visible"
+        return warned(message, "run nvidia-smi on the host, not in the container")
     used = max((gpu.used or 0.0) for gpu in selected)
     return passed(f"{len(selected)} idle, at most {used:.0f} MiB in use")
 
@@ -90,11 +86,12 @@ def _is_in_use(gpu: Gpu) -> bool:
 
 def _describe_use(gpu: Gpu) -> str:
     used = f"{gpu.used or 0:.0f} of {gpu.total or 0:.0f} MiB in use"
-    users = ", ".join(
-        f"process {process.pid} ({process.name.rsplit('/', 1)[-1]})"
-        for process in gpu.processes[:3]
-    )
-    return f"GPU {gpu.index}: {used} by {users or 'a process that is not visible from here'}"
+    users = []
+    for process in gpu.processes[:3]:
+        program = process.name.rsplit("/", 1)[-1]
+        users.append(f"process {process.pid} ({program})")
+    by_whom = ", ".join(users) or "a process that is not visible from here"
+    return f"GPU {gpu.index}: {used} by {by_whom}"
 
 
 @rule("no_collective", "collectives", slow=True)
@@ -117,32 +114,29 @@ def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
         status, output = _run(argv, run_environment(plan, host))
         if status == 0 and file.is_file():
             return passed(_describe(load_json(file)))
-    cure = (
-        f"for details run NCCL_DEBUG=INFO {' '.join(argv[:-1])} /tmp/all_reduce.json"
-        if cuda
-        else None
-    )
+    cure = None
+    if cuda:
+        command = f"{' '.join(argv[:-1])} /tmp/all_reduce.json"
+        cure = f"for details run NCCL_DEBUG=INFO {command}"
+    subject = f"an all-reduce over {width.local} ranks"
     if status is None:
-        return failed(
-            f"an all-reduce over {width.local} ranks did not finish within {_TIMEOUT:.0f} s", cure
-        )
-    return failed(f"an all-reduce over {width.local} ranks failed: {_first_error(output)}", cure)
+        return failed(f"{subject} did not finish within {_TIMEOUT:.0f} s", cure)
+    return failed(f"{subject} failed: {_first_error(output)}", cure)
 
 
 def _describe(measurement: Mapping[str, float]) -> str:
     library = f"NCCL {measurement['nccl']}" if measurement["nccl"] else "gloo"
     rate = measurement["bytes"] / measurement["each"] / 1e9 if measurement["each"] else 0.0
     size = f"{int(measurement['bytes']) >> 20} MiB"
-    return (
-        f"{measurement['ranks']} ranks, {library}: {measurement['done']} all-reduces of "
-        f"{size}, "
-        f"{rate:.1f} GB/s each"
-    )
+    count = measurement["done"]
+    ranks = measurement["ranks"]
+    return f"{ranks} ranks, {library}: {count} all-reduces of {size}, {rate:.1f} GB/s each"
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the exit status and the output. The status is None after a timeout; no process is left
-    behind.
+    """Return the exit status, which is None after a timeout, and the output.
+
+    No process is left behind.
     """
     with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
@@ -165,7 +159,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, s
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with its descendants: torch elastic's workers are in sessions of their own."""
+    """Kill a process with its descendants: torch elastic's workers have their own sessions."""
     with contextlib.suppress(psutil.Error):
         root = psutil.Process(process.pid)
         for member in [*root.children(recursive=True), root]:
@@ -175,17 +169,15 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def _first_error(output: str) -> str:
-    """Return the first error that a rank raised: a line `SomethingError: ...` outside of elastic's
-    own summary.
+    """Return the first error that a rank raised, else the last line.
+
+    An error is a line `SomethingError: ...` that is not of the summary of torch elastic.
     """
-    lines = [line.strip() for line in output.splitlines()]
+    stripped = [line.strip() for line in output.splitlines()]
+    lines = [line for line in stripped if line]
     for line in lines:
         name = line.removeprefix("[rank0]: ").split(":")[0]
-        if (
-            name.endswith(("Error", "Exception"))
-            and "ChildFailedError" not in name
-            and " " not in name
-        ):
+        is_error = name.endswith(("Error", "Exception")) and " " not in name
+        if is_error and "ChildFailedError" not in name:
             return line[:300]
-    lines = [line for line in lines if line]
     return lines[-1][:300] if lines else "there is no output"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from threading import Thread
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
@@ -15,6 +16,7 @@ from launch.planning.batches import (
     samples_per_rank,
 )
 from launch.planning.chat_template import missing_text_problem
+from launch.planning.inputs import InputSource
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan
@@ -42,23 +44,24 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
         return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
         return passed(f"{lengths.padding_share(samples_per_rank(plan.batch)):.0%} padding")
-    return passed(
-        describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch)
-    )
+    packing = forecast_packing(lengths, recipe.max_seq_length, plan.batch)
+    return passed(describe_packing(packing, plan.batch))
 
 
 @rule("no_such_input", "inputs", on_login_node=True)
 def inputs_exist(plan: Plan, host: Host) -> Finding:
     """Local models and files exist; what is built on the machine is built after preflight."""
-    model = () if plan.is_pending else (plan.inputs.model,)
-    sources = [*model, *(entry.source for entry in plan.inputs.mixture)]
-    # its files were found when it was planned
+    sources = [entry.source for entry in plan.inputs.mixture]
+    if not plan.is_pending:
+        sources.insert(0, plan.inputs.model)
+    # The files of staged data were found when it was planned.
     staged = [entry.source for entry in plan.inputs.mixture if entry.data]
     for source in sources:
-        if source.local and not source.build and source not in staged and not source.local.exists():
-            return failed(
-                f"{source.local} does not exist", "check the path", source.provenance.where
-            )
+        if not source.local or source.build or source in staged:
+            continue
+        if not source.local.exists():
+            message = f"{source.local} does not exist"
+            return failed(message, "check the path", source.provenance.where)
     local = sum(1 for source in sources if source.local)
     return passed(f"{local} local, {len(sources) - local} from the hub")
 
@@ -73,11 +76,9 @@ def template_text_is_here(plan: Plan, _: Host) -> Finding:
         return skipped("no template of TRL's is set")
     where = plan.origins.of("recipe.chat_template").where
     problem = missing_text_problem(template, plan.command[0], where)
-    return (
-        failed(problem.message, problem.cure, where)
-        if problem
-        else passed(f"{template.name} {template.source}")
-    )
+    if problem:
+        return failed(problem.message, problem.cure, where)
+    return passed(f"{template.name} {template.source}")
 
 
 @rule("hub_unreachable", "hub inputs", is_first=True)
@@ -85,17 +86,10 @@ def hub_is_reachable(plan: Plan, host: Host) -> Finding:
     """A model or data set that is not cached is downloaded; offline, the trainer tries for half a
     minute first.
     """
-    cache, sources = (
-        hub_cache(host.environ),
-        [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)],
-    )
-    kinds = ("models", *["datasets"] * len(plan.inputs.mixture))
-    missing = [
-        source
-        for kind, source in zip(kinds, sources, strict=True)
-        if not source.local
-        and not any((cache / f"{kind}--{source.reference.replace('/', '--')}").glob("snapshots/*"))
-    ]
+    cache = hub_cache(host.environ)
+    datasets = [entry.source for entry in plan.inputs.mixture]
+    missing = [] if _is_here(plan.inputs.model, cache, "models") else [plan.inputs.model]
+    missing += [source for source in datasets if not _is_here(source, cache, "datasets")]
     if not missing:
         return skipped("every input is here")
     reason = _why_unreachable(host.environ)
@@ -103,37 +97,46 @@ def hub_is_reachable(plan: Plan, host: Host) -> Finding:
         return passed(f"{host.environ.get('HF_ENDPOINT', HUB)} answers")
     names = " and ".join(source.reference for source in missing)
     cure = (
-        "check the names: a folder here is found by its path; or download them into the cache "
-        "on another machine"
+        "check the names: a folder here is found by its path; "
+        "or download them into the cache on another machine"
     )
-    return failed(
-        f"{names} would come from the hub, which {reason}", cure, missing[0].provenance.where
-    )
+    message = f"{names} would come from the hub, which {reason}"
+    return failed(message, cure, missing[0].provenance.where)
+
+
+def _is_here(source: InputSource, cache: Path, kind: str) -> bool:
+    """Whether a model or data set is local, or in the hub's cache."""
+    if source.local:
+        return True
+    folder = cache / f"{kind}--{source.reference.replace('/', '--')}"
+    return any(folder.glob("snapshots/*"))
 
 
 def _why_unreachable(environ: Mapping[str, str]) -> str | None:
-    variable = next(
-        (name for name in _OFFLINE if environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")),
-        None,
-    )
-    if variable:
-        return f"{variable}={environ[variable]} forbids"
+    """Why the hub cannot be reached, None if it responds."""
+    for variable in _OFFLINE:
+        if environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
+            return f"{variable}={environ[variable]} forbids"
     answers: list[str | None] = []
-    # looking a name up has no time limit of its own, and the exit would wait for a pool's thread
-    asking = Thread(
-        target=lambda: answers.append(_ask(environ.get("HF_ENDPOINT", HUB))), daemon=True
-    )
-    asking.start()
-    asking.join(_TIMEOUT)
+
+    def query() -> None:
+        answers.append(_hub_problem(environ.get("HF_ENDPOINT", HUB)))
+
+    # Looking a name up has no time limit, and the exit would wait for the thread of a pool.
+    thread = Thread(target=query, daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT)
     return answers[0] if answers else f"cannot be reached (no answer in {_TIMEOUT:g} s)"
 
 
-def _ask(address: str) -> str | None:
-    """Return why an address is no hub; None if it is one."""
+def _hub_problem(address: str) -> str | None:
+    """Why the address does not respond as the hub does, None if it does."""
     try:
         urllib.request.urlopen(address, timeout=_TIMEOUT).close()
-    except urllib.error.HTTPError as error:  # an answer, unless it is a proxy's
-        return f"answers {error.code}" if error.code in (403, 407) or error.code >= 500 else None
+    except urllib.error.HTTPError as error:
+        # Any other status is an answer of the hub.
+        is_from_proxy = error.code in (403, 407)
+        return f"answers {error.code}" if is_from_proxy or error.code >= 500 else None
     except (OSError, ValueError) as error:
         return f"cannot be reached ({getattr(error, 'reason', error)})"
     return None

@@ -1,6 +1,4 @@
-"""Limits of this machine: open files, locked memory, shared memory, the port; and whether its clock
-is right.
-"""
+"""Limits of this machine: open files, locked memory, shared memory, the port, the clock."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import socket
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from launch.check.machine.disk import nearest_existing
@@ -18,11 +17,11 @@ from launch.config.schema import Device
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-# descriptors that a launcher and one rank take: libraries, shards, sockets, workers
+# Descriptors that a launcher and one rank take: libraries, shards, sockets, workers.
 _BASE_FILES = 512
 _FILES_PER_RANK = 128
-_MOST_FILES = 65_536  # to which a run raises its soft limit (execution/supervise/reaper.py)
-# bytes; NCCL takes some tens of MiB per pair of ranks, data loaders the rest
+_MOST_FILES = 65_536  # a run raises its soft limit to this (execution/supervise/reaper.py)
+# Bytes; NCCL takes some tens of MiB per pair of ranks, data loaders the rest.
 _SHM_PER_RANK = 128 << 20
 _CLOCK_TOLERANCE = 5.0  # seconds
 _EARLIEST_TIME = 1_767_225_600  # 2026-01-01: a clock before it is not set
@@ -33,12 +32,7 @@ _SHM = Path("/dev/shm")
 @rule("port_taken", "port")
 def port_is_free(plan: Plan, host: Host) -> Finding:
     """Two launchers on one port join each other's ranks, or one of them dies."""
-    command = plan.command
-    at = next(
-        (i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")),
-        None,
-    )
-    port = int(command[at + 1]) if at is not None and command[at + 1].isdigit() else 0
+    port = _planned_port(plan)
     try:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", port))
@@ -48,12 +42,18 @@ def port_is_free(plan: Plan, host: Host) -> Finding:
                 pass
     except OSError as error:
         if port == 0:
-            return failed(
-                f"ranks cannot connect on 127.0.0.1: {error.strerror or error}",
-                "check the firewall",
-            )
+            message = f"ranks cannot connect on 127.0.0.1: {error.strerror or error}"
+            return failed(message, "check the firewall")
         return failed(f"port {port} is in use", "set another one, or 0 for any free port")
     return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
+
+
+def _planned_port(plan: Plan) -> int:
+    """The port on which the ranks meet, 0 for any free one."""
+    for option, value in pairwise(plan.command):
+        if option in ("--main_process_port", "--master_port"):
+            return int(value) if value.isdigit() else 0
+    return 0
 
 
 @rule("open_files_limit", "open files")
@@ -65,23 +65,20 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     soft, hard = limits
     width = plan.parallel.width
     needed = _BASE_FILES + _FILES_PER_RANK * width.local
-    # the store on the first node has a connection to every rank and every node's launcher
+    # The store on the first node has a connection to every rank and every node's launcher.
     if width.nodes > 1:
         needed += width.world_size + width.nodes
     if soft is None or soft >= _MOST_FILES:
         return passed(f"ulimit -n is {'unlimited' if soft is None else soft}")
     reachable = _MOST_FILES if hard is None else max(soft, min(hard, _MOST_FILES))
     if reachable < needed:
-        facts = (
-            f"ulimit -Hn is {hard}, and {width.world_size} rank{'s' * (width.world_size > 1)} "
-            f"may need {needed}"
-        )
+        plural = "s" if width.world_size > 1 else ""
+        ranks = f"{width.world_size} rank{plural}"
+        facts = f"ulimit -Hn is {hard}, and {ranks} may need {needed}"
         return warned(facts, "raise nofile in /etc/security/limits.conf, or LimitNOFILE of slurmd")
-    return passed(
-        f"ulimit -n is {soft}; the run raises it to {reachable}"
-        if reachable > soft
-        else f"ulimit -n is {soft}"
-    )
+    if reachable > soft:
+        return passed(f"ulimit -n is {soft}; the run raises it to {reachable}")
+    return passed(f"ulimit -n is {soft}")
 
 
 @rule("memlock_limit", "locked memory")
@@ -89,19 +86,16 @@ def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
     """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first
     collective.
     """
-    if plan.parallel.width.device != Device.cuda or not (
-        _INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())
-    ):
-        return skipped(
-            "no InfiniBand here" if plan.parallel.width.device == Device.cuda else "device=cpu"
-        )
-    soft = (_resource_limits("RLIMIT_MEMLOCK") or (None, None))[0]
-    facts = f"ulimit -l is {'unlimited' if soft is None else f'{soft >> 10} KiB'}"
-    return (
-        passed(facts)
-        if soft is None
-        else warned(facts, "set memlock to unlimited in /etc/security/limits.conf")
-    )
+    if plan.parallel.width.device != Device.cuda:
+        return skipped("device=cpu")
+    if not _INFINIBAND.is_dir() or not any(_INFINIBAND.iterdir()):
+        return skipped("no InfiniBand here")
+    limits = _resource_limits("RLIMIT_MEMLOCK")
+    soft = limits[0] if limits is not None else None
+    if soft is None:
+        return passed("ulimit -l is unlimited")
+    cure = "set memlock to unlimited in /etc/security/limits.conf"
+    return warned(f"ulimit -l is {soft >> 10} KiB", cure)
 
 
 @rule("small_shm", "shared memory")
@@ -110,15 +104,16 @@ def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
     error.
     """
     ranks = plan.parallel.width.local
-    if ranks == 1 or not _SHM.is_dir():
-        return skipped("one rank" if ranks == 1 else "there is no /dev/shm")
-    free, needed = shutil.disk_usage(_SHM).free, _SHM_PER_RANK * ranks
+    if ranks == 1:
+        return skipped("one rank")
+    if not _SHM.is_dir():
+        return skipped("there is no /dev/shm")
+    free = shutil.disk_usage(_SHM).free
+    needed = _SHM_PER_RANK * ranks
     facts = f"{free >> 20} MiB free in /dev/shm"
     if plan.parallel.width.device == Device.cuda and free < needed:
-        return warned(
-            f"{facts}, and {ranks} ranks may need {needed >> 20}",
-            "start the container with --shm-size=16g",
-        )
+        message = f"{facts}, and {ranks} ranks may need {needed >> 20}"
+        return warned(message, "start the container with --shm-size=16g")
     return passed(facts)
 
 
@@ -131,32 +126,29 @@ def clock_is_right(plan: Plan, host: Host) -> Finding:
     if now < _EARLIEST_TIME:
         date = time.strftime("%Y-%m-%d", time.gmtime(now))
         return failed(f"this machine's clock is set to {date}", "set it with ntp or chrony")
+    folder = nearest_existing(plan.folder)
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=nearest_existing(plan.folder), prefix=".clock."
-        ) as file:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.") as file:
             offset = Path(file.name).stat().st_mtime - time.time()
     except OSError as error:
-        return skipped(
-            f"the run folder's file system gives no time to compare with: {error.strerror}"
-        )
+        reason = "the run folder's file system gives no time to compare with"
+        return skipped(f"{reason}: {error.strerror}")
     facts = f"{abs(offset):.1f} s from the clock of the run folder's file system"
     if abs(offset) > _CLOCK_TOLERANCE:
-        return warned(
-            facts,
-            "set both with ntp or chrony; heartbeats of other machines appear older or younger "
-            "than they are",
-        )
+        consequence = "heartbeats of other machines appear older or younger than they are"
+        return warned(facts, f"set both with ntp or chrony; {consequence}")
     return passed(facts)
 
 
 def _resource_limits(name: str) -> tuple[int | None, int | None] | None:
-    """Return the soft and the hard limit, each None for unlimited; None where the system has no
-    such limit.
+    """Return the soft and the hard limit, each None for unlimited.
+
+    None is returned where the system has no such limit.
     """
     if sys.platform == "win32" or os.name != "posix":
         return None
     import resource
 
     soft, hard = resource.getrlimit(getattr(resource, name))
-    return tuple(None if value == resource.RLIM_INFINITY else value for value in (soft, hard))  # type: ignore[return-value]
+    unlimited = resource.RLIM_INFINITY
+    return (None if soft == unlimited else soft, None if hard == unlimited else hard)

@@ -1,4 +1,4 @@
-"""Whether a model fits the cards: its training state must, and its predicted peak should."""
+"""Whether a model fits the GPUs: its training state must, and its predicted peak should."""
 
 from __future__ import annotations
 
@@ -20,89 +20,78 @@ _MIB = 1 << 20
 
 
 def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
-    """Return the bytes that `parameters` take in training, at least: without activations, buckets
-    and fragmentation.
+    """Return the bytes that `parameters` take in training, on each rank's device and on the host.
 
-    They are those on each rank's device, and those in the memory of the whole machine.
+    The host's are those of all ranks. Activations, buckets and fragmentation are not included.
 
     TRL's scripts load fp32 weights by default (trl/trainer/model_config.py:89), which DeepSpeed
-    turns into bf16; and TRL loads the reference model besides, where open-instruct's log-probs come
-    from the same one.
+    turns into bf16. TRL also loads a reference model, while open-instruct computes the reference
+    log-probs with the model itself.
     """
-    mode, ranks, precision = (
-        plan.parallel.mode,
-        plan.parallel.width.world_size,
-        plan.parallel.precision,
-    )
-    if (
-        plan.config.trainer.family == Family.trl
-        and not plan.parallel.zero_stage
-        and "dtype" not in plan.flags
-    ):
+    ranks = plan.parallel.width.world_size
+    precision = plan.parallel.precision
+    is_trl = plan.config.trainer.family == Family.trl
+    if is_trl and not plan.parallel.zero_stage and "dtype" not in plan.flags:
         precision = Precision.fp32
-    state = bytes_per_parameter(mode, ranks, precision)
+    state = bytes_per_parameter(plan.parallel.mode, ranks, precision)
     reference = 0.0
     if has_reference(plan):
-        reference = (2 if precision == Precision.bf16 else 4) / (
-            ranks if plan.parallel.zero_stage == 3 else 1
-        )
+        reference = 2.0 if precision == Precision.bf16 else 4.0
+        if plan.parallel.zero_stage == 3:
+            reference /= ranks
     return (state.rank + reference) * parameters, state.host * parameters
 
 
 @rule("model_too_big", "memory")
 def model_fits(plan: Plan, host: Host) -> Finding:
     """A model that is too large is loaded onto every GPU for minutes before it fails."""
-    if (
-        plan.lora is not None
-        and plan.parallel.width.device == Device.cuda
-        and not plan.only_tokenizes
-    ):
-        return _predict_peak(
-            plan,
-            host,
-            f"an adapter of rank {plan.lora.rank} is trained",
-            _smallest_card(plan, host),
-        )
+    on_gpus = plan.parallel.width.device == Device.cuda
+    if plan.lora is not None and on_gpus and not plan.only_tokenizes:
+        facts = f"an adapter of rank {plan.lora.rank} is trained"
+        return _predict_peak(plan, host, facts, _smallest_card(plan, host))
+    if plan.trains_adapter:
+        return skipped("an adapter is trained: no estimate")
+    if plan.only_tokenizes:
+        return skipped("tokenising loads no model")
     return _full_model_fits(plan, host)
 
 
 def _full_model_fits(plan: Plan, host: Host) -> Finding:
-    if plan.trains_adapter or plan.only_tokenizes:
-        return skipped(
-            "an adapter is trained: no estimate"
-            if plan.trains_adapter
-            else "tokenising loads no model"
-        )
     model = find_model_size(plan, host.environ)
     if model is None:
         return skipped(f"the size of {plan.inputs.model.reference} is unknown")
-    of_rank, of_host = state_bytes(plan, model.parameters)
-    width, card = plan.parallel.width, _smallest_card(plan, host)
     import psutil  # needs a POSIX system's modules; a plan needs none of them
 
+    device_bytes, host_bytes = state_bytes(plan, model.parameters)
     host_memory = float(psutil.virtual_memory().total)
     size = f"{format_count(model.parameters)} parameters, from {model.source}"
-    if width.device == Device.cpu:
-        needed, place, available = (
-            of_rank * width.local + of_host,
-            "of memory for all ranks",
-            host_memory,
+    state = "weights, gradients and optimizer take"
+    if plan.parallel.width.device == Device.cpu:
+        needed = device_bytes * plan.parallel.width.local + host_bytes
+        facts = f"{state} {format_bytes(needed)} of memory for all ranks ({size})"
+        fits = needed <= host_memory
+        available = format_bytes(host_memory)
+        message = f"{facts}, which has {available}"
+        return passed(f"{facts} of {available}") if fits else failed(message, _cure(plan))
+    card = _smallest_card(plan, host)
+    if card is not None and host_bytes > host_memory:
+        offloaded = f"the offloaded state takes {format_bytes(host_bytes)}"
+        return failed(
+            f"{offloaded} of the host's memory ({size}), which has {format_bytes(host_memory)}",
+            "use more GPUs with parallel=zero3, or a smaller model",
         )
-    else:
-        needed, place, available = of_rank, "on each GPU", card.gib * _GIB if card else 0.0
-        if available and of_host > host_memory:
-            return failed(
-                f"the offloaded state takes {format_bytes(of_host)} of the host's memory ({size}), "
-                "which has "
-                f"{format_bytes(host_memory)}",
-                "use more GPUs with parallel=zero3, or a smaller model",
-            )
-    facts = f"weights, gradients and optimizer take {format_bytes(needed)} {place} ({size})"
-    if available and needed > available:
-        return failed(f"{facts}, which has {format_bytes(available)}", _cure(plan))
-    if width.device == Device.cpu:
-        return passed(f"{facts} of {format_bytes(available)}")
-    return _predict_peak(plan, host, facts, card)
+    facts = f"{state} {format_bytes(device_bytes)} on each GPU ({size})"
+    problem = _gpu_state_problem(plan, facts, device_bytes, card)
+    return problem or _predict_peak(plan, host, facts, card)
+
+
+def _gpu_state_problem(
+    plan: Plan, facts: str, needed: float, card: CardMemory | None
+) -> Finding | None:
+    """Check that the training state of a rank fits the GPU."""
+    if card is None or needed <= card.gib * _GIB:
+        return None
+    return failed(f"{facts}, which has {format_bytes(card.gib * _GIB)}", _cure(plan))
 
 
 def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:
@@ -110,40 +99,34 @@ def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:
 
 
 def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -> Finding:
-    """Judge the first micro batch, and the peak of the data's longest one, or of the longest that
-    the limit allows.
+    """Compare the predicted memory of the first and of the longest micro batch with the GPUs.
 
-    The first stops a run. The longest only warns: it may come late in the run, and without the
-    data's lengths the data may be shorter.
+    The longest is that of the data, or, if its lengths are unknown, that which the limit allows.
+    The first stops a run. The longest only warns: it may come late in the run, and data of unknown
+    lengths may be shorter.
     """
     lengths = load_lengths(plan.lengths_file)
     flash = plan.machine.has_flash_attention
     forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=flash)
-    text = (
-        f"{facts}; predicted peak {describe(forecast)[0]}"
-        if forecast.worst
-        else f"{facts}; {forecast.why}"
-    )
+    text = f"{facts}; {forecast.why}"
+    if forecast.worst:
+        text = f"{facts}; predicted peak {describe(forecast)[0]}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
     cure = Fix.of("set {0}", str(forecast.remedy)) if forecast.remedy else _cure(plan)
     if forecast.cannot_start and forecast.first is not None:
-        least = forecast.first
-        return failed(
-            f"{facts}; the first step takes at least {least.required:.0f} GiB "
-            f"({forecast.first_tokens} tokens, moment: "
-            f"{least.moment}), and each GPU has {card.gib:.1f} GiB",
-            Fix.of(f"{cure}; {{0}} runs it anyway", "allow=[model_too_big]", *ways_of(cure)),
+        first = forecast.first
+        message = (
+            f"{facts}; the first step takes at least {first.required:.0f} GiB "
+            f"({forecast.first_tokens} tokens, moment: {first.moment}), "
+            f"and each GPU has {card.gib:.1f} GiB"
         )
+        sentence = f"{cure}; {{0}} runs it anyway"
+        return failed(message, Fix.of(sentence, "allow=[model_too_big]", *ways_of(cure)))
     if forecast.fit == MemoryFit.wont:
-        unless = "it" if forecast.longest else "unless the data is shorter, it"
-        return warned(
-            text,
-            Fix.of(
-                f"{unless} will run out of memory: {cure.sentence}",
-                *ways_of(cure),
-            ),
-        )
+        subject = "it" if forecast.longest else "unless the data is shorter, it"
+        sentence = f"{subject} will run out of memory: {cure.sentence}"
+        return warned(text, Fix.of(sentence, *ways_of(cure)))
     return passed(text if forecast.worst else f"{text}, of {card.gib:.3g} GiB")
 
 
@@ -152,10 +135,12 @@ def _cure(plan: Plan) -> Fix:
         return Fix("use a smaller model")
     if plan.parallel.zero_stage and plan.parallel.width.world_size == 1:
         return Fix.of("use more GPUs, or {0} (bf16 master weights)", "parallel=single")
-    larger = dict.fromkeys((Mode.ddp, Mode.zero1, Mode.zero2), Fix.of("{0}", "parallel=zero3"))
-    larger |= {
-        Mode.single: Fix.of("gpus=N with zero3"),
-        Mode.zero3: Fix.of("more GPUs, or {0}", "parallel=zero3_offload"),
-    }
-    use = larger.get(plan.parallel.mode, Fix.of("more GPUs"))
-    return Fix.of(f"use {use.sentence}, or train a smaller model", *use.ways)
+    mode = plan.parallel.mode
+    if mode in (Mode.ddp, Mode.zero1, Mode.zero2):
+        return Fix.of("use {0}, or train a smaller model", "parallel=zero3")
+    if mode == Mode.single:
+        return Fix.of("use gpus=N with zero3, or train a smaller model")
+    if mode == Mode.zero3:
+        sentence = "use more GPUs, or {0}, or train a smaller model"
+        return Fix.of(sentence, "parallel=zero3_offload")
+    return Fix.of("use more GPUs, or train a smaller model")

@@ -1,6 +1,4 @@
-"""The reward proof: the verifiers of an RLVR stage, called on the data's own rows before anything
-is loaded.
-"""
+"""The reward proof: calls the verifiers of an RLVR stage on the data's rows before the start."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
 
-_SECONDS = 600.0  # of the whole proof
+_SECONDS = 600.0  # time limit of the whole proof
 
 
 @rule("reward_proof", "reward")
@@ -33,7 +31,8 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
     """A verifier that scores every answer 0, or every answer 1, trains nothing, and it shows only
     hours later.
     """
-    python, where = plan.command[0], plan.origins.of("recipe.verifier").where
+    python = plan.command[0]
+    where = plan.origins.of("recipe.verifier").where
     if plan.config.stage.kind != Kind.rlvr or shutil.which(python) is None:
         return skipped("only RLVR has verifiers, which run in the trainer's interpreter")
     if plan.trl_template is not None and plan.trl_template.text is None:
@@ -45,49 +44,49 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         try:
             done = run_command(command, timeout=_SECONDS, env=environ, own_session=True)
         except subprocess.TimeoutExpired:
-            return failed(
-                f"the reward proof did not end within {_SECONDS:.0f} s",
-                "use fewer rows, or a faster verifier",
-            )
+            message = f"the reward proof did not end within {_SECONDS:.0f} s"
+            return failed(message, "use fewer rows, or a faster verifier")
     if done.returncode != 0:
-        return failed(
-            f"the reward proof can't run in {python}: {failure_reason(done)}",
-            "put right what it names",
-            where,
-        )
-    report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
+        message = f"the reward proof can't run in {python}: {failure_reason(done)}"
+        return failed(message, "put right what it names", where)
+    return _judge_report(decode(ProofReport, done.stdout.strip().splitlines()[-1]), where)
+
+
+def _judge_report(report: ProofReport, where: str | None) -> Finding:
     summary = "; ".join(report.facts)
+    if report.problem and "checkout" in report.problem:
+        return failed(report.problem, missing_checkout_problem().cure, where)
     if report.problem:
         cure = Fix.of("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
-        return failed(
-            report.problem,
-            missing_checkout_problem().cure if "checkout" in report.problem else cure,
-            where,
-        )
-    proven = f"proven otherwise: {summary}"
-    return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(summary)
+        return failed(report.problem, cure, where)
+    if report.warnings:
+        return warned("; ".join(report.warnings), f"proven otherwise: {summary}", where)
+    return passed(summary)
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
-    template, rows, hub = template_file(plan.template), folder / "rows.jsonl", []
-    # a run stages it later
+    """Write the local rows and the chat template into `folder`; return the proof's request."""
+    template = template_file(plan.template)
+    rows = folder / "rows.jsonl"
+    hub_datasets: list[tuple[str, str]] = []
+    # A run stages TRL's template later.
     if plan.trl_template is not None and plan.trl_template.text is not None:
         template = folder / "template.jinja"
         template.write_text(plan.trl_template.text, encoding="utf-8")
     with rows.open("w", encoding="utf-8") as stream:
         for entry in plan.inputs.mixture:
-            # as the trainer will get it: the converted copy may not be there yet
+            # The rows are converted here: the copy that the trainer gets may not exist yet.
             if entry.data is not None:
                 converted = Conversion(entry.data).rows(entry.data.files.paths)
                 stream.writelines(json.dumps(columns) + "\n" for _, columns in converted)
             elif entry.source.build:
                 stream.write(make_rows("prompts").decode())
             else:
-                hub.append((entry.source.reference, entry.split))
+                hub_datasets.append((entry.source.reference, entry.split))
     return ProofRequest(
         verifier=verifier_option(plan.config, plan.inputs.verifiers) or "",
         rows=rows,
-        datasets=tuple(hub),
+        datasets=tuple(hub_datasets),
         model=plan.inputs.model.reference,
         template=template,
         response=plan.config.recipe.response_length or 0,

@@ -16,7 +16,7 @@ class Host:
 
     environ: Mapping[str, str]  # this process's environment
     gpus: Gpus | None = None  # None: not queried
-    # steps after which the run is ended, without saving; None: it trains to its end
+    # Steps after which the run is ended, without saving; None if it trains to its end.
     ends_after: int | None = None
 
 
@@ -24,15 +24,16 @@ class Host:
 class PreflightRule:
     """One rule."""
 
-    id: str  # of the fault that it finds
-    subject: str  # what it looks at, in a word or two
+    id: str  # id of the fault that it finds
+    subject: str  # what it inspects, in a word or two
     reason: str  # why the rule exists
-    slow: bool  # imports the trainer's packages, so that only `check` runs it
-    # its id is empty, or that of one of the problems that the rule can find
+    slow: bool  # whether it imports the trainer's packages, so that only `check` runs it
+    # The function that inspects the machine. The id of its finding may be empty, or that of one of
+    # the problems that the rule can find.
     inspect: Callable[[Plan, Host], Finding]
-    # its result on a login node also holds on the nodes, so that `submit` runs it
+    # Whether its result on a login node also holds on the nodes, so that `submit` runs it.
     on_login_node: bool = False
-    is_first: bool = False  # the others wait for it
+    is_first: bool = False  # whether the others wait for it
 
 
 def rule(
@@ -57,7 +58,7 @@ def passed(message: str) -> Finding:
 
 
 def skipped(message: str) -> Finding:
-    """Return the result of a rule that does not apply here, or cannot decide: for which reason."""
+    """Return the result of a rule that does not apply here, or cannot decide, with the reason."""
     return Finding("", message, severity="skipped")
 
 

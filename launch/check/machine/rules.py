@@ -1,6 +1,4 @@
-"""All the rules, which register themselves, and their runner: they run side by side, as most wait
-for something.
-"""
+"""Finds all preflight rules and runs them in parallel, as most of them wait for something."""
 
 from __future__ import annotations
 
@@ -21,19 +19,20 @@ from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-# modules, in this order
+# The modules whose rules come first, in this order.
 _FIRST = ("trainer", "parser", "reward", "gpus", "memory", "inputs", "disk", "accounts", "limits")
 
 
 def _find_rules() -> tuple[PreflightRule, ...]:
     """Return the rules that the modules of this folder define, each file's in its own order."""
     names = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    modules = [
-        importlib.import_module(f"{__package__}.{name}")
-        for name in dict.fromkeys((*_FIRST, *names))
-    ]
-    defined = (value for module in modules for value in vars(module).values())
-    return tuple(dict.fromkeys(value for value in defined if isinstance(value, PreflightRule)))
+    rules: dict[PreflightRule, None] = {}  # a module also has the rules that it imports
+    for name in dict.fromkeys((*_FIRST, *names)):
+        module = importlib.import_module(f"{__package__}.{name}")
+        for value in vars(module).values():
+            if isinstance(value, PreflightRule):
+                rules[value] = None
+    return tuple(rules)
 
 
 RULES = _find_rules()
@@ -68,18 +67,26 @@ def stopping_problems(findings: Iterable[Finding]) -> list[Finding]:
 def inspect(
     plan: Plan, rules: Sequence[PreflightRule] = RULES, ends_after: int | None = None
 ) -> list[Finding]:
-    """Return what each rule finds on this machine now, in the order of `rules`; the others wait for
-    the first ones.
+    """Return what each rule finds on this machine now, in the order of `rules`.
+
+    The rules with `is_first` run one after the other, then the others in parallel.
     """
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
     host = Host(dict(os.environ), gpus, ends_after)
-    found: dict[str, Finding] = {}
-    for rule in sorted((rule for rule in rules if rule.is_first), key=lambda rule: rule.slow):
-        # it would only delay the refusal
-        is_late = rule.slow and any(finding.stops for finding in found.values())
-        found[rule.id] = replace(_LATER, id=rule.id) if is_late else _apply(rule, plan, host)
+    first_findings: dict[str, Finding] = {}
+    first_rules = [rule for rule in rules if rule.is_first]
+    for rule in sorted(first_rules, key=lambda rule: rule.slow):
+        if rule.slow and any(finding.stops for finding in first_findings.values()):
+            # The rule would only delay the refusal.
+            first_findings[rule.id] = replace(_LATER, id=rule.id)
+        else:
+            first_findings[rule.id] = _apply(rule, plan, host)
+
+    def find(rule: PreflightRule) -> Finding:
+        return first_findings.get(rule.id) or _apply(rule, plan, host)
+
     with ThreadPoolExecutor(max_workers=len(rules), thread_name_prefix="preflight") as pool:
-        return list(pool.map(lambda rule: found.get(rule.id) or _apply(rule, plan, host), rules))
+        return list(pool.map(find, rules))
 
 
 def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
@@ -91,12 +98,17 @@ def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
 
 
 def wait_for_gpus(plan: Plan, say: Callable[[str], None], patience: float = 60.0) -> None:
-    """Wait at most `patience` seconds until the driver has freed the GPU memory of the run before;
-    preflight refuses the GPUs if it has not.
+    """Wait at most `patience` seconds until the driver has freed the previous run's GPU memory.
+
+    The preflight refuses the GPUs if it has not.
     """
-    deadline, is_announced = time.monotonic() + patience, False
-    while (finding := inspect(plan, [gpus_are_free])[0]).stops and time.monotonic() < deadline:
+    deadline = time.monotonic() + patience
+    is_announced = False
+    while time.monotonic() < deadline:
+        finding = inspect(plan, [gpus_are_free])[0]
+        if not finding.stops:
+            return
         if not is_announced:
             say(f"waiting for the GPU memory of the run before: {finding.message}")
-        is_announced = True
+            is_announced = True
         time.sleep(_POLL)

@@ -72,19 +72,7 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     launch's entry is written for; they are found without importing them.
     """
     python = plan.command[0]
-    needed = [
-        *_NEEDED[plan.config.trainer.family],
-        *(["deepspeed"] if plan.parallel.zero_stage else []),
-    ]
-    if uses_vllm(plan.config):
-        needed.append("vllm")
-    if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
-        needed.append("wandb")
-    if plan.lora is not None:
-        needed += ["peft", *(["bitsandbytes"] if plan.lora.quantize == Quantization.nf4 else [])]
-    if plan.config.evaluate:
-        needed.append("lm_eval")
-    needed = list(dict.fromkeys(needed))
+    needed = _needed_packages(plan)
     if shutil.which(python) is None:
         cure = Fix.of("set {0} to an interpreter", "python=PATH")
         return Finding.error("no_interpreter", f"{python} is not a program", "python", cure)
@@ -94,31 +82,54 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         return Finding.error("no_interpreter", f"{python} does not answer: {error}", "python")
     if missing:
         return failed(f"{python} lacks {', '.join(missing)}", install_hint(plan), "python")
-    trl = (
-        installed_version("trl", plan.machine.packages)
-        if plan.config.trainer.family == Family.trl
-        else None
-    )
-    # the run would refuse it, before a model is loaded
-    if trl is not None and not trl.startswith(f"{TRL}."):
+    if plan.config.trainer.family == Family.trl:
+        problem = _trl_version_problem(plan, python)
+        if problem is not None:
+            return problem
+    return passed(f"{len(needed)} packages in {python}")
+
+
+def _needed_packages(plan: Plan) -> list[str]:
+    """List the packages that the run imports."""
+    needed = list(_NEEDED[plan.config.trainer.family])
+    if plan.parallel.zero_stage:
+        needed.append("deepspeed")
+    if uses_vllm(plan.config):
+        needed.append("vllm")
+    if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
+        needed.append("wandb")
+    if plan.lora is not None:
+        needed.append("peft")
+        if plan.lora.quantize == Quantization.nf4:
+            needed.append("bitsandbytes")
+    if plan.config.evaluate:
+        needed.append("lm_eval")
+    return list(dict.fromkeys(needed))
+
+
+def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
+    """Check the versions of TRL, and of vLLM where the run uses it.
+
+    The run itself refuses another TRL before it loads a model.
+    """
+    trl = installed_version("trl", plan.machine.packages)
+    if trl is None:
+        return None
+    if not trl.startswith(f"{TRL}."):
         message = f"launch's entry is written for TRL {TRL}, and {python} has TRL {trl}"
         return failed(message, install_hint(plan), "python")
-    vllm = (
-        installed_version("vllm", plan.machine.packages)
-        if trl is not None and "vllm" in needed
-        else None
-    )
-    if vllm is not None and not VLLM[0] <= tuple(map(int, vllm.split(".")[:2])) <= VLLM[1]:
-        message = (
-            f"TRL {TRL}, torch and transformers leave vLLM 0.27 to 0.30, and {python} has "
-            f"vLLM {vllm}"
-        )
-        return failed(
-            message,
-            Fix.of("install one of these, or set {0}", "recipe.generation=transformers"),
-            "python",
-        )
-    return passed(f"{len(needed)} packages in {python}")
+    if not uses_vllm(plan.config):
+        return None
+    vllm = installed_version("vllm", plan.machine.packages)
+    if vllm is None:
+        return None
+    earliest, latest = VLLM
+    major_minor = tuple(map(int, vllm.split(".")[:2]))
+    if earliest <= major_minor <= latest:
+        return None
+    supported = f"TRL {TRL}, torch and transformers leave vLLM 0.27 to 0.30"
+    cure = Fix.of("install one of these, or set {0}", "recipe.generation=transformers")
+    return failed(f"{supported}, and {python} has vLLM {vllm}", cure, "python")
 
 
 @rule("no_vllm_server", "vLLM")
@@ -129,19 +140,16 @@ def vllm_server_answers(plan: Plan, host: Host) -> Finding:
     flags = values_of(plan.flags)
     if flags.get("vllm_mode") != "server" or flags.get("vllm_server_base_url"):
         return skipped("no vLLM server is planned")
-    place = str(flags.get("vllm_server_host", "0.0.0.0")), int(flags.get("vllm_server_port", 8000))
+    host_name = str(flags.get("vllm_server_host", "0.0.0.0"))
+    port = int(flags.get("vllm_server_port", 8000))
     try:
-        socket.create_connection(place, timeout=2.0).close()
+        socket.create_connection((host_name, port), timeout=2.0).close()
     except OSError as error:
-        start = (
-            "$ CUDA_VISIBLE_DEVICES=OTHERS trl vllm-serve --model "
-            f"{plan.inputs.model.reference} --port {place[1]}"
-        )
-        return failed(
-            f"nothing answers at {place[0]}:{place[1]}: {error}",
-            Fix.of("{0}, on other GPUs", start),
-        )
-    return passed(f"something answers at {place[0]}:{place[1]}")
+        model = plan.inputs.model.reference
+        serve = f"trl vllm-serve --model {model} --port {port}"
+        cure = Fix.of("{0}, on other GPUs", f"$ CUDA_VISIBLE_DEVICES=OTHERS {serve}")
+        return failed(f"nothing answers at {host_name}:{port}: {error}", cure)
+    return passed(f"something answers at {host_name}:{port}")
 
 
 @rule("few_cpus", "ray")
@@ -151,36 +159,31 @@ def ray_finds_cpus(plan: Plan, host: Host) -> Finding:
     """
     if plan.config.trainer.launcher != Launcher.ray or plan.only_tokenizes:
         return skipped("only open-instruct's GRPO reserves CPUs")
-    here, needs = len(psutil.Process().cpu_affinity()), ray_needs(values_of(plan.flags))
-    if here < needs.cpus:
-        return failed(
-            f"Ray needs {needs} (grpo_fast_resource_plan.py); here are {here}",
-            "use a larger machine",
-        )
-    return passed(f"{needs}; {here} here")
+    available = len(psutil.Process().cpu_affinity())
+    needs = ray_needs(values_of(plan.flags))
+    if available < needs.cpus:
+        message = f"Ray needs {needs} (grpo_fast_resource_plan.py); here are {available}"
+        return failed(message, "use a larger machine")
+    return passed(f"{needs}; {available} here")
 
 
 def install_hint(plan: Plan) -> Fix:
     """Return the command that installs the trainer's packages."""
-    # in an environment of their own: vLLM pins torch
+    # vLLM pins torch, so that GRPO of open-instruct needs an environment for itself.
     if plan.config.trainer.launcher == Launcher.ray:
-        return Fix.of(
-            "{0} installs them; set {1}",
-            f"$ uv sync --project {plan.upstream.checkout}",
-            "python=PATH",
-        )
-    quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
-    extras = (
-        "train,open-instruct"
-        if plan.config.trainer.family == Family.open_instruct or quantized
-        else "train"
-    )
-    extras += ",eval" if plan.config.evaluate else ""
-    vllm = " 'vllm>=0.27,<0.31'" if uses_vllm(plan.config) else ""
+        sync = f"$ uv sync --project {plan.upstream.checkout}"
+        return Fix.of("{0} installs them; set {1}", sync, "python=PATH")
+    extras = "train"
+    needs_bitsandbytes = plan.lora is not None and plan.lora.quantize == Quantization.nf4
+    if plan.config.trainer.family == Family.open_instruct or needs_bitsandbytes:
+        extras += ",open-instruct"
+    if plan.config.evaluate:
+        extras += ",eval"
+    command = f"$ pip install {resources.requirement(extras)}"
+    if uses_vllm(plan.config):
+        command += " 'vllm>=0.27,<0.31'"
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
-    return Fix.of(
-        f"install them there: {{0}}{setup}", f"$ pip install {resources.requirement(extras)}{vllm}"
-    )
+    return Fix.of(f"install them there: {{0}}{setup}", command)
 
 
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:
@@ -196,37 +199,35 @@ def no_build_was_killed(plan: Plan, host: Host) -> Finding:
     """
     if plan.parallel.zero_stage is None:
         return skipped("DeepSpeed is not used")
-    stale, held = {}, 0
-    for lock in (
-        path
-        for pattern in ("*/lock", "*/*/lock")
-        for path in _extensions(host.environ).glob(pattern)
-    ):
+    folder = _extensions_folder(host.environ)
+    stale: dict[str, float] = {}  # path of the lock -> its age in seconds
+    is_building = False
+    for lock in (*folder.glob("*/lock"), *folder.glob("*/*/lock")):
         with contextlib.suppress(FileNotFoundError):  # the build has ended
             age = time.time() - lock.stat().st_mtime
             if _is_held(lock):
-                held += 1
+                is_building = True
             else:
                 stale[str(lock)] = age
     if not stale:
-        return passed("a build is under way" if held else "no build under way")
+        return passed("a build is under way" if is_building else "no build under way")
     facts = f"{next(iter(stale))} exists, but no process on this machine holds it"
     cure = f"unless another machine is building there: rm {' '.join(stale)}"
     return failed(facts, cure) if max(stale.values()) > _BUILD_SECONDS else warned(facts, cure)
 
 
-def _extensions(environ: Mapping[str, str]) -> Path:
+def _extensions_folder(environ: Mapping[str, str]) -> Path:
     """The folder of the builds (torch/utils/cpp_extension.py, _get_build_directory)."""
-    set_by_user = environ.get("TORCH_EXTENSIONS_DIR")
-    return Path(
-        set_by_user
-        or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
-    )
+    if environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(environ["TORCH_EXTENSIONS_DIR"])
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "torch_extensions"
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process has the lock open, as its maker does until the build ends
-    (torch/utils/file_baton.py).
+    """Whether a process has the lock open.
+
+    Its maker has, until the build ends (torch/utils/file_baton.py).
     """
     for process in psutil.process_iter():
         try:
