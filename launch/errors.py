@@ -18,7 +18,8 @@ EXIT_INTERRUPTED = 130
 
 def set_any(*ways: str) -> Fix:
     """Return the cure `set A or B or C`."""
-    return Fix.of(f"set {' or '.join(f'{{{place}}}' for place in range(len(ways)))}", *ways)
+    placeholders = [f"{{{index}}}" for index in range(len(ways))]
+    return Fix.of(f"set {' or '.join(placeholders)}", *ways)
 
 
 def ways_of(cure: Fix | None) -> tuple[Way, ...]:
@@ -27,8 +28,9 @@ def ways_of(cure: Fix | None) -> tuple[Way, ...]:
 
 
 class UserError(Exception):
-    """The request can't work: `__main__` prints every problem once to stderr and exits with 2,
-    without a traceback.
+    """The request cannot work.
+
+    `__main__` prints every problem once to stderr and exits with 2, without a traceback.
     """
 
     def __init__(self, problems: Finding | Sequence[Finding]) -> None:
@@ -47,30 +49,32 @@ def refusal(
 
 
 def path_problem(error: Exception, path: str, where: str | None = None) -> Finding:
-    """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown
-    user's home.
+    """Return the problem of a path that cannot be opened.
+
+    It may be too long, forbidden, or below the home of an unknown user.
     """
     reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-    return Finding.error(
-        "bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path"
-    )
+    message = f"'{path}' cannot be a path here: {reason}"
+    return Finding.error("bad_path", message, where, "set another path")
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the candidates most similar to `name`, best first; empty if none is similar."""
-    own = _letters(name)
-    shared = ((other, 2 * (own & _letters(other)).bit_count()) for other in candidates)
-    near = [other for other, count in shared if count >= cutoff * (len(name) + len(other))]
-    # 20 times as slow to exclude the others
-    return difflib.get_close_matches(name, near, n=limit, cutoff=cutoff)
+    letters = _letters(name)
+    similar = []
+    for candidate in candidates:
+        # SequenceMatcher's ratio is at most this, and takes 20 times as long to compute.
+        common = (letters & _letters(candidate)).bit_count()
+        if 2 * common >= cutoff * (len(name) + len(candidate)):
+            similar.append(candidate)
+    return difflib.get_close_matches(name, similar, n=limit, cutoff=cutoff)
 
 
 @lru_cache(maxsize=4096)
 def _letters(text: str) -> int:
-    """Return bits for a text's letters, so that two texts share at least as many bits as
-    letters.
-    """
-    bits, seen = 0, Counter[int]()
+    """Return bits for a text's letters; two texts share at least as many bits as letters."""
+    bits = 0
+    seen = Counter[int]()
     for letter in text:
         place = ord(letter) % 64
         bits |= 1 << (64 * seen[place] + place)
@@ -81,8 +85,9 @@ def _letters(text: str) -> int:
 def did_you_mean(
     name: str, candidates: Iterable[str], *, prefix: str = "", limit: int = 3, cutoff: float = 0.6
 ) -> str | None:
-    """Return `did you mean 'a' or 'b'?`, or None if no candidate is similar; `prefix` is put before
-    each.
+    """Return `did you mean 'a' or 'b'?`, or None if no candidate is similar.
+
+    `prefix` is put before each candidate.
     """
     names = [f"'{prefix}{candidate}'" for candidate in nearest(name, candidates, limit, cutoff)]
     return f"did you mean {' or '.join(names)}?" if names else None

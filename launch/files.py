@@ -1,7 +1,6 @@
-"""Read and write small files: a read never blocks, a file that exists is complete, and what is
-written holds no secret.
+"""Reads and writes small files: reads never block, writes are atomic and without secrets.
 
-`write_exact` alone writes what it is given, for files that must hold it: see tests/test_exits.py.
+Only `write_exact` writes secrets, into the files that tests/test_exits.py lists.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ def open_file(path: Path) -> BinaryIO:
     Raises OSError for anything else: a folder, a dangling link, a FIFO (which is not waited for).
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    file = os.fdopen(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-    if file is None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def read_file(path: Path) -> bytes:
@@ -44,8 +42,9 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError for any other text, one that nests too
-    deeply included.
+    """Return the value of a JSON text.
+
+    Raises ValueError for any other text, also for one that nests too deeply.
     """
     try:
         return json.loads(text)
@@ -54,16 +53,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def load_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError as `open_file` does, ValueError as
-    `parse_json` does.
+    """Return the value of a JSON file.
+
+    Raises OSError as `open_file` does, ValueError as `parse_json` does.
     """
     return parse_json(read_file(path))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; {} for a file that is missing, unreadable or of another
-    form.
-    """
+    """Return the object of a JSON file; {} for a missing or unreadable file, or another value."""
     try:
         value = load_json(path)
     except (OSError, ValueError):
@@ -72,11 +70,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json_lines(lines: list[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of each JSON line that is not blank; None for a line that is cut off, or is
-    not an object.
+    """Yield the object of each JSON line that is not blank.
+
+    None stands for a line that is cut off, or is not an object.
     """
+    values = []
     try:  # one call for all lines takes half the time
-        values = json.loads(b"[" + b",".join(lines) + b"]") if all(lines) else []
+        if all(lines):
+            values = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         values = []
     if len(values) != len(lines):
@@ -93,30 +94,44 @@ def _parse_line(line: bytes) -> Any:
 
 
 def iterate_json_lines(path: Path, *, backwards: bool = False) -> Iterator[dict[str, Any] | None]:
-    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be
-    read has no lines.
+    """Yield as `parse_json_lines` does from a JSONL file, with `backwards` the last line first.
 
-    `backwards`: the last line first.
+    The file is read block by block. A file that cannot be read has no lines.
     """
-    rest = b""
     try:
         with open_file(path) as file:
-            left = file.seek(0, os.SEEK_END) if backwards else 0
-            while left:
-                size = min(left, _BLOCK)
-                left -= size
-                file.seek(left)
-                rest, *lines = (file.read(size) + rest).split(b"\n")
-                yield from reversed([*parse_json_lines(lines)])
-                rest = rest if len(rest) <= _LONGEST_LINE else b"-"
-            while not backwards and (block := file.read(_BLOCK)):
-                *lines, rest = (rest + block).split(b"\n")
-                yield from parse_json_lines(lines)
-                # and up to its end it is no object either
-                rest = rest if len(rest) <= _LONGEST_LINE else b"-"
+            yield from _read_backwards(file) if backwards else _read_forwards(file)
     except OSError:
         return
+
+
+def _read_forwards(file: BinaryIO) -> Iterator[dict[str, Any] | None]:
+    rest = b""  # the start of a line whose end is in the next block
+    block = file.read(_BLOCK)
+    while block:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from parse_json_lines(lines)
+        rest = _skip_long(rest)
+        block = file.read(_BLOCK)
     yield from parse_json_lines([rest])
+
+
+def _read_backwards(file: BinaryIO) -> Iterator[dict[str, Any] | None]:
+    rest = b""  # the end of a line whose start is in the block before
+    left = file.seek(0, os.SEEK_END)
+    while left:
+        size = min(left, _BLOCK)
+        left -= size
+        file.seek(left)
+        rest, *lines = (file.read(size) + rest).split(b"\n")
+        yield from reversed([*parse_json_lines(lines)])
+        rest = _skip_long(rest)
+    yield from parse_json_lines([rest])
+
+
+def _skip_long(part: bytes) -> bytes:
+    """Return a part of a line, or, if that is too long, a text that makes the line no object."""
+    return part if len(part) <= _LONGEST_LINE else b"-"
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -198,13 +213,12 @@ def write_exact(
     durable: bool = False,
     reserved: Path | None = None,
 ) -> None:
-    """Write a file whole or not at all: under a temporary name, then renamed. Missing folders are
-    made.
+    """Write a file whole or not at all, and create missing folders.
 
-    `mode`: the file's permissions; without it, those of the process's umask.
-    `durable`: the file and its name are on the disk when this returns (fsync of both).
-    `reserved`: a file made by `reserve`, which is overwritten and renamed; so a full disk still has
-    room for the text.
+    The file is written under a temporary name and renamed. `mode` has its permissions; without it,
+    the process's umask decides. With `durable` the file and its name are on the disk when this
+    returns (fsync of both). `reserved` is a file made by `reserve`, which is overwritten and
+    renamed, so that a full disk still has room for the text.
     """
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
@@ -213,7 +227,8 @@ def write_exact(
                 reserved.rename(temporary)
         try:
             descriptor = os.open(temporary, _CREATE, 0o666)
-        except FileNotFoundError:  # looked at only now: on a shared file system every call counts
+        except FileNotFoundError:
+            # Folders are created only when needed: on a shared file system every call counts.
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(temporary, _CREATE, 0o666)
         with os.fdopen(descriptor, "wb") as file:
@@ -234,8 +249,9 @@ def write_exact(
 
 
 def reserve(path: Path, size: int) -> None:
-    """Write `size` bytes to `path` and to the disk, for a later `write_file`; a full disk is not an
-    error.
+    """Write `size` bytes to `path` and to the disk, for a later `write_exact`.
+
+    A full disk is not an error.
     """
     with contextlib.suppress(OSError), path.open("wb") as file:
         file.write(b" " * size)
@@ -244,7 +260,7 @@ def reserve(path: Path, size: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some file systems cannot
+    with contextlib.suppress(OSError):  # some file systems do not support it
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -253,8 +269,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def first_written(folder: Path, names: Iterable[str]) -> float | None:
-    """Return when the first of these files that exists was written, in unix seconds; None without
-    any.
+    """Return when the first of these files that exists was written, in unix seconds.
+
+    None is returned if none exists.
     """
     for name in names:
         with contextlib.suppress(OSError):

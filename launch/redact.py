@@ -1,5 +1,7 @@
-"""Masks secrets as `<set>`, for the functions through which text leaves the process: see
-`launch.files`, `launch.terminal` and `launch.execution.supervise.streams`.
+"""Masks secrets as `<set>` in text, bytes and objects that leave the process.
+
+`launch.files`, `launch.terminal` and `launch.execution.supervise.streams` use it for all that they
+write.
 
 A secret is recognised by its name (`hub_token`, `WANDB_API_KEY`), by its shape (`hf_...`, a JWT, a
 PEM block), or because it is the exact value of such a variable in this process's environment. A git
@@ -34,12 +36,12 @@ class _Span:
     context: int  # where the text that identifies it begins
     start: int
     end: int
-    # it may continue after the data, with lines that match this
+    # The secret may continue after the data, with lines that match this pattern.
     open_block: re.Pattern[bytes] | None = None
 
 
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"
-# how a secret begins, and a regular expression of what follows
+# How a secret begins, and a regular expression of what follows.
 _TOKENS: Mapping[bytes, bytes] = {
     b"hf_": rb"[A-Za-z0-9]{16,}",
     b"api_org_": rb"[A-Za-z0-9]{16,}",
@@ -64,8 +66,8 @@ _TOKENS: Mapping[bytes, bytes] = {
     b"eyJ": rb"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
 }
 _BASIC = rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})"
-# other forms: a regular expression whose group 1 is masked, and texts without which no lower-cased
-# data can match it
+# Other forms: a regular expression whose group 1 is masked, and literals of which one occurs in all
+# lower-cased data that matches.
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
     (_BASIC, b"basic"),
@@ -79,12 +81,13 @@ _PEM_LABEL = (
 _PEM_BEGIN = re.compile(rb"-----BEGIN" + _PEM_LABEL)
 _PEM_END = re.compile(rb"-----END" + _PEM_LABEL)
 
-_LONGEST_KEY = 1 << 14  # bytes of an RSA key of 16,384 bits in PEM, about
+_LONGEST_KEY = 1 << 14  # bytes; about an RSA key of 16,384 bits in PEM
 _PEM_LINE_REST = re.compile(rb"(?:\\+[nr]|%(?:0[AaDd]|2[BbFf]|3[Dd])|[A-Za-z0-9+/=])*")
-# a line of base64, perhaps behind a rank's prefix; a header of an encrypted key; the line's end
-# alone; the end's mark
+# A line of a key: base64, perhaps behind a rank's prefix; a header of an encrypted key; an empty
+# line; the end's mark.
 _PEM_LINE = re.compile(
-    rb"(?:[ \t]*[A-Za-z0-9+/=]{8,}|[^\r\n]*[ \t:|][A-Za-z0-9+/=]{40,}|(?:Proc-Type|DEK-Info|Version|Comment):[^\r\n]*"
+    rb"(?:[ \t]*[A-Za-z0-9+/=]{8,}|[^\r\n]*[ \t:|][A-Za-z0-9+/=]{40,}"
+    rb"|(?:Proc-Type|DEK-Info|Version|Comment):[^\r\n]*"
     rb"|[^\r\n]*-----END" + _PEM_LABEL + rb")?[ \t]*\r?\n?"
 )
 
@@ -98,14 +101,18 @@ _INTERRUPTION = re.compile(
 # the name is found afterwards, as a leading \w* would be quadratic on a long line.
 _KEYWORDS = (b"token", b"secret", b"passw", b"passphrase", b"credential", b"key")
 _NAMED = re.compile(
-    rb"[A-Za-z0-9_]{3,64}+(?P<sep>(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])?\s{0,4}(?:[:=]|%3[ADad])(?:\s{0,4}|%20)|\s{1,4})"
-    rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)|%2[27](?P<quoted>(?:(?!%2[27])[^\s&\"'])+)"
-    rb"|(?P<slashes>\\+)\"(?P<escaped>(?:(?!(?P=slashes)\")[^\n\r])+)|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
+    rb"[A-Za-z0-9_]{3,64}+"
+    rb"(?P<sep>(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])?\s{0,4}(?:[:=]|%3[ADad])(?:\s{0,4}|%20)"
+    rb"|\s{1,4})"
+    rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)"
+    rb"|%2[27](?P<quoted>(?:(?!%2[27])[^\s&\"'])+)"
+    rb"|(?P<slashes>\\+)\"(?P<escaped>(?:(?!(?P=slashes)\")[^\n\r])+)"
+    rb"|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
     rb"|'(?P<single>(?:[^'\\\n\r]|\\[^\n\r])+)|(?P<bare>[^\s,;'\"}\])&]+(?<!\\)))"
 )
 _NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _PLAIN = frozenset(b"none null true false str bool int <set> any optional[str]".split())
-# values of a token of text, not of access: a count, a rate, `<pad>`, `</s>`, `<|end|>`
+# Values of a token of text, not of access: a count, a rate, `<pad>`, `</s>`, `<|end|>`
 _TEXT_TOKEN = re.compile(
     rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?|</?\|?\w{1,32}\|?>", re.IGNORECASE
 )
@@ -119,44 +126,50 @@ _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "opt
 
 
 def _shape_spans(data: bytes, lowered: bytes) -> list[_Span]:
-    found = [
-        _NOT_INSIDE + b"(" + re.escape(start) + rest + b")"
-        for start, rest in _TOKENS.items()
-        if start in data
-    ]
-    found += [
-        pattern for pattern, *literals in _SHAPES if any(literal in lowered for literal in literals)
-    ]
-    return [
-        _Span(match.start(), *match.span(1))
-        for pattern in found
-        for match in re.finditer(pattern, data)
-        if pattern != _BASIC or _is_basic(match[1])
-    ]
+    """Find the secrets that have a known form; `lowered` is `data` in lower case."""
+    patterns = []
+    for start, rest in _TOKENS.items():
+        if start in data:
+            patterns.append(_NOT_INSIDE + b"(" + re.escape(start) + rest + b")")
+    for pattern, *literals in _SHAPES:
+        if any(literal in lowered for literal in literals):
+            patterns.append(pattern)
+    spans: list[_Span] = []
+    for pattern in patterns:
+        matches = re.finditer(pattern, data)
+        if pattern == _BASIC:
+            matches = filter(_is_basic, matches)
+        spans.extend(_Span(match.start(), *match.span(1)) for match in matches)
+    return spans
 
 
 def _pem_spans(data: bytes) -> list[_Span]:
-    """Find private keys. One whose end is not near stops at the first line that is no part of a
-    key.
+    """Find private keys.
+
+    A key whose end is not near stops at the first line that cannot be part of a key.
     """
     spans: list[_Span] = []
-    at = 0
-    while b"-----BEGIN" in data and (begin := _PEM_BEGIN.search(data, at)):
+    if b"-----BEGIN" not in data:
+        return spans
+    begin = _PEM_BEGIN.search(data)
+    while begin:
         end = _PEM_END.search(data, begin.end(), begin.end() + _LONGEST_KEY)
         if end:
-            at = end.end()
+            stop = end.end()
         else:
             rest = _PEM_LINE_REST.match(data, begin.end())
-            at = _end_of_lines(_PEM_LINE, data, rest.end() if rest else begin.end())
-        spans.append(
-            _Span(begin.start(), begin.start(), at, None if end or at < len(data) else _PEM_LINE)
-        )
+            stop = _end_of_lines(_PEM_LINE, data, rest.end() if rest else begin.end())
+        is_open = end is None and stop == len(data)
+        open_block = _PEM_LINE if is_open else None
+        spans.append(_Span(begin.start(), begin.start(), stop, open_block))
+        begin = _PEM_BEGIN.search(data, stop)
     return spans
 
 
 def _end_of_lines(line: re.Pattern[bytes], data: bytes, at: int) -> int:
-    """Return where the lines end that match `line` and begin at `at`, which may be inside the
-    first.
+    """Return where the lines from `at` on that match `line` end.
+
+    `at` may be inside the first line.
     """
     while at < len(data):
         stop = data.find(b"\n", at) + 1 or len(data)
@@ -167,66 +180,73 @@ def _end_of_lines(line: re.Pattern[bytes], data: bytes, at: int) -> int:
 
 
 def _named_spans(data: bytes, lowered: bytes) -> list[_Span]:
+    """Find the values of sensitive names; `lowered` is `data` in lower case."""
     spans: list[_Span] = []
     for keyword in _KEYWORDS:
         at = lowered.find(keyword)
         while at >= 0:
             match = _NAMED.match(data, at)
-            at = lowered.find(keyword, at + len(keyword))
-            if match and (span := _named_span(data, match)):
+            span = _named_span(data, match) if match else None
+            if span:
                 spans.append(span)
+            at = lowered.find(keyword, at + len(keyword))
     return spans
 
 
-def _is_basic(text: bytes) -> bool:
-    """Whether it is the user and password of `Basic` credentials, which need no name of their
-    header.
+def _is_basic(match: re.Match[bytes]) -> bool:
+    """Whether group 1 is the user and password of `Basic` credentials.
+
+    These are recognised without the name of their header.
     """
     try:
-        user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
+        user, colon, password = base64.b64decode(match[1], validate=True).decode().partition(":")
     except ValueError:
         return False
     return bool(user and colon and password) and (user + password).isprintable()
 
 
 def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
-    start = len(data[max(0, match.start() - 64) : match.start()].rstrip(_NAME_BYTES)) + max(
-        0, match.start() - 64
-    )
+    """Return the secret of a match of _NAMED, None if it is not one."""
+    # The match begins at the keyword; the name may begin up to 64 bytes before it.
+    earliest = max(0, match.start() - 64)
+    start = earliest + len(data[earliest : match.start()].rstrip(_NAME_BYTES))
     name = data[start : match.start("sep")]
     if match["sep"].isspace() and not name.startswith(b"--"):
         return None
     group = match.lastgroup or "bare"
     value = match[group]
-    if (
-        value.lower() in _PLAIN
-        or not value.strip(b"{[(")
-        or not is_sensitive_name(name.decode("ascii", "replace"))
-    ):
+    if value.lower() in _PLAIN or not value.strip(b"{[("):
         return None
-    if group == "bare" and _is_shell_or_path(data[max(0, start - 2) : start], match["sep"], value):
+    if not is_sensitive_name(name.decode("ascii", "replace")):
         return None
-    if group == "bare" and (block := _BLOCK_SCALAR.match(data, match.start("bare"))):
-        first = data.rfind(b"\n", 0, start) + 1
-        indent = len(data) - len(data[first:].lstrip(b" ")) - first
-        line = re.compile(rb"(?: {%d,}[^\n]*|[ \t\r]*)\n?" % (indent + 1))
-        end = _end_of_lines(line, data, block.end())
-        return _Span(
-            start,
-            match.start("bare"),
-            len(data[:end].rstrip()) if end < len(data) else end,
-            line if end == len(data) else None,
-        )
-    if b"token" in name.lower() and (
+    if group == "bare":
+        before = data[max(0, start - 2) : start]
+        if _is_shell_or_path(before, match["sep"], value):
+            return None
+        block = _BLOCK_SCALAR.match(data, match.start("bare"))
+        if block:
+            return _block_span(data, start, block)
+    is_text_token = b"token" in name.lower() and (
         _TEXT_TOKEN.fullmatch(value) or _TEXT_BEFORE.search(data, max(0, start - 20), start)
-    ):
-        return None
-    return _Span(start, *match.span(group))
+    )
+    return None if is_text_token else _Span(start, *match.span(group))
+
+
+def _block_span(data: bytes, start: int, block: re.Match[bytes]) -> _Span:
+    """Return the YAML block scalar that `block` opens; its name begins at `start`."""
+    first = data.rfind(b"\n", 0, start) + 1
+    indent = len(data) - len(data[first:].lstrip(b" ")) - first
+    line = re.compile(rb"(?: {%d,}[^\n]*|[ \t\r]*)\n?" % (indent + 1))
+    end = _end_of_lines(line, data, block.end())
+    if end == len(data):
+        return _Span(start, block.start(), end, open_block=line)
+    return _Span(start, block.start(), len(data[:end].rstrip()))
 
 
 def _is_shell_or_path(before: bytes, separator: bytes, value: bytes) -> bool:
-    """Whether it is the message of `${NAME:?message}`, or the second half of a pair of paths, as in
-    a mount.
+    """Whether it is the message of `${NAME:?message}`, or the second path of a mount.
+
+    `before` are the two bytes before the name.
     """
     if before == b"${":
         return separator == b":" and value.startswith(b"?")
@@ -254,14 +274,11 @@ class Redactor:
     """
 
     def __init__(self, environ: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
-        self._needles = tuple(
-            _needles(environ.items() if isinstance(environ, Mapping) else environ)
-        )
+        variables = environ.items() if isinstance(environ, Mapping) else environ
+        self._needles = tuple(_needles(variables))
 
     def spans(self, data: bytes) -> list[_Span]:
-        """Find the secrets in `data`, also those that are interrupted by escape codes; they may
-        overlap.
-        """
+        """Find the secrets in `data`, also those that escape codes interrupt; they may overlap."""
         spans = self._plain_spans(data)
         if b"\x1b" in data or b"\r" in data:
             spans += self._interrupted_spans(data)
@@ -269,36 +286,34 @@ class Redactor:
 
     def _interrupted_spans(self, data: bytes) -> list[_Span]:
         """Find the secrets in `data` without its interruptions, as spans of `data`."""
-        kept: list[
-            tuple[int, int]
-        ] = []  # position without interruptions, position in `data`, of each kept part
+        # The offsets of each part without interruptions: in the joined parts, and in `data`.
+        joined_starts: list[int] = []
+        data_starts: list[int] = []
         parts: list[bytes] = []
-        at = length = 0
+        at = 0
+        length = 0
         for match in [*_INTERRUPTION.finditer(data), None]:
             end = match.start() if match else len(data)
-            kept.append((length, at))
+            joined_starts.append(length)
+            data_starts.append(at)
             parts.append(data[at:end])
             length += end - at
             at = match.end() if match else end
         if len(parts) == 1:
             return []
-        starts = [position for position, _ in kept]
 
-        def original(position: int, side: int) -> int:
-            index = bisect.bisect(starts, position + side) - 1
-            return kept[index][1] + position - kept[index][0]
+        def in_data(offset: int, side: int = 0) -> int:
+            """The offset in `data`; `side` -1 is the end of a part, not the start of the next."""
+            index = bisect.bisect(joined_starts, offset + side) - 1
+            return data_starts[index] + offset - joined_starts[index]
 
-        joined = b"".join(parts)
-        return [
-            _Span(
-                original(span.context, 0),
-                original(span.start, 0),
-                original(span.end, -1),
-                span.open_block,
-            )
-            for span in self._plain_spans(joined)
-            if span.end > span.start
-        ]
+        spans = []
+        for span in self._plain_spans(b"".join(parts)):
+            if span.end > span.start:
+                context = in_data(span.context)
+                end = in_data(span.end, side=-1)
+                spans.append(_Span(context, in_data(span.start), end, span.open_block))
+        return spans
 
     def _plain_spans(self, data: bytes) -> list[_Span]:
         lowered = data.lower()
@@ -311,49 +326,40 @@ class Redactor:
         return spans
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Mask the secrets in `data`, preferably whole lines; everything else is kept byte for
-        byte.
-        """
+        """Mask the secrets in `data`, preferably whole lines; keep every other byte."""
         spans = self.spans(data)
         return _mask(data, spans) if spans else data
 
     def redact_text(self, text: str) -> str:
-        return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode(
-            "utf-8", "surrogatepass"
-        )
+        data = text.encode("utf-8", "surrogatepass")
+        return self.redact_bytes(data).decode("utf-8", "surrogatepass")
 
     def redact_value(self, name: str, value: str) -> str:
-        """Mask the value of a variable, flag or key: all of it if the name is sensitive and the
-        value is not empty.
-        """
+        """Mask the value of a variable, flag or key, all of it if the name is sensitive."""
         if value and is_sensitive_name(name) and value.lower().encode() not in _PLAIN:
             return MASK
         return self.redact_text(value)
 
     def redact_object(self, value: Any, name: str = "") -> Any:
-        """Mask the secrets in a JSON-like object, those of a dict by its keys. Lists and tuples
-        become lists.
+        """Mask the secrets in a JSON-like object, those of a dict by its keys.
 
-        In `{"hub_token": {"value": ..., "origin": ...}}`, the form of a plan's flags, the outer key
-        names the value.
+        Lists and tuples become lists. In `{"hub_token": {"value": ..., "origin": ...}}`, the form
+        of a plan's flags, the outer key names the value.
         """
         if isinstance(value, Mapping):
-            named = {str(key): name if key == "value" else str(key) for key in value}
-            return {
-                self.redact_text(str(key)): self.redact_object(item, named[str(key)])
-                for key, item in value.items()
-            }
+            masked = {}
+            for key, item in value.items():
+                item_name = name if key == "value" else str(key)
+                masked[self.redact_text(str(key))] = self.redact_object(item, item_name)
+            return masked
         if isinstance(value, (list, tuple)):
             if all(isinstance(item, str) for item in value):
                 return [self.redact_value(name, item) for item in self.redact_argv(value)]
             return [self.redact_object(item, name) for item in value]
         if isinstance(value, str):
             return self.redact_value(name, value)
-        if (
-            isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and name_strength(name) == 2
-        ):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and name_strength(name) == 2:
             return MASK
         return value
 
@@ -363,17 +369,13 @@ class Redactor:
         flag = ""
         for argument in argv:
             name, equals, value = argument.partition("=")
-            if (argument.startswith("-") and equals) or (
-                equals and re.fullmatch(r"[\w.+~]+", name)
-            ):
+            is_flag = argument.startswith("-")
+            if equals and (is_flag or re.fullmatch(r"[\w.+~]+", name)):
                 masked.append(f"{name}={self.redact_value(name, value)}")
+            elif is_flag:
+                masked.append(self.redact_text(argument))
             else:
-                redacted = (
-                    self.redact_text(argument)
-                    if argument.startswith("-")
-                    else self.redact_value(flag, argument)
-                )
-                masked.append(redacted)
+                masked.append(self.redact_value(flag, argument))
             flag = argument if argument.startswith("--") and not equals else ""
         return masked
 
@@ -382,16 +384,12 @@ _added: set[tuple[str, str]] = set()
 
 
 def add_secrets(environ: Mapping[str, str]) -> None:
-    """Have this process mask the secrets of `environ`, such as a plan's variables, too, from now
-    on.
-    """
+    """Have this process also mask the secrets of `environ`, such as a plan's variables."""
     _added.update((name, value) for name, value in environ.items() if name_strength(name))
 
 
 def process_redactor() -> Redactor:
-    """Return the redactor of this process's environment, built once and again only when a variable
-    changes.
-    """
+    """Return the redactor of this process's environment; it is rebuilt when a variable changes."""
     return _redactor_of((*os.environ.items(), *_added))
 
 
@@ -401,48 +399,53 @@ def _redactor_of(variables: tuple[tuple[str, str], ...]) -> Redactor:
 
 
 def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
+    """Return the texts that are masked wherever they occur: the forms of all secret values."""
     needles: set[bytes] = set()
     for name, value in variables:
-        strength = name_strength(name)
-        guessable = value.lower() in _HARMLESS_VALUES or (
-            strength == 1 and len(value) < 16 and value.isalpha()
-        )
-        if not strength or guessable:
+        if not _is_secret_value(name, value):
             continue
-        in_json, in_url = json.dumps(value)[1:-1], quote(value, safe="", errors="surrogateescape")
-        forms = (
-            in_json,
-            json.dumps(value, ensure_ascii=False)[1:-1],
-            json.dumps(in_json)[1:-1],
-            repr(value)[1:-1],
-        )
-        urls = (
-            in_url,
-            quote(value, errors="surrogateescape"),
-            quote_plus(value, errors="surrogateescape"),
-        )
-        lowered = re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), in_url)
-        for form in (value, *value.splitlines(), *forms, *urls, lowered, html.escape(value)):
-            if len(form.strip()) >= 6 and not form.startswith("-----"):
-                needles.add(form.strip().encode("utf-8", "surrogateescape"))
+        for form in _written_forms(value):
+            text = form.strip()
+            if len(text) >= 6 and not form.startswith("-----"):
+                needles.add(text.encode("utf-8", "surrogateescape"))
     return needles
 
 
+def _is_secret_value(name: str, value: str) -> bool:
+    """Whether the value of a variable is a secret; a short word of a doubtful name is not one."""
+    strength = name_strength(name)
+    if not strength or value.lower() in _HARMLESS_VALUES:
+        return False
+    is_word = len(value) < 16 and value.isalpha()
+    return strength > 1 or not is_word
+
+
+def _written_forms(value: str) -> list[str]:
+    """Return how a value is written as text, in JSON, Python, a URL and HTML."""
+    in_json = json.dumps(value)[1:-1]
+    forms = (
+        in_json,
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        json.dumps(in_json)[1:-1],
+        repr(value)[1:-1],
+    )
+    in_url = quote(value, safe="", errors="surrogateescape")
+    urls = (
+        in_url,
+        quote(value, errors="surrogateescape"),
+        quote_plus(value, errors="surrogateescape"),
+        re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), in_url),
+    )
+    return [value, *value.splitlines(), *forms, *urls, html.escape(value)]
+
+
 def _last_cut(data: bytes) -> int:
-    """Return the end of the last whole line: behind an LF, or behind a CR that does not interrupt a
-    word.
-    """
+    """Return the end of the last whole line: behind an LF, or a CR that is not in a word."""
     cut = data.rfind(b"\n") + 1
     at = data.rfind(b"\r")
     while at >= cut:
-        if not data[at - 1 : at].isalnum() and data[at - 1 : at] not in (
-            b"_",
-            b"-",
-            b"+",
-            b"/",
-            b"=",
-            b".",
-        ):
+        before = data[at - 1 : at]
+        if not before.isalnum() and before not in (b"_", b"-", b"+", b"/", b"=", b"."):
             return at + 1
         at = data.rfind(b"\r", 0, at)
     return cut
@@ -468,11 +471,13 @@ class StreamRedactor:
         if not 0 < overlap < cap:
             raise ValueError("the overlap must be smaller than the cap")
         self._redactor = redactor
-        self._cap, self._overlap, self._block_limit = cap, overlap, block_limit
+        self._cap = cap
+        self._overlap = overlap
+        self._block_limit = block_limit
         self._held = b""
-        self._block_left = 0  # inside a block of lines: how many more bytes of it to drop at most
+        self._block_left = 0  # bytes that may still be dropped of a block of lines, 0 outside one
         self._block_line = _PEM_LINE
-        self._in_secret = False  # inside a secret longer than the cap: drop its bytes
+        self._in_secret = False  # whether a secret longer than the cap goes on
 
     def feed(self, data: bytes) -> bytes:
         """Take the next piece and return what can be written by now."""
@@ -480,45 +485,55 @@ class StreamRedactor:
             data = self._drop_secret(data)
         data = self._held + data
         cut = _last_cut(data)
-        out, self._held = self._redact(data[:cut]), data[cut:]
+        self._held = data[cut:]
+        out = self._redact(data[:cut])
         if len(self._held) > self._cap:
             out += self._cut_long_line()
         return out
 
     def close(self) -> bytes:
         """Return what was held back, at the end of the stream."""
-        held, self._held = self._held, b""
+        held = self._held
+        self._held = b""
         return self._redact(held)
 
     def _redact(self, data: bytes) -> bytes:
         if self._block_left:
-            end = (
-                _PEM_END.search(data, 0, self._block_left)
-                if self._block_line is _PEM_LINE
-                else None
-            )
-            dropped = (
-                end.end()
-                if end
-                else min(_end_of_lines(self._block_line, data, 0), self._block_left)
-            )
-            self._block_left = 0 if end or dropped < len(data) else self._block_left - dropped
-            data = data[dropped:]
+            data = self._drop_block(data)
         if not data:
             return b""
         spans = self._redactor.spans(data)
         for span in spans:
             if span.open_block:
-                self._block_left, self._block_line = self._block_limit, span.open_block
+                self._block_left = self._block_limit
+                self._block_line = span.open_block
         return _mask(data, spans) if spans else data
 
+    def _drop_block(self, data: bytes) -> bytes:
+        """Return the data without the rest of a block of lines that began in an earlier piece."""
+        end = None
+        if self._block_line is _PEM_LINE:
+            end = _PEM_END.search(data, 0, self._block_left)
+        if end:
+            self._block_left = 0
+            return data[end.end() :]
+        dropped = min(_end_of_lines(self._block_line, data, 0), self._block_left)
+        if dropped < len(data):
+            self._block_left = 0
+        else:
+            self._block_left -= dropped
+        return data[dropped:]
+
     def _cut_long_line(self) -> bytes:
+        """Pass on the start of the held line, up to a cut that splits no secret."""
         data = self._held
         cut = len(data) - self._overlap
         spans = self._redactor.spans(data)
-        # move the cut before every secret that it would split; the new cut may split another one
-        while crossing := [span for span in spans if span.context < cut < span.end]:
+        # The cut moves before every secret that it would split; there it may split another one.
+        crossing = [span for span in spans if span.context < cut < span.end]
+        while crossing:
             cut = min(span.context for span in crossing)
+            crossing = [span for span in spans if span.context < cut < span.end]
         if cut > 0:
             self._held = data[cut:]
             return self._redact(data[:cut])

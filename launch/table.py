@@ -1,6 +1,4 @@
-"""Tables and numbers as text: a column is declared once, and prints on a terminal, in Markdown and
-on a page.
-"""
+"""Tables and numbers as text, for a terminal, Markdown, a page and a notebook."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ class Column(Generic[T]):
 
     head: str
     cell: Callable[[T], str]
-    width: int = 0  # characters at least, in a table that is printed row by row
-    optional: bool = False  # left out where no row has anything in it
+    width: int = 0  # minimum number of characters in a table that is printed row by row
+    optional: bool = False  # whether it is left out if all its cells are empty
 
 
 @dataclass(frozen=True)
@@ -34,31 +32,38 @@ class Table:
     """A title and rows; the first row is the head."""
 
     title: str
-    rows: Sequence[Sequence[str] | None]  # one of one cell is a line of its own, None an empty line
+    rows: Sequence[Sequence[str] | None]  # a row of one cell spans the table, None is an empty line
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
-        rows = [[column.cell(item) for column in columns] for item in items]
-        shown = [
-            index
-            for index, column in enumerate(columns)
-            if not column.optional or any(row[index] for row in rows)
-        ]
-        heads = [column.head for column in columns]
-        return cls(title, [[row[index] for index in shown] for row in (heads, *rows)])
+        """Make a table with a row for each item."""
+        items = list(items)
+        heads: list[str] = []
+        cells_by_column: list[list[str]] = []
+        for column in columns:
+            cells = [column.cell(item) for item in items]
+            if any(cells) or not column.optional:
+                heads.append(column.head)
+                cells_by_column.append(cells)
+        rows = zip(*cells_by_column, strict=True)
+        return cls(title, [heads, *(list(row) for row in rows)])
 
     @property
     def full_rows(self) -> list[Sequence[str]]:
-        """The rows with as many cells as the first one, without empty lines: for Markdown and a
-        page.
-        """
+        """The rows with as many cells as the head, without empty lines, for Markdown and a page."""
         columns = len(self.rows[0] or ())
-        return [[*row, *[""] * (columns - len(row))] for row in self.rows if row is not None]
+        full_rows: list[Sequence[str]] = []
+        for row in self.rows:
+            if row is not None:
+                missing = [""] * (columns - len(row))
+                full_rows.append([*row, *missing])
+        return full_rows
 
     def lines(self, widest: int | None = None, wrap_at: int | None = None) -> list[str]:
-        """Format the rows for a terminal: columns as wide as their cells, but no wider than
-        `widest` before the next one. The last column continues on lines below where it would go
-        beyond column `wrap_at`.
+        """Format the rows for a terminal.
+
+        Columns are as wide as their cells, but at most `widest` characters; a longer cell moves the
+        next one. The last column is wrapped where it would go beyond column `wrap_at`.
 
         >>> Table("", [("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)]).lines()
         ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
@@ -67,22 +72,32 @@ class Table:
         columns = zip(*(row for row in table if len(row) > 1), strict=True)
         widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
         if wrap_at:
-            room = max(20, wrap_at - sum(widths[:-1]) - 2 * len(widths[1:]))
-            table = [line for row in table for line in _wrap_last(row, room)]
-        cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
-        return ["  ".join(row).rstrip() for row in cells]
+            separators = 2 * len(widths[1:])
+            last_width = max(20, wrap_at - sum(widths[:-1]) - separators)
+            wrapped: list[Sequence[str]] = []
+            for row in table:
+                wrapped.extend(_wrap_last(row, last_width))
+            table = wrapped
+        lines = []
+        for row in table:
+            cells = map(str.ljust, row, widths) if len(row) > 1 else row
+            lines.append("  ".join(cells).rstrip())
+        return lines
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the rows without secrets, text on the left, where Jupyter's own
-        style has numbers.
+        """What a notebook shows: the rows without secrets.
+
+        Text is aligned to the left; Jupyter aligns the cells of a table to the right.
         """
-        tags = ["th", *["td"] * (len(self.full_rows) - 1)]
         mask = process_redactor().redact_text
-        rows = (
-            "".join(f'<{tag} style="text-align: left">{escape(mask(cell))}</{tag}>' for cell in row)
-            for tag, row in zip(tags, self.full_rows, strict=True)
-        )
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        parts = []
+        for number, row in enumerate(self.full_rows):
+            tag = "td" if number else "th"
+            cells = [
+                f'<{tag} style="text-align: left">{escape(mask(cell))}</{tag}>' for cell in row
+            ]
+            parts.append(f"<tr>{''.join(cells)}</tr>")
+        return f"<table>{''.join(parts)}</table>"
 
     def markdown(self) -> list[str]:
         """Format the rows as Markdown.
@@ -95,11 +110,12 @@ class Table:
 
 
 def format_row(columns: Sequence[Column[T]], item: T | None = None) -> str:
-    """One row of a table that grows on a terminal; the head without an item."""
-    cells = (column.head if item is None else column.cell(item) for column in columns)
-    return "  ".join(
-        cell.ljust(column.width) for cell, column in zip(cells, columns, strict=True)
-    ).rstrip()
+    """Format one row of a table that grows on a terminal; the head if there is no item."""
+    cells = []
+    for column in columns:
+        cell = column.head if item is None else column.cell(item)
+        cells.append(cell.ljust(column.width))
+    return "  ".join(cells).rstrip()
 
 
 def format_number(value: float | None, form: str, unit: str = "") -> str:
@@ -129,16 +145,14 @@ def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def _markdown_row(values: Sequence[str]) -> str:
-    return (
-        "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
-    )
+    cells = [value.replace("|", "\\|").replace("\n", " ") for value in values]
+    return f"| {' | '.join(cells)} |"
 
 
-def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
-    """Yield a row with as much of its last cell as there is room for, then rows with the rest of
-    it.
-    """
+def _wrap_last(row: Sequence[str], width: int) -> Iterator[Sequence[str]]:
+    """Yield a row with as much of its last cell as `width` allows, then rows with the rest."""
     *before, last = row or ("",)
-    for part in textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]:
+    parts = textwrap.wrap(last, width, break_long_words=False, break_on_hyphens=False)
+    for part in parts or [""]:
         yield (*before, part)
         before = [""] * len(before)

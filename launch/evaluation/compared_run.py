@@ -58,13 +58,15 @@ class ComparedRun:
     """A run, or the part of it until a checkpoint, as `compare` sees it."""
 
     run: Run
-    checkpoint: str | None = None  # step_N; None: all of the run
+    checkpoint: str | None = None  # step_N, None for all of the run
 
     is_base = False
 
     @property
     def name(self) -> str:
-        return f"{self.run.name}/{self.checkpoint}" if self.checkpoint else self.run.name
+        if self.checkpoint:
+            return f"{self.run.name}/{self.checkpoint}"
+        return self.run.name
 
     @property
     def folder(self) -> Path:
@@ -85,7 +87,7 @@ class ComparedRun:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """By dotted key."""
+        """The settings by dotted key."""
         return _training_settings(self._resolved, self.run)
 
     @cached_property
@@ -94,7 +96,7 @@ class ComparedRun:
 
     @cached_property
     def versions(self) -> Mapping[str, Any]:
-        """Of packages, Python, driver, GPUs, and the commits."""
+        """The versions of packages, Python and driver, the GPUs, and the commits."""
         return dict(_versions(self.run.versions, self.run.git))
 
     @cached_property
@@ -108,13 +110,13 @@ class ComparedRun:
 
     @cached_property
     def scores(self) -> Mapping[str, Any]:
-        """Of the last evaluation: task and metric -> score."""
+        """The scores of the last evaluation, by task and metric."""
         summary = read_summary(self.folder, self.checkpoint) or {}
         return _scores(summary.get("tasks"), -1)
 
     @property
     def notes(self) -> list[str]:
-        """What of the record could not be read."""
+        """Notes on the parts of the record that could not be read."""
         note = count_unreadable("metrics.jsonl", self.progress.unreadable)
         return [f"{self.name}: {note}"] if note else []
 
@@ -125,7 +127,7 @@ class ComparedBase:
 
     name: str
     folder: Path
-    runs: Sequence[Path]  # whose evaluations may have them
+    runs: Sequence[Path]  # folders of the runs whose evaluations may have its scores
 
     is_base = True
     state = "not a run"
@@ -164,8 +166,9 @@ def compared_run(folder: Path, checkpoint: str | None = None) -> ComparedRun:
 
 
 def _scores(tasks: object, model: int) -> dict[str, float]:
-    """Return the scores of one model of each task, by its index among them; a task whose record is
-    damaged has none.
+    """Return the score of one model in each task; `model` is its index among the models.
+
+    A task whose record is damaged has no score.
     """
     scores = {}
     for task in objects(tasks):
@@ -179,35 +182,38 @@ def _scores(tasks: object, model: int) -> dict[str, float]:
 
 
 def split_checkpoint(name: str) -> tuple[str, str | None]:
-    """Return the run and the checkpoint, `step_N`, of `RUN/step_N` or `RUN/checkpoint-N`; None for
-    a run's own name.
+    """Split `RUN/step_N` or `RUN/checkpoint-N` into the run and the checkpoint, `step_N`.
+
+    The checkpoint of a run's own name is None.
     """
     match = _CHECKPOINT.fullmatch(name)
-    return (match["run"], f"step_{match['step']}") if match else (name, None)
+    if match is None:
+        return name, None
+    return match["run"], f"step_{match['step']}"
 
 
 def _training_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Return the settings, with what the plan computed from them; of the trainer's description only
-    its name.
+    """Return the settings that affect the training, and what the plan computed from them.
+
+    The trainer's description is represented by its name.
     """
-    kept = {
-        key: value
-        for key, value in settings.items()
-        if key not in _NOT_TRAINED
-        and (key == "trainer.name" or not key.startswith(("data.", "trainer.")))
-    }
-    computed = {f"batch.{key}": value for key, value in mapping(run.plan.get("batch")).items()}
-    computed |= {
-        f"parallel.{key}": value for key, value in mapping(run.plan.get("parallel")).items()
-    }
+    training = {}
+    for key, value in settings.items():
+        is_described_elsewhere = key.startswith(("data.", "trainer.")) and key != "trainer.name"
+        if key not in _NOT_TRAINED and not is_described_elsewhere:
+            training[key] = value
+    for section in ("batch", "parallel"):
+        for key, value in mapping(run.plan.get(section)).items():
+            training[f"{section}.{key}"] = value
     if "model_name_or_path" in run.flags:
-        computed["model"] = run.flags["model_name_or_path"]
-    return {**kept, **computed}
+        training["model"] = run.flags["model_name_or_path"]
+    return training
 
 
 def _data_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """Return the keys of the data, and what the trainer reads: local data is a copy whose path
-    names its content.
+    """Return the keys of the data, and the sources that the trainer reads.
+
+    Local data is a copy whose path identifies its content.
     """
     data = {key: value for key, value in settings.items() if key.startswith("data.")}
     mixer = run.flags.get("dataset_mixer_list")  # names and shares in turn
@@ -227,54 +233,68 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
         yield "gpus", ", ".join(str(gpu.get("name")) for gpu in objects(versions["gpus"]))
     for repository, state in git.items():
         if isinstance(state, dict) and state.get("commit"):
-            yield (
-                f"commit of {repository}",
-                state["commit"][:9] + (" with changes" if state.get("dirty") else ""),
-            )
+            changes = " with changes" if state.get("dirty") else ""
+            yield f"commit of {repository}", state["commit"][:9] + changes
 
 
 def _patches(run: Run) -> dict[str, Any]:
-    values = {str(patch.get("id")): str(patch.get("value") or "applied") for patch in run.patches}
-    return {id_: "applied" if value.startswith("/") else value for id_, value in values.items()}
+    """Return the value of each patch; that of a path is left out, as it differs between runs."""
+    values = {}
+    for patch in run.patches:
+        value = str(patch.get("value") or "applied")
+        values[str(patch.get("id"))] = "applied" if value.startswith("/") else value
+    return values
 
 
 def _read_progress(run: Run, checkpoint: str | None) -> Progress:
-    until = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
-    losses, at_steps, at_tokens = array("d"), array("d"), array("d")
-    last_step, steps, timed_steps = 0, 0, 0
-    tokens, timed_tokens, seconds, is_counted = 0.0, 0.0, 0.0, True
-    peak: float | None = None
+    """Read the steps of a run from its metrics.jsonl, until the checkpoint."""
+    last_counted = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
+    losses = array("d")
+    at_steps = array("d")
+    at_tokens = array("d")
+    last_step = 0
+    steps = 0
+    tokens = 0.0
+    has_tokens = True  # whether each step has logged its tokens
+    timed_steps = 0  # those after the warm-up, by which the speed is measured
+    timed_tokens = 0.0
+    seconds = 0.0
+    peak_memory: float | None = None
     unreadable = 0
     for entry in iterate_json_lines(run.folder / "metrics.jsonl"):
         if entry is None or not is_step(entry):
             unreadable += 1
             continue
         step = entry["step"]
-        if step > until:
+        if step > last_counted:
             continue
-        last_step, steps = step, steps + 1
-        count = logged_number(entry, "tokens")
-        is_counted = is_counted and count is not None
-        tokens += count or 0.0
+        last_step = step
+        steps += 1
+        step_tokens = logged_number(entry, "tokens")
+        has_tokens = has_tokens and step_tokens is not None
+        tokens += step_tokens or 0.0
         if steps > _WARMUP:
-            timed_steps, timed_tokens = timed_steps + 1, timed_tokens + (count or 0.0)
+            timed_steps += 1
+            timed_tokens += step_tokens or 0.0
             seconds += logged_number(entry, "seconds") or 0.0
-        if (loss := logged_number(entry, "loss")) is not None:
+        loss = logged_number(entry, "loss")
+        if loss is not None:
             losses.append(loss)
             at_steps.append(step)
             at_tokens.append(tokens)
-        if (memory := logged_number(entry, "memory_gib")) is not None and math.isfinite(memory):
-            peak = memory if peak is None else max(peak, memory)
-    is_counted = is_counted and steps > 0
-    done = timed_tokens if is_counted else timed_steps
+        memory = logged_number(entry, "memory_gib")
+        if memory is not None and math.isfinite(memory):
+            peak_memory = memory if peak_memory is None else max(peak_memory, memory)
+    has_tokens = has_tokens and steps > 0
+    timed_work = timed_tokens if has_tokens else timed_steps
     return Progress(
         last_step=last_step,
-        tokens=tokens if is_counted else None,
+        tokens=tokens if has_tokens else None,
         losses=losses,
         at_steps=at_steps,
         at_tokens=at_tokens,
-        speed=done / seconds if seconds > 0 else None,
-        memory_gib=peak,
+        speed=timed_work / seconds if seconds > 0 else None,
+        memory_gib=peak_memory,
         unreadable=unreadable,
     )
 

@@ -1,6 +1,4 @@
-"""Compare runs: what differs in how they trained, their losses at equal tokens, speed and memory;
-and as a table.
-"""
+"""Compares runs: their settings, losses at equal tokens, speed and memory; and as a table."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from launch.trials.bench.verdict import relative_difference
 from launch.worker.json_codec import versioned
 
 SECTIONS = ("settings", "data", "versions", "patches")
-_POINTS = (0.25, 0.5, 0.75, 1.0)  # of the training that all runs have in common
+_POINTS = (0.25, 0.5, 0.75, 1.0)  # shares of the training that all runs have in common
 _WIDTH = 40  # characters of a value in the table
-_WINDOW = 0.05  # of that training, whose losses are averaged at each point
+_WINDOW = 0.05  # share of that training over which the losses are averaged at each point
 
 
 @dataclass(frozen=True)
@@ -31,22 +29,20 @@ class RunDifference:
 
     section: str
     key: str
-    values: tuple[Any, ...]  # of each run; None where it has none
+    values: tuple[Any, ...]  # value of each run, None where it has none
 
 
 @dataclass(frozen=True)
 class LossPoint:
     """The losses of all runs after the same training."""
 
-    at: float  # tokens, or optimizer steps
+    at: float  # number of tokens, or of optimizer steps
     losses: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The largest relative differences between repeats of one setting, over the benches of a
-    stage.
-    """
+    """The largest relative differences between repeats of a setting, in the benches of a stage."""
 
     loss: float | None = None
     speed: float | None = None
@@ -59,7 +55,7 @@ class Comparison:
 
     runs: tuple[Compared, ...]
     differences: tuple[RunDifference, ...]
-    unit: str  # of the points: tokens or steps
+    unit: str  # unit of the points: tokens or steps
     points: tuple[LossPoint, ...]  # empty if the losses cannot be compared
     why_no_losses: str | None
     noise: Noise
@@ -68,8 +64,8 @@ class Comparison:
         """`lower` or `higher` than the first run's loss, `same` within the noise, or `unknown`."""
         if not self.points:
             return "unknown"
-        first, other = self.points[-1].losses[0], self.points[-1].losses[index]
-        return _judge(first, other, self.noise.loss, ("lower", "higher"))
+        losses = self.points[-1].losses
+        return _judge(losses[0], losses[index], self.noise.loss, ("lower", "higher"))
 
     def speed_verdict(self, index: int) -> str:
         """`slower` or `faster` than the first run, `same` within the noise, or `unknown`."""
@@ -77,20 +73,16 @@ class Comparison:
         return _judge(speeds[0], speeds[index], self.noise.speed, ("slower", "faster"))
 
     def as_json(self) -> dict[str, Any]:
-        return versioned(
-            {
-                "runs": [self._run(index) for index in range(len(self.runs))],
-                "differs": self.differences,
-                "losses": {
-                    "unit": self.unit,
-                    "why_not": self.why_no_losses,
-                    "points": self.points,
-                },
-                "noise": self.noise,
-            }
-        )
+        losses = {"unit": self.unit, "why_not": self.why_no_losses, "points": self.points}
+        fields = {
+            "runs": [self._run_as_json(index) for index in range(len(self.runs))],
+            "differs": self.differences,
+            "losses": losses,
+            "noise": self.noise,
+        }
+        return versioned(fields)
 
-    def _run(self, index: int) -> dict[str, Any]:
+    def _run_as_json(self, index: int) -> dict[str, Any]:
         run = self.runs[index]
         return {
             "run": run.name,
@@ -118,42 +110,44 @@ def compare_runs(runs: Sequence[Compared], noise: Noise) -> Comparison:
 
 
 def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
-    """Return how far repeats of one setting differ, from every bench.json of the stages below
-    `runs`.
-    """
+    """Return how far repeats of a setting differ, from each bench.json of the stages in `runs`."""
     losses: list[float] = []
     speeds: list[float] = []
     repeats = 0
     for stage in dict.fromkeys(stages):
         for path in sorted((runs / stage).glob("*/bench.json")):
-            for side in _read_sides(path):
-                repeats += len(side) if len(side) > 1 else 0
-                losses += _spread([figures.get("loss") for figures in side])
-                speeds += _spread([figures.get("per_second") for figures in side])
+            for measurements in _read_repeats(path):
+                if len(measurements) > 1:
+                    repeats += len(measurements)
+                losses += _differences([figures.get("loss") for figures in measurements])
+                speeds += _differences([figures.get("per_second") for figures in measurements])
     return Noise(max(losses, default=None), max(speeds, default=None), repeats)
 
 
 def _find_differences(runs: Sequence[Compared]) -> Iterator[RunDifference]:
+    """Yield the keys whose values differ between runs; a base model has none of them."""
     for section in SECTIONS:
-        of_runs: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
-        for key in sorted(set().union(*of_runs)):
-            values = tuple(of_run.get(key) for of_run in of_runs)
+        sections: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
+        for key in sorted(set().union(*sections)):
+            values = tuple(values_of_run.get(key) for values_of_run in sections)
             compared = [value for value, run in zip(values, runs, strict=True) if not run.is_base]
             if any(value != compared[0] for value in compared):
                 yield RunDifference(section, key, values)
 
 
 def _why_no_losses(runs: Sequence[Compared]) -> str | None:
-    if bases := [run.name for run in runs if run.is_base]:
-        return f"{bases[0]} is a model without the record of a run"
+    """Why the losses of the runs cannot be compared, None if they can."""
+    for run in runs:
+        if run.is_base:
+            return f"{run.name} is a model without the record of a run"
     kinds = {run.kind for run in runs}
     if len(kinds) > 1:
-        return (
-            f"the losses of {' and '.join(sorted(str(kind) for kind in kinds))} are different "
-            "quantities"
-        )
-    without = [run.name for run in runs if not run.progress.losses]
-    return f"{without[0]} has logged no loss" if without else None
+        names = " and ".join(sorted(str(kind) for kind in kinds))
+        return f"the losses of {names} are different quantities"
+    for run in runs:
+        if not run.progress.losses:
+            return f"{run.name} has logged no loss"
+    return None
 
 
 def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, ...]:
@@ -162,12 +156,12 @@ def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, .
     common = min((run.tokens or 0.0) if in_tokens else float(run.last_step) for run in progress)
     window = _WINDOW * common
     points = []
-    for part in _POINTS:
-        amount = part * common
-        losses = (
-            _mean_loss(run.at_tokens if in_tokens else run.at_steps, run.losses, amount, window)
-            for run in progress
-        )
+    for share in _POINTS:
+        amount = share * common
+        losses = []
+        for run in progress:
+            axis = run.at_tokens if in_tokens else run.at_steps
+            losses.append(_mean_loss(axis, run.losses, amount, window))
         points.append(LossPoint(amount, tuple(losses)))
     return tuple(points)
 
@@ -175,17 +169,22 @@ def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, .
 def _mean_loss(
     axis: Sequence[float], losses: Sequence[float], amount: float, window: float
 ) -> float | None:
-    """Return the mean loss of the steps within `window` of `amount`, else the loss of the step
-    nearest to it; None where a loss is not finite.
+    """Return the mean loss of the steps within `window` of `amount`, else that of the nearest step.
+
+    None is returned if a loss is not finite.
     """
-    total, count = 0.0, 0
-    nearest, least = losses[0], math.inf
+    total = 0.0
+    count = 0
+    nearest = losses[0]
+    nearest_distance = math.inf
     for at, loss in zip(axis, losses, strict=True):
         distance = abs(at - amount)
         if distance <= window:
-            total, count = total + loss, count + 1
-        elif distance < least:
-            nearest, least = loss, distance
+            total += loss
+            count += 1
+        elif distance < nearest_distance:
+            nearest = loss
+            nearest_distance = distance
     mean = total / count if count else nearest
     return mean if math.isfinite(mean) else None
 
@@ -193,6 +192,7 @@ def _mean_loss(
 def _judge(
     first: float | None, other: float | None, noise: float | None, names: tuple[str, str]
 ) -> str:
+    """Compare a number with the first run's; `names` are the verdicts for less and for more."""
     if first is None or other is None or noise is None:
         return "unknown"
     if relative_difference(first, other) <= noise:
@@ -200,26 +200,32 @@ def _judge(
     return names[0] if other < first else names[1]
 
 
-def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the figures of the finished runs of A, and of B; those of both where A and B are the
-    same setting.
+def _read_repeats(path: Path) -> Iterator[list[Mapping[str, Any]]]:
+    """Yield the measurements of the finished runs of A, and those of B.
+
+    Those of both are yielded together if A and B are the same setting.
     """
+    by_variant: dict[str, list[Mapping[str, Any]]] = {"A": [], "B": []}
     try:
         record = load_json(path)
         if format_problem(path, record, "bench"):
             return
-        finished = [
-            (run["label"][0], run["measured"]) for run in record["runs"] if run["state"] == "done"
-        ]
         is_same = bool(record["identical_settings"])
+        for run in record["runs"]:
+            if run["state"] == "done":
+                variant = run["label"][0]
+                by_variant.setdefault(variant, []).append(run["measured"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
-    for sides in [("A", "B")] if is_same else [("A",), ("B",)]:
-        yield [figures for side, figures in finished if side in sides]
+    if is_same:
+        yield by_variant["A"] + by_variant["B"]
+    else:
+        yield by_variant["A"]
+        yield by_variant["B"]
 
 
-def _spread(values: Sequence[Any]) -> list[float]:
-    """Return the relative differences of each two values."""
+def _differences(values: Sequence[Any]) -> list[float]:
+    """Return the relative differences of each two values that are finite numbers."""
     numbers = [
         float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)
     ]
@@ -227,22 +233,20 @@ def _spread(values: Sequence[Any]) -> list[float]:
 
 
 def tabulate(comparison: Comparison) -> Table:
-    """Return a table with a column for each run: what differs, section by section, and what came of
-    it.
-    """
-    runs = comparison.runs
-    rows: list[tuple[str, ...] | None] = [("", *(run.name for run in runs))]
-    rows += [("state", *(run.state for run in runs))]
+    """Return a table with a column for each run: what differs by section, and the results."""
+    rows: list[tuple[str, ...] | None] = [
+        ("", *(run.name for run in comparison.runs)),
+        ("state", *(run.state for run in comparison.runs)),
+    ]
     for section in SECTIONS:
-        differences = [
-            difference for difference in comparison.differences if difference.section == section
-        ]
-        rows += [None, (section if differences else f"{section}: the same",)]
+        differences = [item for item in comparison.differences if item.section == section]
+        rows.append(None)
+        rows.append((section if differences else f"{section}: the same",))
         rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
-    rows += [None, *_loss_rows(comparison), None, *_speed_rows(comparison)]
-    return Table(
-        "What differs between the runs, and what came of it", [*rows, *_score_rows(comparison)]
-    )
+    rows += [None, *_loss_rows(comparison)]
+    rows += [None, *_speed_rows(comparison)]
+    rows += _score_rows(comparison)
+    return Table("What differs between the runs, and what came of it", rows)
 
 
 def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -257,28 +261,28 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     progress = [run.progress for run in comparison.runs]
-    units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
-    yield (
-        "speed",
-        *(
-            format_number(run.speed, ",.4g", f" {unit}")
-            for run, unit in zip(progress, units, strict=True)
-        ),
-    )
+    yield "speed", *map(_format_speed, progress)
     yield from _verdict_row(comparison, comparison.speed_verdict)
     if any(run.memory_gib is not None for run in progress):
         yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
 
 
+def _format_speed(progress: Progress) -> str:
+    unit = "tokens/s" if progress.tokens else "steps/s"
+    return format_number(progress.speed, ",.4g", f" {unit}")
+
+
 def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
     """Yield the verdicts on all runs but the first; no row where none is known."""
     verdicts = [judge(index).replace("unknown", "-") for index in range(1, len(comparison.runs))]
-    if {*verdicts} != {"-"}:
+    if any(verdict != "-" for verdict in verdicts):
         yield "  against the first", "", *verdicts
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
-    tasks = list(dict.fromkeys(task for run in comparison.runs for task in run.scores))
+    tasks: dict[str, None] = {}  # in order, without duplicates
+    for run in comparison.runs:
+        tasks.update(dict.fromkeys(run.scores))
     if tasks:
         yield None
         yield ("evaluation",)
@@ -287,9 +291,7 @@ def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
 
 
 def describe_comparison(comparison: Comparison) -> Iterator[str]:
-    """Yield the sentences below the table: what could not be read, and how far repeats of one
-    setting differ.
-    """
+    """Yield the sentences below the table: what could not be read, and the noise."""
     for run in comparison.runs:
         yield from run.notes
     yield from _describe_noise(comparison)
@@ -303,19 +305,21 @@ def _describe_noise(comparison: Comparison) -> Iterator[str]:
             "the noise is unknown: no bench of this stage has repeats (`launch bench` measures it)"
         )
         return
-    shares = [("losses", noise.loss), ("speeds", noise.speed)]
-    known = " and ".join(f"{name} up to {share:.2%}" for name, share in shares if share is not None)
-    yield (
-        f"noise: {noise.repeats} repeats of one setting in bench differ in {known}; `same` is "
-        "within it"
-    )
+    known = []
+    for name, difference in (("losses", noise.loss), ("speeds", noise.speed)):
+        if difference is not None:
+            known.append(f"{name} up to {difference:.2%}")
+    repeats = f"{noise.repeats} repeats of one setting in bench"
+    yield f"noise: {repeats} differ in {' and '.join(known)}; `same` is within it"
     if any(difference.section == "data" for difference in comparison.differences):
         yield "the runs have different data, so their losses are means over different samples"
 
 
 def format_difference(value: Any) -> str:
     """Return a value as text, cut at its beginning."""
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _WIDTH else f"...{text[3 - _WIDTH :]}"
 
 
@@ -326,4 +330,5 @@ def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table],
     """
     noise = read_noise(runs, [folder.parent.name for folder in folders])
     comparison = compare_runs([compared_run(folder) for folder in folders], noise)
-    return [tabulate(comparison)], list(filter(None, describe_comparison(comparison)))
+    sentences = [text for text in describe_comparison(comparison) if text]
+    return [tabulate(comparison)], sentences

@@ -1,6 +1,4 @@
-"""Evaluate a run: its model and those it comes from, on the same questions, with a verdict per
-task, and as text.
-"""
+"""Evaluates a run: its model and those it comes from on the same questions, with a verdict each."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
 
 _HARNESS = "lm_eval"
-_BATCH_SIZE = 8  # questions at once, where none is set
+_BATCH_SIZE = 8  # questions in a batch, if none is set
 _WIDTH = 34  # characters of a model's label
 
 
@@ -43,8 +41,8 @@ class TaskResult:
     """One task: the scores of all models, the oldest first and the evaluated one last."""
 
     name: str
-    scores: Mapping[str, TaskScore]  # by the model's label
-    samples: Mapping[str, Path]  # the files with every answer
+    scores: Mapping[str, TaskScore]  # scores by the model's label
+    samples: Mapping[str, Path]  # files with every answer, by the model's label
 
     @property
     def labels(self) -> list[str]:
@@ -57,6 +55,7 @@ class TaskResult:
 
     @property
     def broken(self) -> list[str]:
+        """The signs that the evaluation itself is at fault; none for a single model."""
         return list(find_breakage(self.scores)) if len(self.labels) > 1 else []
 
     def gain(self, label: str, other: str) -> PairedDifference:
@@ -70,7 +69,8 @@ class TaskResult:
         gain = self.against_base
         if gain.verdict == "same":
             return f"no significant difference from {self.labels[0]}"
-        first, last = self.scores[self.labels[0]], self.scores[self.labels[-1]]
+        first = self.scores[self.labels[0]]
+        last = self.scores[self.labels[-1]]
         if last.metric == EXACT:
             exact = f"{last.score:.0%} of its answers are exact, against {first.score:.0%}"
             return f"{gain.verdict} than {self.labels[0]}: {exact}"
@@ -90,21 +90,22 @@ class TaskResult:
             "metric": last.metric,
             "higher_is_better": last.higher_is_better,
             "broken": self.broken,
-            "models": [
-                {
-                    "model": label,
-                    "score": score.score,
-                    "stderr": score.stderr,
-                    "cut_off": score.cut_off,
-                    "verdict_against_previous": self.gain(label, previous).verdict
-                    if previous
-                    else None,
-                    "samples": str(self.samples[label]),
-                }
-                for previous, (label, score) in zip(
-                    [None, *self.labels], self.scores.items(), strict=False
-                )
-            ],
+            "models": [self._model_as_json(index) for index in range(len(self.labels))],
+        }
+
+    def _model_as_json(self, index: int) -> dict[str, Any]:
+        label = self.labels[index]
+        score = self.scores[label]
+        verdict = None
+        if index > 0:
+            verdict = self.gain(label, self.labels[index - 1]).verdict
+        return {
+            "model": label,
+            "score": score.score,
+            "stderr": score.stderr,
+            "cut_off": score.cut_off,
+            "verdict_against_previous": verdict,
+            "samples": str(self.samples[label]),
         }
 
 
@@ -115,7 +116,7 @@ class Evaluation:
     model: ModelSource
     tasks: tuple[TaskResult, ...]
     harness: str
-    computed: int  # results that were not there already
+    computed: int  # number of results that were not there already
     seconds: float
 
     @property
@@ -123,16 +124,15 @@ class Evaluation:
         return any(task.broken for task in self.tasks)
 
     def as_json(self) -> dict[str, Any]:
-        return versioned(
-            {
-                "model": self.model.label,
-                "run": run_name(self.model.run) if self.model.run else None,
-                "harness": self.harness,
-                "computed": self.computed,
-                "seconds": round(self.seconds, 1),
-                "tasks": self.tasks,
-            }
-        )
+        fields = {
+            "model": self.model.label,
+            "run": run_name(self.model.run) if self.model.run else None,
+            "harness": self.harness,
+            "computed": self.computed,
+            "seconds": round(self.seconds, 1),
+            "tasks": self.tasks,
+        }
+        return versioned(fields)
 
 
 def evaluate_model(
@@ -144,36 +144,36 @@ def evaluate_model(
     batch_size: int,
     notify: Callable[[str], None],
 ) -> Evaluation:
-    """Score a model and, of a run's, those before it; the results are written into the run folder,
-    or below `cache`.
+    """Score a model and, if it is a run's, the models before it.
+
+    The results are written into the run folder, or below `cache`.
 
     Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, base_gone;
-    those of run_jobs.
+    those of _run_jobs.
     """
-    began, home = time.monotonic(), model.run or cache
+    began = time.monotonic()
     if any(spec.chat for spec in specs):
         require_chat_template(model)
     chain = find_chain(model)
     require_modules(model, _HARNESS, "torch", "transformers")
-    harness = (
-        f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
-    )
-    files = ResultFiles(home, model.folder, harness)
+    version = inventory(model.python).packages.get("lm-eval") or metadata.version("lm-eval")
+    harness = f"lm-eval {version}"
+    files = ResultFiles(model.run or cache, model.folder, harness)
     _require_room(files.folder)
     jobs = [files.job(link, spec, limit) for link in chain for spec in specs]
     files.save_digests()
     missing = [job for job in jobs if read_scores(job.result) is None]
     if missing:
-        notify(
-            f"evaluating {', '.join(dict.fromkeys(job.label for job in missing))} with {harness}"
-        )
+        labels = dict.fromkeys(job.label for job in missing)
+        notify(f"evaluating {', '.join(labels)} with {harness}")
         _run_jobs(
             missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify
         )
-    tasks = tuple(
-        result for spec in specs for result in _collect([job for job in jobs if job.spec == spec])
-    )
-    evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
+    tasks: list[TaskResult] = []
+    for spec in specs:
+        tasks += _collect_results([job for job in jobs if job.spec == spec])
+    seconds = time.monotonic() - began
+    evaluation = Evaluation(model, tuple(tasks), harness, len(missing), seconds)
     if model.run:
         write_summary(model.run, evaluation, model.checkpoint)
     return evaluation
@@ -182,12 +182,13 @@ def evaluate_model(
 def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
     """Evaluate the model of a plan's run on the tasks of its stage, as `evaluate=true` does.
 
-    Whatever happens here leaves the run's outcome as it is: why it fails is only reported.
+    An error does not change the outcome of the run: it is only reported.
     """
     try:
         model = find_model(str(plan.folder), plan.runs)
         cache = plan.runs / ".cache"
-        specs = find_specs(default_tasks(plan.folder, plan.config.stage.tasks), cache, plan.folder)
+        tasks = default_tasks(plan.folder, plan.config.stage.tasks)
+        specs = find_specs(tasks, cache, plan.folder)
         evaluation = evaluate_model(
             model, specs, cache=cache, limit=None, batch_size=_BATCH_SIZE, notify=notify
         )
@@ -205,45 +206,47 @@ def describe_scores(evaluation: Evaluation) -> Iterator[str]:
     """Yield the scores and verdicts as a table, task by task."""
     for task in evaluation.tasks:
         yield from _describe_task(task)
-    folder = next(
-        (Path(path).parent for task in evaluation.tasks for path in task.samples.values()), None
-    )
-    yield (
-        f"{evaluation.computed} results computed in {evaluation.seconds:.0f} s; every answer is "
-        f"in {folder}"
-    )
+    folders = []
+    for task in evaluation.tasks:
+        folders += [Path(path).parent for path in task.samples.values()]
+    folder = folders[0] if folders else None
+    computed = f"{evaluation.computed} results computed in {evaluation.seconds:.0f} s"
+    yield f"{computed}; every answer is in {folder}"
 
 
 def _describe_task(task: TaskResult) -> Iterator[str]:
-    gain, labels = task.against_base, task.labels
-    arrow = "higher" if task.scores[labels[-1]].higher_is_better else "lower"
-    yield (
-        f"{task.name}  {task.scores[labels[-1]].metric} ({arrow} is better), {gain.questions} "
-        "questions"
-    )
-    for previous, label in zip([None, *labels], labels, strict=False):
+    gain = task.against_base
+    evaluated = task.scores[task.labels[-1]]
+    direction = "higher" if evaluated.higher_is_better else "lower"
+    yield f"{task.name}  {evaluated.metric} ({direction} is better), {gain.questions} questions"
+    previous = None
+    for label in task.labels:
         score = task.scores[label]
         error = "" if score.stderr is None else f" +- {score.stderr:.4f}"
-        against = (
-            f"{task.gain(label, previous).verdict} than the previous model" if previous else ""
-        )
-        against = against.replace("same than", "same as")
-        yield f"  {label[-_WIDTH:]:<{_WIDTH}}  {score.score:.4f}{error:<12}  {against}".rstrip()
+        comparison = ""
+        if previous is not None:
+            verdict = task.gain(label, previous).verdict
+            conjunction = "as" if verdict == "same" else "than"
+            comparison = f"{verdict} {conjunction} the previous model"
+        name = label[-_WIDTH:].ljust(_WIDTH)
+        yield f"  {name}  {score.score:.4f}{error:<12}  {comparison}".rstrip()
+        previous = label
     if task.summary:
         yield f"  verdict: {task.summary} (+- {gain.half:.3g} a question, 95% interval)"
-    yield from (f"  broken: {reason}" for reason in task.broken)
+    for reason in task.broken:
+        yield f"  broken: {reason}"
 
 
-def _collect(jobs: Sequence[HarnessJob]) -> Iterator[TaskResult]:
-    """Yield the results of the tasks of one spec; `jobs` are those of its models, the evaluated one
-    last.
+def _collect_results(jobs: Sequence[HarnessJob]) -> Iterator[TaskResult]:
+    """Yield the results of the tasks of one spec.
+
+    `jobs` are those of its models, the evaluated one last.
     """
-    of_models = {job.label: read_scores(job.result) or {} for job in jobs}
+    scores_by_label = {job.label: read_scores(job.result) or {} for job in jobs}
     samples = {job.label: job.samples for job in jobs}
-    for name in of_models[jobs[-1].label]:
-        yield TaskResult(
-            name, {label: scores[name] for label, scores in of_models.items()}, samples
-        )
+    for name in scores_by_label[jobs[-1].label]:
+        scores = {label: by_task[name] for label, by_task in scores_by_label.items()}
+        yield TaskResult(name, scores, samples)
 
 
 def _require_room(folder: Path) -> None:
@@ -267,7 +270,7 @@ def _run_jobs(
     batch_size: int,
     notify: Callable[[str], None],
 ) -> None:
-    """Do all jobs in one process of `python`; every prompt is tokenised by `tokenizer`.
+    """Run all jobs in one process of `python`; every prompt is tokenised by `tokenizer`.
 
     Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files,
     context_too_short, evaluation_failed, no_space.
@@ -279,60 +282,44 @@ def _run_jobs(
             if "refused" in report:
                 raise UserError(_explain_refusal(report))
             if "left_out" in report:
-                notify(
-                    f"{report['left_out']} rows are longer than {report['context']:,} tokens: left "
-                    "out"
-                )
+                limit_text = f"longer than {report['context']:,} tokens"
+                notify(f"{report['left_out']} rows are {limit_text}: left out")
             else:
                 notify(f"evaluated {report['done']}")
-        if reason := worker.wait():
+        reason = worker.wait()
+        if reason:
             raise UserError(_explain_failure(reason, jobs[0].result.parent))
 
 
 def _explain_failure(reason: str, folder: Path) -> Finding:
     if "No space left" in reason:
-        return Finding.error(
-            "no_space", f"the disk of {folder} is full", None, "free some space, and evaluate again"
-        )
-    return Finding.error(
-        "evaluation_failed",
-        f"the harness failed: {reason}",
-        None,
-        "run it with limit=2 to see it sooner",
-    )
+        message = f"the disk of {folder} is full"
+        return Finding.error("no_space", message, None, "free some space, and evaluate again")
+    message = f"the harness failed: {reason}"
+    return Finding.error("evaluation_failed", message, None, "run it with limit=2 to see it sooner")
 
 
 def _explain_refusal(report: Mapping[str, Any]) -> Finding:
+    """Return the problem for which the worker refused a task."""
+    where = "override tasks"
     task = report.get("task")
     if report["refused"] == "unknown_task":
-        near = " or ".join(f"'{name}'" for name in report["near"])
-        cure = f"did you mean {near}?" if near else "`lm_eval ls tasks` lists the harness's tasks"
-        return Finding.error(
-            "unknown_task", f"the harness has no task '{task}'", "override tasks", cure
-        )
+        names = " or ".join(f"'{name}'" for name in report["near"])
+        cure = f"did you mean {names}?" if names else "`lm_eval ls tasks` lists the harness's tasks"
+        return Finding.error("unknown_task", f"the harness has no task '{task}'", where, cure)
     if report["refused"] == "task_needs_network":
         message = f"the data of task '{task}' is not on this machine, and the hub cannot be reached"
-        return Finding.error(
-            "task_needs_network",
-            message,
-            "override tasks",
-            "load it once with network access: HF_HOME caches it",
-        )
+        cure = "load it once with network access: HF_HOME caches it"
+        return Finding.error("task_needs_network", message, where, cure)
     if report["refused"] == "no_tasks":
-        return Finding.error(
-            "no_task_files",
-            f"{report['folder']} defines no task",
-            "override tasks",
-            "add a task: NAME",
-        )
+        message = f"{report['folder']} defines no task"
+        return Finding.error("no_task_files", message, where, "add a task: NAME")
     if report["refused"] == "context_too_short":
-        tokens, room = report["tokens"], report["context"]
         message = (
-            f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves "
-            f"{room:,} for it"
+            f"a prompt has {report['tokens']:,} tokens, "
+            f"and the context of {report['model']} leaves {report['context']:,} for it"
         )
-        return Finding.error(
-            "context_too_short", message, "override tasks", "choose tasks with shorter prompts"
-        )
+        cure = "choose tasks with shorter prompts"
+        return Finding.error("context_too_short", message, where, cure)
     message = f"task '{task}' cannot be loaded: {report.get('reason')}"
-    return Finding.error("task_not_loadable", message, "override tasks")
+    return Finding.error("task_not_loadable", message, where)

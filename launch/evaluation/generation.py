@@ -48,11 +48,13 @@ class Responder:
     """A live worker with one model."""
 
     def __init__(self, model: ModelSource, worker: WorkerProcess) -> None:
-        self._model, self._worker = model, worker
+        self._model = model
+        self._worker = worker
 
     def refuse_long_prompts(self, conversations: Sequence[Conversation]) -> None:
-        """Refuse prompts that leave no room for an answer, before the model is loaded. Raises
-        UserError: prompt_too_long.
+        """Refuse prompts that leave no room for an answer, before the model is loaded.
+
+        Raises UserError: prompt_too_long.
         """
         measured = self._request({"measure": list(conversations)})
         for number, length in enumerate(measured["lengths"], start=1):

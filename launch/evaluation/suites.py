@@ -23,10 +23,14 @@ from launch.planning.find_runs import run_name
 from launch.worker.evaluating import TaskSpec
 from launch.worker.held_out import ROWS
 
-DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_reward", "tulu3", "held_out"
-RESULTS = "evaluation"  # the folder of the results in a run's
-_MOST_ROWS = 200  # of those that a run held out
-_LEAST_ROWS = 10  # of which a tenth can be held out
+# The names of the suites.
+DEMO = "demo"
+DEMO_RLVR = "demo_reward"
+TULU3 = "tulu3"
+HELD_OUT = "held_out"
+RESULTS = "evaluation"  # folder of the results in a run's folder
+_MOST_ROWS = 200  # number of held-out rows that are used at most
+_LEAST_ROWS = 10  # number of rows of which a tenth can be held out
 
 # Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of
 # results in https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of
@@ -58,57 +62,59 @@ TULU3_SPECS = (
 
 
 def digest_spec(spec: TaskSpec) -> str:
-    """Identify the tasks by name and settings, own ones by their files too."""
-    digest = hashlib.sha256(repr(sorted({**asdict(spec), "folder": None}.items())).encode())
-    for path in sorted(spec.folder.rglob("*")) if spec.folder else ():
-        # written as a task's functions are imported
+    """Identify the tasks by name and settings, and those in a folder by its files, too."""
+    settings = {**asdict(spec), "folder": None}
+    digest = hashlib.sha256(repr(sorted(settings.items())).encode())
+    paths = sorted(spec.folder.rglob("*")) if spec.folder else []
+    for path in paths:
+        # The import of a task's functions writes into __pycache__.
         if path.is_file() and path.parent.name != "__pycache__":
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
-    """Return the tasks of a run: those `given` or that its stage names, or in place of shipped ones
-    its held-out rows.
+    """Return the tasks of a run: those `given`, or those that its stage names.
 
-    Raises UserError: no_held_out, where only the demo's questions are left and the data is not the
+    The run's held-out rows replace the shipped suites.
+
+    Raises UserError: no_held_out, if only the demo's questions are left and the data is not the
     demo's.
     """
     record = Run(run) if run else None
-    stage, data = (mapping(record.settings.get(key)) if record else {} for key in ("stage", "data"))
-    tasks = list(map(str, given or stage.get("tasks") or [TULU3]))
-    if (
-        record is None
-        or (data.get("build") and not data.get("mix"))
-        or not {*tasks} <= {DEMO, TULU3}
-    ):
-        return ",".join(tasks)
-    if ensure_held_out(record):
-        return HELD_OUT
-    if DEMO in tasks:
-        raise _no_rows(record)
+    settings = record.settings if record else {}
+    stage = mapping(settings.get("stage"))
+    data = mapping(settings.get("data"))
+    tasks = [str(task) for task in given or stage.get("tasks") or [TULU3]]
+    is_demo_data = bool(data.get("build")) and not data.get("mix")
+    are_shipped = set(tasks) <= {DEMO, TULU3}
+    if record is not None and are_shipped and not is_demo_data:
+        if ensure_held_out(record):
+            return HELD_OUT
+        if DEMO in tasks:
+            raise _no_rows(record)
     return ",".join(tasks)
 
 
 def ensure_held_out(run: Run) -> Path | None:
-    """Return the folder with up to 200 of the rows that a run held out, which are copied once; None
-    without any.
+    """Return the folder with up to 200 of the rows that a run held out; None without any.
+
+    The rows are copied once.
     """
     folder = run.folder / RESULTS / HELD_OUT
     if (folder / ROWS).is_file():
         return folder
-    # of each data set, whatever the trainer
+    # Whatever the trainer, its plan names the folder of each staged data set.
     staged = re.findall(r'[^"\\]+/data/[0-9a-f]{16}', encode_json(run.plan))
-    copies = [Path(folder, VALIDATION_FILE) for folder in staged]
-    rows = [
-        line
-        for copy in dict.fromkeys(copies)
-        if copy.is_file()
-        for line in copy.read_bytes().splitlines(True)
-    ]
+    rows: list[bytes] = []
+    for data_folder in dict.fromkeys(staged):
+        file = Path(data_folder, VALIDATION_FILE)
+        if file.is_file():
+            rows += file.read_bytes().splitlines(keepends=True)
     if not rows or mapping(run.settings.get("stage")).get("kind") not in ("sft", "dpo"):
         return None
-    write_file(folder / ROWS, b"".join(rows[:: math.ceil(len(rows) / _MOST_ROWS)]).decode())
+    step = math.ceil(len(rows) / _MOST_ROWS)
+    write_file(folder / ROWS, b"".join(rows[::step]).decode())
     return folder
 
 
@@ -119,7 +125,8 @@ def _no_rows(run: Run | None) -> UserError:
         message = "tasks=held_out needs a run"
         return refusal("no_held_out", message, "tasks", f"name a run, or {others}")
     message = f"{run_name(run.folder)} held out no rows of its data"
-    kind, entries = mapping(run.settings.get("stage")).get("kind"), run.plan.get("data")
+    kind = mapping(run.settings.get("stage")).get("kind")
+    entries = run.plan.get("data")
     local = [mapping(entry) for entry in entries] if isinstance(entries, list) else []
     rows = sum(int(entry.get("read") or 0) for entry in local)
     if kind not in ("sft", "dpo"):
@@ -127,21 +134,21 @@ def _no_rows(run: Run | None) -> UserError:
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
     else:
-        cure = (
-            "train with data.validation=0.1 to judge the model by rows that it has not seen, "
-            f"or {others}"
-        )
+        purpose = "to judge the model by rows that it has not seen"
+        cure = f"train with data.validation=0.1 {purpose}, or {others}"
     return refusal("no_held_out", message, "tasks", cure)
 
 
 def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSpec, ...]:
     """Return the specs that a comma-separated list names; the demo's suite is made below `cache`.
 
-    `run`: the folder of the run whose held-out rows `held_out` means. Raises UserError:
-    no_held_out, no_task_files, bad_value; those of the demo's data.
+    `run` is the folder of the run whose held-out rows `held_out` means.
+
+    Raises UserError: no_held_out, no_task_files, bad_value; those of the demo's data.
     """
     specs: list[TaskSpec] = []
-    for name in (part.strip() for part in tasks.strip("[]").split(",")):
+    for part in tasks.strip("[]").split(","):
+        name = part.strip()
         if not name:
             continue
         if name in _OF_DEMO:
@@ -207,24 +214,20 @@ def ensure_reward_suite(cache: Path) -> Path:
         data.write_text(_encode_rows(prompt_rows(make_tasks()[1])), encoding="utf-8")
         verifier = Path(rewards.__file__).read_text(encoding="utf-8")
         (folder / "reward.py").write_text(verifier + _REWARD, encoding="utf-8")
-        (folder / "reward.yaml").write_text(
-            _REWARD_TASK.format(data=json.dumps(str(data))), encoding="utf-8"
-        )
+        task = _REWARD_TASK.format(data=json.dumps(str(data)))
+        (folder / "reward.yaml").write_text(task, encoding="utf-8")
     return folder
 
 
 def ensure_demo_suite(cache: Path) -> Path:
-    """Return the folder of the demo's tasks as rows that name them, which is made if it is
-    missing.
-    """
+    """Return the folder of the demo's tasks, as rows that name them; it is made if missing."""
     folder = cache / "demo" / f"tasks-{_VERSION}-{DEMO_KEY}"
     if not (folder / ROWS).is_file():
         _, held_out = make_tasks()
-        rows = [{"task": "demo_all", **row} for row in chat_rows(held_out)]
-        rows += [
-            {"task": f"demo_{task.kind}", **row}
-            for task, row in zip(held_out, chat_rows(held_out), strict=True)
-        ]
+        chats = list(chat_rows(held_out))
+        kinds = [f"demo_{task.kind}" for task in held_out]
+        rows = [{"task": "demo_all", **row} for row in chats]
+        rows += [{"task": kind, **row} for kind, row in zip(kinds, chats, strict=True)]
         rows += [{"task": "demo_pairs", **row} for row in preference_rows(held_out)]
         write_file(folder / ROWS, _encode_rows(rows))
     return folder

@@ -1,11 +1,8 @@
-"""Run the stages of a pipeline one after the other on this machine; the same command resumes where
-it stopped.
-"""
+"""Runs the stages of a pipeline in order on this machine; the same command resumes it."""
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,62 +24,68 @@ from launch.planning.plan import Plan
 from launch.terminal import echo
 from launch.worker.finding import Finding, Fix, Way
 
-# runs a planned stage to its end and returns its exit code
+# Runs a planned stage to its end and returns its exit code.
 StageRunner = Callable[[Plan, Display], int]
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
-    """Check this machine for every stage that is still to run. Raises UserError with what keeps one
-    from running.
+    """Check this machine for every stage that is still to run.
+
+    Raises UserError with what keeps a stage from running.
     """
     plans = [plan for plan in pipeline.plans if not is_finished(plan)]
-    for asks_parser in (False, True):  # the parser takes seconds
-        found: dict[str | None, list[Finding]] = {}  # by id
+    # The parsers come last, because each takes seconds.
+    for asks_parser in (False, True):
+        by_id: dict[str | None, list[Finding]] = {}
         for plan in plans:
             require_one_machine(plan.config)
-            problems = preflight(plan, asks_parser=asks_parser)[0] + resume_problems(plan)
-            for problem in problems:
-                found.setdefault(problem.id, []).append(
-                    pipeline.request.name_stage(problem, plan.stage)
-                )
-        if found:
-            raise UserError([_merge(problems) for problems in found.values()])
+            problems, _ = preflight(plan, asks_parser=asks_parser)
+            for problem in [*problems, *resume_problems(plan)]:
+                named = pipeline.request.name_stage(problem, plan.stage)
+                by_id.setdefault(problem.id, []).append(named)
+        if by_id:
+            raise UserError([_merge(problems) for problems in by_id.values()])
 
 
 def _merge(problems: Sequence[Finding]) -> Finding:
-    """Return one problem for the same one of several stages: its cure has the overrides of all of
-    them.
+    """Return one problem for the same problem of several stages.
+
+    Its cure has the overrides of all of them, if the cure of each has a single way.
     """
-    first, ways = problems[0], [ways_of(problem.cure) for problem in problems]
-    if not isinstance(first.cure, Fix) or not all(len(each) == 1 for each in ways):
+    first = problems[0]
+    if not isinstance(first.cure, Fix):
         return first
-    together = dict.fromkeys(override for (way,) in ways for override in way.sets)
-    return replace(first, cure=Fix.of(first.cure.sentence, Way(tuple(together))))
+    overrides: dict[str, None] = {}  # in order, without duplicates
+    for problem in problems:
+        ways = ways_of(problem.cure)
+        if len(ways) != 1:
+            return first
+        overrides.update(dict.fromkeys(ways[0].sets))
+    return replace(first, cure=Fix.of(first.cure.sentence, Way(tuple(overrides))))
 
 
 def run_pipeline(
     pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner
 ) -> int:
-    """Run the stages in order and return the exit code: that of the first stage that fails, 3 after
-    a significant loss with stop_if_worse=true.
+    """Run the stages in order and return the exit code.
+
+    That is the code of the first stage that fails, and 3 if stop_if_worse=true ends the pipeline.
 
     Raises UserError when the pipeline cannot be started, or one of its stages.
     """
     check_pipeline(pipeline)
-    if stale := stale_runs(pipeline):
-        echo(
-            f"note: stale, not reused: {', '.join(stale)} of an earlier pipeline of these stages "
-            "with other settings"
-        )
-    code, plan = EXIT_DONE, pipeline.plans[0]
+    stale = stale_runs(pipeline)
+    if stale:
+        origin = "of an earlier pipeline of these stages with other settings"
+        echo(f"note: stale, not reused: {', '.join(stale)} {origin}")
+    code = EXIT_DONE
+    plan = pipeline.plans[0]
     with run_lock(pipeline.folder, echo):
         write_record(pipeline)
         try:
             for index, plan in enumerate(pipeline.plans):
-                echo(
-                    f"stage {index + 1} of {len(pipeline.plans)}: {run_name(plan.folder)}",
-                    flush=True,
-                )
+                position = f"stage {index + 1} of {len(pipeline.plans)}"
+                echo(f"{position}: {run_name(plan.folder)}", flush=True)
                 with pipeline.request.cures_for(plan.stage):
                     code = _run_stage(pipeline, index, make_display, run_stage)
                 if code != EXIT_DONE:
@@ -96,28 +99,30 @@ def run_pipeline(
 
 
 def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
-    """Say where a pipeline ended and how to go on."""
-    request, stage = pipeline.request, plan.stage
-    left = request.stages[request.stages.index(stage) + 1 :]
-    begun = f"; {', '.join(left)} not begun" if left else ""
-    goes_on = describe_continuation(
-        plan, request.stop_if_worse, lambda problem: request.name_stage(problem, stage)
-    )
-    return f"pipeline {pipeline.name} ended in {stage}{begun}; {goes_on}"
+    """Describe where a pipeline ended and how to continue it."""
+    request = pipeline.request
+
+    def name_stage(problem: Finding) -> Finding:
+        return request.name_stage(problem, plan.stage)
+
+    remaining = request.stages[request.stages.index(plan.stage) + 1 :]
+    not_begun = f"; {', '.join(remaining)} not begun" if remaining else ""
+    continuation = describe_continuation(plan, request.stop_if_worse, name_stage)
+    return f"pipeline {pipeline.name} ended in {plan.stage}{not_begun}; {continuation}"
 
 
 def _run_stage(
     pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner
 ) -> int:
+    """Run one stage, planned anew once the model that it starts from exists."""
     planned = pipeline.plans[index]
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     plan = planned
-    if index:  # the model that it starts from is there now
+    if index:
         plan = plan_link(pipeline.request, planned.stage, pipeline.plans[index - 1], display.say)
         if plan.identity != planned.identity:
-            message = (
-                f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
-            )
+            identities = f"planned as {planned.identity} and is {plan.identity} now"
+            message = f"{planned.stage} was {identities}"
             cure = "an input has changed meanwhile: start the pipeline again"
             raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure)
         if not is_finished(plan):
@@ -132,18 +137,27 @@ def _run_stage(
 
 
 def _judge(plan: Plan, display: Display) -> int:
-    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did
-    not judge it.
+    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it.
+
+    The same code is returned if the evaluation is broken or missing.
     """
-    tasks = objects((read_summary(plan.folder) or {}).get("tasks"))
-    found = defaultdict[str, list[str]](list)
+    summary = read_summary(plan.folder) or {}
+    tasks = objects(summary.get("tasks"))
+    worse: list[str] = []
+    broken: list[str] = []
     for task in tasks:
-        verdict = objects(task.get("models"))[-1].get("verdict_against_previous")
-        found["broken" if task.get("broken") else str(verdict)].append(str(task.get("task")))
-    worse, broken = (", ".join(found[verdict]) for verdict in ("worse", "broken"))
-    if tasks and not (worse or broken):
+        evaluated_model = objects(task.get("models"))[-1]
+        if task.get("broken"):
+            broken.append(str(task.get("task")))
+        elif evaluated_model.get("verdict_against_previous") == "worse":
+            worse.append(str(task.get("task")))
+    if worse:
+        reason = f"is worse than the model that it started from on {', '.join(worse)}"
+    elif broken:
+        reason = f"has a broken evaluation on {', '.join(broken)}"
+    elif not tasks:
+        reason = "was not evaluated"
+    else:
         return EXIT_DONE
-    what = f"has a broken evaluation on {broken}" if broken else "was not evaluated"
-    what = f"is worse than the model that it started from on {worse}" if worse else what
-    display.say(f"{run_name(plan.folder)} {what}: stop_if_worse=true ends the pipeline")
+    display.say(f"{run_name(plan.folder)} {reason}: stop_if_worse=true ends the pipeline")
     return EXIT_STOPPED

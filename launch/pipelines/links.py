@@ -1,5 +1,4 @@
-"""Plan the stages of a pipeline in order, here and for Slurm: each starts from the model of the one
-before.
+"""Plan the stages of a pipeline in order: each starts from the model of the stage before.
 
 A stage is planned before the model that it starts from exists, as it will be planned then:
 `model.trained_by` identifies the model by the run that makes it.
@@ -33,54 +32,58 @@ from launch.planning.plan import PendingModel, Plan, build_plan
 from launch.planning.saved_model import find_short_context
 from launch.worker.finding import Finding, Fix, Way
 
-# kinds whose model no stage can start from, and what it is: a score has the place of its output
-# layer
+# The kinds of stages from whose model no stage can start, and what that model is: its output layer
+# is a score.
 FINAL_KINDS = {Kind.rm: "a reward model"}
-FOLDER = "pipelines"  # below the folder of runs
-# keys that a cure tells to set, as far as they may differ between the stages
+FOLDER = "pipelines"  # folder below the folder of runs
+# The overrides in a cure whose keys may differ between the stages.
 _OF_STAGE = re.compile(
     r"^(?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)="
 )
 _CONTINUES = "recipe.lora.start=continue"
-_SET_BY_PIPELINE = ("stage", "model.trained_by", "runs", "detach")  # not for one of its stages
+# Keys that the pipeline sets: those of no override, and those of no override of one stage.
+_SET_FOR_ALL = ("stage", "model.trained_by")
+_SET_FOR_STAGE = (*_SET_FOR_ALL, "runs", "detach")
 
 
 @dataclass(frozen=True)
 class PipelineRequest:
     """The stages of a command line, and the line without the keys of a pipeline."""
 
-    stages: tuple[str, ...]  # none: the line is of one stage
+    stages: tuple[str, ...]  # empty if the line is of a single stage
     line: CommandLine
     stop_if_worse: bool = False
 
     def overrides(self, stage: str) -> list[str]:
-        """Return the overrides of one stage: its own `STAGE:key=value`, and the shared ones of keys
-        that it does not set itself.
+        """Return the overrides of one stage.
+
+        They are the shared ones, and the stage's own `STAGE:key=value`, which take precedence.
         """
-        own = [
-            override.partition(":")[2]
-            for override in self.line.argv
-            if override.startswith(f"{stage}:")
-        ]
+        shared: list[str] = []
+        own: list[str] = []
+        for override in self.line.argv:
+            prefix, _, rest = override.partition(":")
+            if prefix == stage:
+                own.append(rest)
+            elif prefix not in self.stages:
+                shared.append(override)
         own_keys = {override_key(override) for override in own}
-        shared = [
-            override for override in self.line.argv if override.partition(":")[0] not in self.stages
-        ]
-        return [*(override for override in shared if override_key(override) not in own_keys), *own]
+        inherited = [override for override in shared if override_key(override) not in own_keys]
+        return [*inherited, *own]
 
     @contextlib.contextmanager
     def cures_for(self, stage: str) -> Iterator[None]:
-        """Name the stage in the overrides of the cures of what is raised: `sft:trainer=trl_sft`."""
+        """Name the stage in the cures of the problems that are raised: `sft:trainer=trl_sft`."""
         try:
             yield
         except UserError as error:
-            raise UserError(
-                [self.name_stage(problem, stage) for problem in error.problems]
-            ) from error
+            problems = [self.name_stage(problem, stage) for problem in error.problems]
+            raise UserError(problems) from error
 
     def name_stage(self, problem: Finding, stage: str) -> Finding:
-        """Return a problem of one stage, whose cure names that stage; not what replaces a key of
-        all stages.
+        """Return a problem of one stage with a cure that names the stage.
+
+        A cure that replaces an override of all stages stays as it is.
         """
         if not isinstance(problem.cure, Fix):
             return problem
@@ -88,7 +91,7 @@ class PipelineRequest:
         return replace(problem, cure=Fix.of(problem.cure.sentence, *ways))
 
     def _name_in(self, way: Way, stage: str) -> Way:
-        # which has no adapter to train further
+        # The first stage has no adapter to train further, but those behind it do.
         if way.sets == (_CONTINUES,) and stage == self.stages[0]:
             return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
         if way.removes and self.line.sets(way.removes):
@@ -118,65 +121,64 @@ def read_request(line: CommandLine) -> PipelineRequest:
     """
     stop_if_worse, line = line.pop_flag("stop_if_worse")
     values, rest = line.pop_overrides(("pipeline",))
-    stages = tuple(
-        name for name in values.get("pipeline", "").strip("[]").replace(" ", "").split(",") if name
-    )
+    names = values.get("pipeline", "").strip("[]").replace(" ", "").split(",")
+    stages = tuple(name for name in names if name)
     problems = []
     if stop_if_worse and line.verb == "submit":
         message = "on Slurm no run waits for an evaluation"
-        problems.append(
-            Finding.error("submit_conflict", message, "override stop_if_worse", "remove it")
-        )
+        where = "override stop_if_worse"
+        problems.append(Finding.error("submit_conflict", message, where, "remove it"))
     if "pipeline" in values and not stages:
+        message = "pipeline= names no stage"
         cure = "write the names of its stages: pipeline=sft,dpo"
-        problems.append(
-            Finding.error("bad_value", "pipeline= names no stage", "override pipeline", cure)
-        )
+        problems.append(Finding.error("bad_value", message, "override pipeline", cure))
     for stage in sorted({stage for stage in stages if stages.count(stage) > 1}):
         cure = "give the second one a stage file with a name of its own"
         message = f"'{stage}' is in the pipeline {stages.count(stage)} times"
         problems.append(Finding.error("duplicate_stage", message, "override pipeline", cure))
-    problems += [problem for override in rest.argv for problem in _conflicts(override, stages)]
+    for override in rest.argv:
+        problems += _conflicts(override, stages)
     if problems:
         raise UserError(problems)
     return PipelineRequest(stages, rest, stop_if_worse)
 
 
 def _conflicts(override: str, stages: Sequence[str]) -> list[Finding]:
+    """Find what a pipeline does not take: the problem of one override."""
+    where = f"override {override}"
     match = STAGE_KEY.match(override)
-    stage, key, where = (
-        match[1] if match else "",
-        override_key(match[2] if match else override),
-        f"override {override}",
-    )
+    stage = match[1] if match else ""
     if stage and stage not in stages:
         message = f"{stage} is not a stage of this pipeline"
         cure = f"it has {', '.join(stages)}" if stages else "remove it, or set pipeline=STAGE,STAGE"
         return [Finding.error("not_in_pipeline", message, where, cure)]
     if not stages:
         return []
-    message, cure = "", "remove it: the pipeline sets it"
-    if key in _SET_BY_PIPELINE if stage else key in ("stage", "model.trained_by"):
-        message = f"{key} is not for {'one stage' if stage else 'the stages'} of a pipeline"
+    key = override_key(match[2] if match else override)
+    cure = "remove it: the pipeline sets it"
+    if stage and key in _SET_FOR_STAGE:
+        message = f"{key} is not for one stage of a pipeline"
+    elif not stage and key in _SET_FOR_ALL:
+        message = f"{key} is not for the stages of a pipeline"
     elif key == "model.path" and stage != stages[0]:
         message = "each stage starts from the model of the one before"
         cure = f"remove it, or set {stages[0]}:model.path, where the pipeline starts"
     elif key == "cache_only":
-        message, cure = (
-            "a stage's data is tokenised once its model exists",
-            "remove it; for Slurm: tokenize_first=true",
-        )
+        message = "a stage's data is tokenised once its model exists"
+        cure = "remove it; for Slurm: tokenize_first=true"
     elif override.startswith("-"):
-        message, cure = (
-            f"a pipeline takes no {'sweep' if override in MULTIRUN else override}",
-            "remove it: each key has one value, and stages run in turn",
-        )
-    return [Finding.error("pipeline_conflict", message, where, cure)] if message else []
+        option = "sweep" if override in MULTIRUN else override
+        message = f"a pipeline takes no {option}"
+        cure = "remove it: each key has one value, and stages run in turn"
+    else:
+        return []
+    return [Finding.error("pipeline_conflict", message, where, cure)]
 
 
 def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline | None:
-    """Plan the stages in order, compare each with the one before, and look at the runs that are
-    there. None for the line of one stage.
+    """Plan the stages in order and compare each with the stage before, and with existing runs.
+
+    None is returned for a line without a pipeline.
 
     Raises UserError for a stage that cannot work, those of read_request, and: pipeline_model,
     nothing_to_continue, adapter_settings, other_chat_template, other_tokenizer, other_vocabulary,
@@ -190,12 +192,11 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
         plans.append(plan_link(request, stage, plans[-1] if plans else None, notify))
     digest = hashlib.sha256(" ".join(plan.identity for plan in plans).encode()).hexdigest()[:8]
     names = {plan.config.name for plan in plans}
-    given = names.pop() if len(names) == 1 else None
-    pipeline = Pipeline(request, given or "-".join((*request.stages, digest)), tuple(plans))
-    if request.stop_if_worse and (
-        silent := [plan.stage for plan in plans if not plan.config.evaluate]
-    ):
-        message = f"stop_if_worse=true judges evaluations, and {', '.join(silent)} has none"
+    name = names.pop() if len(names) == 1 else None
+    pipeline = Pipeline(request, name or "-".join((*request.stages, digest)), tuple(plans))
+    not_evaluated = [plan.stage for plan in plans if not plan.config.evaluate]
+    if request.stop_if_worse and not_evaluated:
+        message = f"stop_if_worse=true judges evaluations, and {', '.join(not_evaluated)} has none"
         raise refusal("pipeline_conflict", message, "override stop_if_worse", "set evaluate=true")
     return _compare_runs(pipeline)
 
@@ -203,19 +204,23 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
 def plan_link(
     request: PipelineRequest, stage: str, before: Plan | None, notify: Callable[[str], None]
 ) -> Plan:
-    """Plan one stage, which starts from the model that the run of `before` makes. Raises
-    UserError.
+    """Plan one stage, which starts from the model that the run of `before` makes.
+
+    Raises UserError.
     """
-    argv, pending = (f"stage={stage}", *request.overrides(stage)), PendingModel()
+    argv = [f"stage={stage}", *request.overrides(stage)]
+    pending = PendingModel()
     with request.cures_for(stage):
         if before is not None:
             _refuse_start(before, stage)
             adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
-            trained = str(adapter.merged if adapter else before.model_dir)
-            quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
-            argv = (*argv, f"model.path={quoted}", f"model.trained_by='{before.identity}'")
+            model_path = str(adapter.merged if adapter else before.model_dir)
+            if not re.fullmatch(r"[\w./-]+", model_path):
+                model_path = quote_text(model_path)
+            argv.append(f"model.path={model_path}")
+            argv.append(f"model.trained_by='{before.identity}'")
             pending = PendingModel(planned_shape(before, os.environ), adapter)
-        composed = compose_once(replace(request.line, argv=argv))
+        composed = compose_once(replace(request.line, argv=tuple(argv)))
         machine = this_machine(composed, starts_trainer=request.line.verb != "plan")
         plan = build_plan(composed, machine, pending=pending)
         note_earlier_run(plan, notify)
@@ -226,97 +231,114 @@ def plan_link(
 
 def _refuse_start(before: Plan, stage: str) -> None:
     """Raise UserError (pipeline_model) if no stage can start from what `before` makes."""
-    message, cure = "", "end the pipeline there"
-    if before.config.stage.kind in FINAL_KINDS:
-        message = (
-            f"{stage} cannot start from {before.stage}, which trains "
-            f"{FINAL_KINDS[before.config.stage.kind]}"
-        )
-    elif before.config.trainer.leaves != "config.json":
+    kind = before.config.stage.kind
+    if kind in FINAL_KINDS:
+        message = f"{stage} cannot start from {before.stage}, which trains {FINAL_KINDS[kind]}"
+        cure = "end the pipeline there"
+        raise refusal("pipeline_model", message, "override pipeline", cure)
+    if before.config.trainer.leaves != "config.json":
         message = f"{before.trainer} writes no model that {stage} can start from"
         cure = f"set {before.stage}:trainer= to another one"
-    if message:
         raise refusal("pipeline_model", message, "override pipeline", cure)
 
 
 def _check_link(plan: Plan, before: Plan) -> None:
-    """Compare a stage with the stage before it, whose run may not exist yet, as its own plan will
-    compare them then.
+    """Compare a stage with the stage before it, whose run may not exist yet.
+
+    The plan of the stage will compare them once more when that run is done.
 
     Raises UserError: nothing_to_continue, adapter_settings, other_chat_template, other_tokenizer,
     other_vocabulary, short_context.
     """
     allow = plan.config.allow
-    trained, template = (
-        find_template_name(values_of(each.flags), [*each.options, *each.patches])
-        for each in (before, plan)
-    )
-    if template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in allow:
-        is_own = (
-            trained is None
-            and brings_template(before.inputs.model.local, template, plan.finder) is not False
-        )
-        if not is_own:
-            refuse_other_template(
-                template, trained or "its tokenizer's own", f"stage {before.stage}", plan.origins
-            )
-    if problems := [problem for problem in _link_problems(plan, before) if problem.id not in allow]:
+    if plan.config.stage.kind != Kind.sft and "other_chat_template" not in allow:
+        _check_template(plan, before)
+    problems = [problem for problem in _link_problems(plan, before) if problem.id not in allow]
+    if problems:
         raise UserError(problems)
 
 
+def _check_template(plan: Plan, before: Plan) -> None:
+    """Check that a stage uses the chat template that its model was trained with.
+
+    Raises UserError: other_chat_template.
+    """
+    template = _template_name(plan)
+    if not template:
+        return
+    trained_with = _template_name(before)
+    if trained_with is None:
+        model = before.inputs.model.local
+        if brings_template(model, template, plan.finder) is not False:
+            return
+    trained_with = trained_with or "its tokenizer's own"
+    refuse_other_template(template, trained_with, f"stage {before.stage}", plan.origins)
+
+
+def _template_name(plan: Plan) -> str | None:
+    return find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
+
+
 def _link_problems(plan: Plan, before: Plan) -> list[Finding]:
-    problems = []
-    if continues_adapter(plan.config) and before.lora is None:
-        message = (
-            "recipe.lora.start=continue resumes training an adapter, and stage "
-            f"{before.stage} trains none"
-        )
-        where = plan.origins.of("recipe.lora.start").where
-        problems.append(
-            Finding.error(
-                "nothing_to_continue", message, where, Fix.of("remove {0}", "~recipe.lora.start")
-            )
-        )
-    own, other = (each.config.flags.get("tokenizer_name_or_path") for each in (plan, before))
-    if own and own not in (other or before.inputs.model.reference, str(before.model_dir)):
-        message = f"{plan.stage} tokenizes with {own}, and {before.stage} trained the model with "
-        message += str(other or before.inputs.model.reference)
-        cure = Fix.of(
-            "remove it: the model brings its tokenizer; or set {0}", "allow=[other_tokenizer]"
-        )
-        problems.append(
-            Finding.error(
-                "other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure
-            )
-        )
-    models = [each.origins.choices.get("model") for each in (plan, before)]
-    sizes = [each.config.model.shape.vocabulary for each in (plan, before)]
-    if None not in sizes and sizes[0] != sizes[1]:
-        message = (
-            f"{plan.stage} is written for model={models[0]} with a vocabulary of "
-            f"{sizes[0]:,}, and starts from "
-        )
-        message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
-        cure = Fix.of("set model= for both, or {0}", "allow=[other_vocabulary]")
-        problems.append(
-            Finding.error("other_vocabulary", message, plan.origins.of("model").where, cure)
-        )
-    made = f"the model that {before.stage} trains"
+    model = f"the model that {before.stage} trains"
     return [
-        *problems,
-        *find_short_context(plan.config, plan.origins, before.inputs.model, made, os.environ),
+        *_adapter_problems(plan, before),
+        *_tokenizer_problems(plan, before),
+        *_vocabulary_problems(plan, before),
+        *find_short_context(plan.config, plan.origins, before.inputs.model, model, os.environ),
     ]
 
 
+def _adapter_problems(plan: Plan, before: Plan) -> Iterator[Finding]:
+    if continues_adapter(plan.config) and before.lora is None:
+        message = (
+            "recipe.lora.start=continue resumes training an adapter, "
+            f"and stage {before.stage} trains none"
+        )
+        where = plan.origins.of("recipe.lora.start").where
+        cure = Fix.of("remove {0}", "~recipe.lora.start")
+        yield Finding.error("nothing_to_continue", message, where, cure)
+
+
+def _tokenizer_problems(plan: Plan, before: Plan) -> Iterator[Finding]:
+    flag = "tokenizer_name_or_path"
+    tokenizer = plan.config.flags.get(flag)
+    trained_with = before.config.flags.get(flag) or before.inputs.model.reference
+    if tokenizer and tokenizer not in (trained_with, str(before.model_dir)):
+        message = (
+            f"{plan.stage} tokenizes with {tokenizer}, "
+            f"and {before.stage} trained the model with {trained_with}"
+        )
+        sentence = "remove it: the model brings its tokenizer; or set {0}"
+        cure = Fix.of(sentence, "allow=[other_tokenizer]")
+        yield Finding.error("other_tokenizer", message, f"{plan.stage}: flags.{flag}", cure)
+
+
+def _vocabulary_problems(plan: Plan, before: Plan) -> Iterator[Finding]:
+    sizes = [of_stage.config.model.shape.vocabulary for of_stage in (plan, before)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        models = [of_stage.origins.choices.get("model") for of_stage in (plan, before)]
+        message = (
+            f"{plan.stage} is written for model={models[0]} with a vocabulary of {sizes[0]:,}, "
+            f"and starts from the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
+        )
+        where = plan.origins.of("model").where
+        cure = Fix.of("set model= for both, or {0}", "allow=[other_vocabulary]")
+        yield Finding.error("other_vocabulary", message, where, cure)
+
+
 def _compare_runs(pipeline: Pipeline) -> Pipeline:
-    """Refuse runs of other plans in the stages' folders, and runs that started from another model
-    than is there now; return the pipeline with what is still pending.
+    """Compare the stages with the runs in their folders; return which stages are still pending.
+
+    Refused are runs of other plans, and runs that started from another model than the stage before
+    has now.
 
     Raises UserError: name_taken, other_width, other_format; pipeline_changed, stale_stage.
     """
-    # the run of the stage before; whether its model is still to be made
-    source, changes = ("", False)
-    problems, plans = [], []
+    source = ""  # the run of the stage before
+    changes = False  # whether the model of that run is still to be made
+    problems: list[Finding] = []
+    plans: list[Plan] = []
     for index, plan in enumerate(pipeline.plans):
         plans.append(replace(plan, is_pending=changes))
         try:
@@ -325,36 +347,40 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
             is_new = not (pipeline.folder / "pipeline.json").is_file()
             if is_new or error.problems[0].id == "other_format":
                 raise
-            later = [
-                run_name(each.folder)
-                for each in pipeline.plans[index + 1 :]
-                if each.folder.exists()
-            ]
-            message = (
-                f"{error.problems[0].message}: since this pipeline began, {plan.stage} has changed"
-            )
-            message += f", so {' and '.join(later)} would be stale" if later else ""
-            cure = "set another name=, or leave it out, for a new pipeline"
-            raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure) from error
-        started_from = Run(plan.folder).plan.get("started_from")
-        differs = (
-            None not in (started_from, plan.started_from) and started_from != plan.started_from
-        )
-        is_stale = bool(source) and folder_status(plan.folder) != "absent" and (changes or differs)
+            raise _pipeline_changed(pipeline, index, error) from error
+        is_stale = False
+        if source and folder_status(plan.folder) != "absent":
+            is_stale = changes or _started_from_other_model(plan)
         if is_stale and not plan.config.restart:
+            which = "is to be trained now" if changes else "is there now"
             message = (
-                f"{run_name(plan.folder)} is stale: it was trained from another model of {source}"
-            )
-            message += (
-                " than the one that is to be trained now"
-                if changes
-                else " than the one that is there now"
+                f"{run_name(plan.folder)} is stale: it was trained from another model of {source} "
+                f"than the one that {which}"
             )
             cure = f"{plan.stage}:restart=true archives it and trains it again"
-            problems.append(
-                Finding.error("stale_stage", message, f"pipeline {pipeline.name}", cure)
-            )
-        source, changes = run_name(plan.folder), changes or is_stale or not finished
+            where = f"pipeline {pipeline.name}"
+            problems.append(Finding.error("stale_stage", message, where, cure))
+        source = run_name(plan.folder)
+        changes = changes or is_stale or not finished
     if problems:
         raise UserError(problems)
     return replace(pipeline, plans=tuple(plans))
+
+
+def _started_from_other_model(plan: Plan) -> bool:
+    """Whether the recorded run of a stage started from another model than the plan."""
+    recorded = Run(plan.folder).plan.get("started_from")
+    if recorded is None or plan.started_from is None:
+        return False
+    return bool(recorded != plan.started_from)
+
+
+def _pipeline_changed(pipeline: Pipeline, index: int, error: UserError) -> UserError:
+    """The refusal of a stage that has changed since the pipeline began."""
+    later = [run_name(plan.folder) for plan in pipeline.plans[index + 1 :] if plan.folder.exists()]
+    stage = pipeline.plans[index].stage
+    message = f"{error.problems[0].message}: since this pipeline began, {stage} has changed"
+    if later:
+        message += f", so {' and '.join(later)} would be stale"
+    cure = "set another name=, or leave it out, for a new pipeline"
+    return refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure)

@@ -1,12 +1,11 @@
-"""The page of a pipeline: the curves of its stages, their evaluations side by side, and what each
-answers to the same three prompts.
-"""
+"""The page of a pipeline: its stages' curves, evaluations, and answers to the same prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from launch.errors import UserError, refusal
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
@@ -22,10 +21,10 @@ from launch.planning.plan import Plan
 from launch.table import Table
 from launch.worker.json_codec import versioned
 
-SAMPLES = "samples.json"  # in the folder of a stage's run
+SAMPLES = "samples.json"  # file in the folder of a stage's run
 _PROMPTS = 3
 _SAMPLING = Sampling(max_tokens=128)
-# where the first stage's data is not on this machine
+# Prompts that are used where the first stage's data is not on this machine.
 _GENERAL = (
     "What is the difference between a list and a tuple in Python?",
     "Write a short, friendly email that moves a meeting to Friday.",
@@ -34,66 +33,76 @@ _GENERAL = (
 
 
 def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -> None:
-    """Have the model of a finished stage answer the prompts, once; what goes wrong is a warning."""
+    """Have the model of a finished stage answer the prompts, once; an error is only a warning."""
     if (plan.folder / SAMPLES).is_file():
         return
     prompts = _choose_prompts(pipeline.plans[0])
     say(f"the model of {plan.stage} answers {len(prompts)} prompts for the pipeline's page")
     try:
         with open_responder(find_model(str(plan.folder), plan.runs)) as responder:
-            answers = {
-                prompt: responder.answer(as_conversation(prompt), _SAMPLING).text
-                for prompt in prompts
-            }
+            answers = {}
+            for prompt in prompts:
+                answers[prompt] = responder.answer(as_conversation(prompt), _SAMPLING).text
         write_json(plan.folder / SAMPLES, versioned({"answers": answers}))
     except (UserError, OSError) as error:
-        say(
-            "warning: no sample answers: "
-            f"{error.problems[0] if isinstance(error, UserError) else error}"
-        )
+        reason = error.problems[0] if isinstance(error, UserError) else error
+        say(f"warning: no sample answers: {reason}")
 
 
 def _choose_prompts(plan: Plan) -> Sequence[str]:
     """Return the first user turns of the first stage's local data; without any, general prompts."""
     source = plan.inputs.mixture[0].source.local
-    rows = islice(iterate_json_lines(source), _PROMPTS) if source and source.is_file() else ()
-    conversations = [
-        objects(row.get("messages") or row.get("chosen") or row.get("prompt"))
-        for row in rows
-        if row
-    ]
-    firsts = [
-        next((turn for turn in turns if turn.get("role") == "user"), {}) for turns in conversations
-    ]
-    texts = [str(turn["content"]) for turn in firsts if "content" in turn]
-    return texts if len(texts) == _PROMPTS else _GENERAL
+    if source is None or not source.is_file():
+        return _GENERAL
+    prompts = []
+    for row in islice(iterate_json_lines(source), _PROMPTS):
+        prompt = _first_user_turn(row or {})
+        if prompt is not None:
+            prompts.append(prompt)
+    return prompts if len(prompts) == _PROMPTS else _GENERAL
+
+
+def _first_user_turn(row: Mapping[str, Any]) -> str | None:
+    """Return the text of the first user turn of a row, None without one."""
+    turns = objects(row.get("messages") or row.get("chosen") or row.get("prompt"))
+    for turn in turns:
+        if turn.get("role") == "user":
+            return str(turn["content"]) if "content" in turn else None
+    return None
 
 
 def render_pipeline(folder: Path) -> str:
-    """Return the page of a pipeline, as far as its stages have begun. Raises UserError:
-    no_record.
+    """Return the page of a pipeline, as far as its stages have begun.
+
+    Raises UserError: no_record.
     """
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
         raise refusal("no_record", f"no stage of pipeline {folder.name} has begun", "command line")
-    evaluations = filter(None, map(read_evaluation, runs))
-    # of tasks: the last stage with them
-    scores = {str([row[0] for row in each.rows]): each.rows for each in evaluations}
-    tables = [
-        *(Table("Evaluations side by side", rows) for rows in scores.values()),
-        *_answer_table(runs),
-    ]
+    # An evaluation also has the scores of earlier stages, so that the last one of the same tasks is
+    # shown.
+    scores: dict[str, Sequence[Sequence[str]]] = {}
+    for run in runs:
+        evaluation = read_evaluation(run)
+        if evaluation:
+            tasks = [row[0] for row in evaluation.rows if row]
+            scores[str(tasks)] = evaluation.rows
+    tables = [Table("Evaluations side by side", rows) for rows in scores.values()]
+    tables += _answer_table(runs)
     return render_runs([Run(run) for run in runs], tables, title=f"pipeline {folder.name}")
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:
-    answers = {
-        run_name(run): mapping(read_json_object(run / SAMPLES).get("answers")) for run in runs
-    }
-    prompts = list(dict.fromkeys(prompt for of_run in answers.values() for prompt in of_run))
-    if prompts:
-        rows = [
-            [prompt, *(str(of_run.get(prompt, "-")) for of_run in answers.values())]
-            for prompt in prompts
-        ]
-        yield Table("What each stage answers", [["prompt", *answers], *rows])
+    """Yield a table with a row for each prompt and a column for each run, if there are answers."""
+    answers: dict[str, Mapping[str, Any]] = {}
+    prompts: dict[str, None] = {}  # in order, without duplicates
+    for run in runs:
+        answers[run_name(run)] = mapping(read_json_object(run / SAMPLES).get("answers"))
+        prompts.update(dict.fromkeys(answers[run_name(run)]))
+    if not prompts:
+        return
+    rows = [["prompt", *answers]]
+    for prompt in prompts:
+        cells = [str(texts.get(prompt, "-")) for texts in answers.values()]
+        rows.append([prompt, *cells])
+    yield Table("What each stage answers", rows)

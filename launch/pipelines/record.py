@@ -1,5 +1,4 @@
-"""The record of a pipeline, `pipelines/NAME/pipeline.json` below the folder of runs: which runs its
-stages are.
+"""The record of a pipeline, which names the runs of its stages: `pipelines/NAME/pipeline.json`.
 
 Each run has its own record, so that the state of a pipeline is that of its runs.
 """
@@ -33,17 +32,20 @@ def find_pipelines(runs: Path) -> list[Path]:
 
 
 def find_pipeline(name: str, runs: Path) -> Path | None:
-    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME, the folder, or the
-    stages of the newest one that was given no name, `sft,dpo`; None without one.
+    """Return the folder of the pipeline that `name` means, None without one.
+
+    `name` is NAME, pipelines/NAME, the folder, or the stages of a pipeline that was given no name
+    (`sft,dpo`), of which the newest is meant.
     """
-    unnamed = [
-        folder
-        for folder in find_pipelines(runs)
-        if folder.name.rpartition("-")[0] == name.replace(",", "-")
-    ]
-    newest = sorted(unnamed, key=lambda folder: (folder / FILE).stat().st_mtime)[-1:]
-    folders = (runs / FOLDER / name, runs / name, Path(name).expanduser(), *newest)
-    return next((folder.resolve() for folder in folders if (folder / FILE).is_file()), None)
+    candidates = [runs / FOLDER / name, runs / name, Path(name).expanduser()]
+    stages = name.replace(",", "-")
+    unnamed = [path for path in find_pipelines(runs) if path.name.rpartition("-")[0] == stages]
+    if unnamed:
+        candidates.append(max(unnamed, key=lambda folder: (folder / FILE).stat().st_mtime))
+    for folder in candidates:
+        if (folder / FILE).is_file():
+            return folder.resolve()
+    return None
 
 
 def stage_runs(folder: Path) -> list[tuple[str, Path]]:
@@ -59,29 +61,31 @@ def describe_stages(folder: Path) -> str:
     for stage, run in stage_runs(folder):
         status = Run(run).status
         state = "not begun" if status.state == "absent" else status.state
-        step = (
-            f" {status.step:,}" + (f"/{status.total_steps:,}" if status.total_steps else "")
-            if status.step
-            else ""
-        )
-        parts.append(f"{stage} {state}{'' if state == 'done' else step}")
+        text = f"{stage} {state}"
+        if status.step and state != "done":
+            text += f" {status.step:,}"
+            if status.total_steps:
+                text += f"/{status.total_steps:,}"
+        parts.append(text)
     return ", ".join(parts)
 
 
 def stale_runs(pipeline: Pipeline) -> Sequence[str]:
-    """Return the runs of the newest other pipeline of the same stages that this one does not use:
-    those of the first stage that has changed, and of all after it.
+    """Return the runs of the newest other pipeline of the same stages that this one does not use.
+
+    They are those of the first stage that has changed, and of all stages after it.
     """
-    records = [
-        path / FILE for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder
+    other_folders = [
+        path for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder
     ]
+    records = [path / FILE for path in other_folders]
     for file in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True):
         others = objects(read_json_object(file).get("stages"))
-        if [other.get("stage") for other in others] == list(pipeline.request.stages):
-            pairs = zip(others, pipeline.plans, strict=True)
-            return [
-                str(other.get("run"))
-                for other, plan in pairs
-                if other.get("identity") != plan.identity
-            ]
+        if [other.get("stage") for other in others] != list(pipeline.request.stages):
+            continue
+        stale = []
+        for other, plan in zip(others, pipeline.plans, strict=True):
+            if other.get("identity") != plan.identity:
+                stale.append(str(other.get("run")))
+        return stale
     return []
