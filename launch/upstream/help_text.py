@@ -17,24 +17,24 @@ from launch.files import read_file
 from launch.upstream.capture.program import clean_help, digest_help
 from launch.upstream.schema import Field
 
-# {(class, field): the texts that its source states}; a text instead of the map is why the file
-# can't be read
+# the texts that a file has beside a field, by class and field
 _Stated = Mapping[tuple[str, str], Sequence[str]]
 
 
 @dataclass(frozen=True)
 class HelpTexts:
-    """The help of some flags. One that is in neither map has none."""
+    """The help of some flags. A flag that is in neither map has no help."""
 
     texts: Mapping[str, str]  # by the flag's name
-    unread: Mapping[str, str]  # {flag: why its help is unknown}
+    unread: Mapping[str, str]  # the reason why a flag's help is unknown, by the flag's name
 
 
 def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
     """Read the help of `fields`; each one's file is taken from the first of `folders` that has
     it.
     """
-    texts, unread = dict[str, str](), dict[str, str]()
+    texts: dict[str, str] = {}
+    unread: dict[str, str] = {}
     files: dict[str, _Stated | str] = {}
     for field in fields:
         if field.help_digest is None:
@@ -57,6 +57,7 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
 
 
 def _read_stated(file: str, folders: Sequence[Path]) -> _Stated | str:
+    """Return the help texts of a file; if it cannot be read, the reason."""
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
         return f"{file or 'its source'} is not here"

@@ -62,16 +62,22 @@ def resolve_schema(
     """Return a trainer's schema. `packages` are the site-packages folders of `python`, the
     trainer's interpreter.
 
-    may_capture: code of the checkout or of TRL may be executed where it is not the lock's
-    (`upstream/capture`). The lock's is used where the parser can't be asked: on a login node, or if
-    the script does not reach it.
+    `may_capture`: whether code of the checkout or of TRL may be executed if it differs from the
+    lock's (`upstream/capture`). The locked schema is used if the parser cannot be captured: on a
+    login node, and if the script does not reach its parser.
+
     Raises UserError: trainer_script_missing, unknown_trainer.
     """
-    folders = tuple(packages) if trainer in TRL or checkout is None else (checkout.root, *packages)
+    folders = tuple(packages)
+    if trainer not in TRL and checkout is not None:
+        folders = (checkout.root, *packages)
     locked = replace(locked_schema(trainer), sources=folders)
+    root: Path | None
     if trainer in TRL:
         installed = installed_version("trl", packages)
-        difference = (version_difference(packages) or _text_difference(locked)) if installed else ""
+        difference = ""
+        if installed is not None:
+            difference = version_difference(packages) or _text_difference(locked)
         if not difference:
             return ResolvedSchema(locked, live=installed is not None)
         root = next((folder for folder in packages if (folder / "trl").is_dir()), None)
@@ -81,13 +87,15 @@ def resolve_schema(
             return ResolvedSchema(locked, live=False)
         if not checkout.differing:
             return ResolvedSchema(locked, live=True)
-        root, difference, files = checkout.root, checkout.describe(), checkout.differing
+        root = checkout.root
+        difference = checkout.describe()
+        files = checkout.differing
     if not any((folder / "transformers").is_dir() for folder in packages):  # a login node
         failure = f"{python} lacks the trainer's packages, so its parser can't be asked"
     elif not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
     else:
-        # slow to import; a plan from the lock doesn't need it
+        # it is slow to import, and a plan from the lock does not need it
         from launch.upstream.capture.start import capture_schema
 
         try:
@@ -102,16 +110,17 @@ def resolve_schema(
 
 
 def _text_difference(locked: Schema) -> str:
-    """Name the first function whose text in the installed packages is not the lock's; '' for
-    none.
+    """Name the first function whose text in the installed packages differs from the lock's.
+
+    It is '' if there is none.
     """
     place = next(find_differing(locked.post_init, locked.sources), None)
     return f"the installed {place} is not the lock's" if place else ""
 
 
 def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[str]) -> Schema:
-    """Add what the text of the differing files says: which words they have, and which flags' lines
-    are gone.
+    """Add what the text of the differing files shows: their words, and the flags whose lines are
+    gone.
     """
     if root is None:
         return locked
@@ -119,24 +128,26 @@ def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[
     for path in differing:
         with contextlib.suppress(OSError):
             texts[path] = (root / path).read_text(encoding="utf-8", errors="replace")
-    moved = (
-        field.name
-        for field in locked.fields.values()
-        if field.file in differing
-        and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
-    )
-    words = frozenset(word for text in texts.values() for word in re.findall(r"\w+", text))
-    return replace(locked, source_words=words, moved=frozenset(moved))
+    moved = set()
+    for field in locked.fields.values():
+        if field.file in differing:
+            declaration = rf"^\s+{field.name}\s*:"
+            if not re.search(declaration, texts.get(field.file, ""), re.MULTILINE):
+                moved.add(field.name)
+    words: set[str] = set()
+    for text in texts.values():
+        words.update(re.findall(r"\w+", text))
+    return replace(locked, source_words=frozenset(words), moved=frozenset(moved))
 
 
 def version_difference(packages: Sequence[Path]) -> str:
-    """Describe how the installed TRL and transformers differ from the lock's; '' for those that
-    don't.
+    """Describe how the versions of the installed TRL and transformers differ from the lock's; '' if
+    they do not.
     """
-    locked = {name: load_lock().packages[name] for name in ("trl", "transformers")}
-    installed = {name: installed_version(name, packages) for name in locked}
-    return "; ".join(
-        f"{name} {version} is installed, the lock has {locked[name]}"
-        for name, version in installed.items()
-        if version not in (None, locked[name])
-    )
+    differences = []
+    for name in ("trl", "transformers"):
+        locked = load_lock().packages[name]
+        installed = installed_version(name, packages)
+        if installed not in (None, locked):
+            differences.append(f"{name} {installed} is installed, the lock has {locked}")
+    return "; ".join(differences)

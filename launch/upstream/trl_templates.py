@@ -1,10 +1,9 @@
-"""TRL's chat templates: which there are, and where their texts are on this machine. Nothing of TRL
-is imported.
+"""Find TRL's chat templates and their texts on this machine, without importing TRL.
 
-A text is read from the TRL of the trainer's interpreter, else from that of launch's own, else from
-a cache that keeps each text under its digest: the user's, or the folder that runs read their
-template from. The lock has the digests of one version's texts, so that a plan can be made where
-there is none. Another version's text is used as it is.
+A text is read from the TRL of the trainer's interpreter, else from the TRL of launch's own, else
+from a cache: the user's, which keeps each text under its digest, or the folder from which runs read
+their template. The lock has the digests of one version's texts, so that a plan can be made on a
+machine without any. The text of another version is used as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -34,15 +33,16 @@ _STAGED = re.compile(rf"(.+)-[0-9a-f]{{16}}/\1({_TRAINING})?\{SUFFIX}")
 
 @dataclass(frozen=True)
 class LockedTemplates:
-    """What the lock has of one version's templates."""
+    """The lock's facts about the templates of one version of TRL."""
 
     trl: str  # the version
-    digests: Mapping[str, str]  # by name
-    marked: Sequence[str]  # those that mark the answers and have no other form
-    left_out: Sequence[str]  # families that drop a turn that is a text; no name begins with one
+    digests: Mapping[str, str]  # digest of the text by the template's name
+    marked: Sequence[str]  # names of templates that mark the answers and have no other form
+    # beginnings of names that launch does not offer: these templates drop a turn that is a text
+    left_out: Sequence[str]
 
     def offers(self, name: str) -> bool:
-        """Whether launch takes a template of TRL's of that name."""
+        """Return whether launch offers TRL's template of that name."""
         return not name.startswith(tuple(self.left_out))
 
 
@@ -51,13 +51,19 @@ def load_templates() -> LockedTemplates:
     """Return the committed facts (read once per process)."""
     content = load_json(TEMPLATES_FILE)
     return LockedTemplates(
-        **{name: content[name] for name in ("trl", "digests", "marked", "left_out")}
+        trl=content["trl"],
+        digests=content["digests"],
+        marked=content["marked"],
+        left_out=content["left_out"],
     )
 
 
 def find_template_files(packages: Sequence[Path]) -> list[Path]:
     """Return the files of TRL's templates in folders of packages."""
-    return [file for folder in packages for file in sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))]
+    files = []
+    for folder in packages:
+        files += sorted((folder / _IN_TRL).glob(f"*{SUFFIX}"))
+    return files
 
 
 def digest_text(text: str) -> str:
@@ -66,7 +72,7 @@ def digest_text(text: str) -> str:
 
 
 def has_marks(text: str) -> bool:
-    """Whether a template marks the answers."""
+    """Return whether a template marks the answers."""
     return bool(_MARK.search(text))
 
 
@@ -77,7 +83,7 @@ def family_names(name: str) -> tuple[str, str]:
 
 
 def is_training_form(name: str) -> bool:
-    """Whether a template of that name is the form with marks of another one."""
+    """Return whether a template of that name is the form with marks of another one."""
     return name.endswith(_TRAINING)
 
 
@@ -90,37 +96,34 @@ def staged_name(file: Path) -> str | None:
 
 @dataclass(frozen=True)
 class TrlTemplate:
-    """A template of TRL's: the digests of its forms, and their texts where they are here."""
+    """One of TRL's templates: the digests of its forms, and their texts if this machine has them."""
 
-    name: str  # of the form that is used
-    digests: Mapping[str, str]  # by the forms' names
-    texts: Mapping[str, str]  # likewise; empty where no text is here
-    source: str  # whose it is, and the place of the texts: `of TRL 1.16.0 in FOLDER`
-    is_installed: bool = False  # they were read from an installed TRL
+    name: str  # name of the form that is used
+    digests: Mapping[str, str]  # by the name of the form
+    texts: Mapping[str, str]  # by the name of the form; empty if this machine has no text
+    source: str  # version and folder of the texts: `of TRL 1.16.0 in FOLDER`
+    is_installed: bool = False  # whether the texts were read from an installed TRL
 
     @property
     def digest(self) -> str:
         """The digest of all forms: TRL trains with the one that has marks, and saves the other."""
-        return digest_text(
-            "\n".join(f"{name}@{digest}" for name, digest in sorted(self.digests.items()))
-        )
+        lines = [f"{name}@{digest}" for name, digest in sorted(self.digests.items())]
+        return digest_text("\n".join(lines))
 
     @property
     def text(self) -> str | None:
-        """The text that is used; None where it is not here."""
+        """The text that is used; None if it is not on this machine."""
         return self.texts.get(self.name)
 
     @property
     def marks_answers(self) -> bool:
         """Whether it marks the answers, or TRL has a form of it that does."""
-        marked = (
-            load_templates().marked
-            if self.text is None
-            else [self.name]
-            if has_marks(self.text)
-            else []
-        )
-        return family_names(self.name)[1] in self.digests or self.name in marked
+        _, training_form = family_names(self.name)
+        if training_form in self.digests:
+            return True
+        if self.text is None:
+            return self.name in load_templates().marked
+        return has_marks(self.text)
 
     @property
     def is_locked(self) -> bool:
@@ -142,13 +145,13 @@ class TrlTemplate:
 
 @dataclass(frozen=True)
 class TemplateFinder:
-    """Where the texts are looked for."""
+    """The folders in which the texts are searched."""
 
-    # folders of installed packages: the trainer's interpreter's, then launch's own
+    # folders of installed packages: those of the trainer's interpreter, then launch's own
     packages: Sequence[Path]
-    kept: Path  # the user's cache: a file for each digest
-    staged: Path  # where runs read them from: a folder for each content
-    # digests by name that a run began with, of one template
+    kept: Path  # the user's cache, with a file for each digest
+    staged: Path  # the folder from which runs read templates, with a folder for each content
+    # the digests of the template with which a run began, by the name of the form
     wanted: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> set[str]:
@@ -163,51 +166,52 @@ class TemplateFinder:
         if name in self.wanted:
             return self._find_content(name, self.wanted, "as this run began with it")
         for folder in dict.fromkeys(self.packages):
-            if template := _read_installed(name, folder):
+            template = _read_installed(name, folder)
+            if template is not None:
                 return template
         locked = _locked_forms(name)
-        return (
-            self._find_content(name, locked, f"of TRL {load_templates().trl}") if locked else None
-        )
+        if not locked:
+            return None
+        return self._find_content(name, locked, f"of TRL {load_templates().trl}")
 
-    def _find_content(self, name: str, digests: Mapping[str, str], whose: str) -> TrlTemplate:
-        """Return the template of that content, with the texts where a cache or an installed TRL has
+    def _find_content(self, name: str, digests: Mapping[str, str], source: str) -> TrlTemplate:
+        """Return the template with these digests, with its texts if a cache or an installed TRL has
         them.
         """
-        template = TrlTemplate(name, digests, {}, whose)
+        template = TrlTemplate(name, digests, {}, source)
         staged = template.file_below(self.staged).parent
-        for folder, files in (
-            (staged, {form: staged / f"{form}{SUFFIX}" for form in digests}),
-            (
-                self.kept,
-                {form: self.kept / f"{digest}{SUFFIX}" for form, digest in digests.items()},
-            ),
-        ):
+        staged_files = {form: staged / f"{form}{SUFFIX}" for form in digests}
+        kept_files = {form: self.kept / f"{digest}{SUFFIX}" for form, digest in digests.items()}
+        for folder, files in ((staged, staged_files), (self.kept, kept_files)):
             texts = _read_texts(files)
-            if {form: digest_text(text) for form, text in texts.items()} == digests:
-                return replace(template, texts=texts, source=f"{whose}, in {folder}")
-        installed = (_read_installed(name, folder) for folder in self.packages)
-        return next((found for found in installed if found and found.digests == digests), template)
+            if _digest_texts(texts) == digests:
+                return replace(template, texts=texts, source=f"{source}, in {folder}")
+        for folder in self.packages:
+            installed = _read_installed(name, folder)
+            if installed is not None and installed.digests == digests:
+                return installed
+        return template
 
     def has_training_form(self, text: str) -> bool:
-        """Whether TRL has a form with marks of the template with this very text
+        """Return whether TRL has a form with marks of the template with exactly this text
         (trl/chat_template_utils.py, get_training_chat_template).
         """
         digest = digest_text(text)
-        named = (name for name, locked in load_templates().digests.items() if locked == digest)
-        if any(family_names(name)[1] in load_templates().digests for name in named):
-            return True
+        locked = load_templates().digests
+        for name, locked_digest in locked.items():
+            _, training_form = family_names(name)
+            if locked_digest == digest and training_form in locked:
+                return True
         for folder in self.packages:
-            for form in (folder / _IN_TRL).glob(f"*{_TRAINING}{SUFFIX}"):
-                plain = _read_texts({"": form.with_name(f"{family_names(form.stem)[0]}{SUFFIX}")})
-                if plain.get("") == text:
+            for file in (folder / _IN_TRL).glob(f"*{_TRAINING}{SUFFIX}"):
+                plain_form, _ = family_names(file.stem)
+                texts = _read_texts({plain_form: file.with_name(f"{plain_form}{SUFFIX}")})
+                if texts.get(plain_form) == text:
                     return True
         return False
 
     def keep(self, template: TrlTemplate) -> None:
-        """Keep the texts of an installed TRL in the user's cache; in a read-only one nothing is
-        kept.
-        """
+        """Keep the texts of an installed TRL in the user's cache, unless it is read-only."""
         if not template.is_installed:
             return
         for form, text in template.texts.items():
@@ -217,10 +221,10 @@ class TemplateFinder:
                     write_exact(file, text)
 
     def stage(self, template: TrlTemplate) -> Path:
-        """Write both forms where a run reads them, unless they are there, and return the file of
-        the one that is used.
+        """Write the forms into the folder from which a run reads them; return the file of the one
+        that is used.
 
-        Raises OSError where that is impossible. The text has to be here.
+        The texts have to be on this machine. Raises OSError.
         """
         file = template.file_below(self.staged)
         for form, text in template.texts.items():
@@ -233,11 +237,9 @@ class TemplateFinder:
 def _locked_forms(name: str) -> dict[str, str]:
     """Return the digests of a template's forms in the lock; none if it does not have the name."""
     digests = load_templates().digests
-    return (
-        {form: digests[form] for form in family_names(name) if form in digests}
-        if name in digests
-        else {}
-    )
+    if name not in digests:
+        return {}
+    return {form: digests[form] for form in family_names(name) if form in digests}
 
 
 def _read_installed(name: str, folder: Path) -> TrlTemplate | None:
@@ -245,17 +247,19 @@ def _read_installed(name: str, folder: Path) -> TrlTemplate | None:
     texts = _read_texts({form: folder / _IN_TRL / f"{form}{SUFFIX}" for form in family_names(name)})
     if name not in texts:
         return None
-    digests = {form: digest_text(text) for form, text in texts.items()}
     version = installed_version("trl", [folder]) or "of an unknown version"
-    return TrlTemplate(name, digests, texts, f"of TRL {version} in {folder}", is_installed=True)
+    source = f"of TRL {version} in {folder}"
+    return TrlTemplate(name, _digest_texts(texts), texts, source, is_installed=True)
+
+
+def _digest_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    return {form: digest_text(text) for form, text in texts.items()}
 
 
 def _read_texts(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return the texts of those of the files that can be read, by their keys."""
-    return dict(_iterate_texts(files))
-
-
-def _iterate_texts(files: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
+    """Return the texts of the files by their keys, without the files that cannot be read."""
+    texts = {}
     for key, file in files.items():
         with contextlib.suppress(OSError, ValueError):
-            yield key, read_file(file).decode()
+            texts[key] = read_file(file).decode()
+    return texts

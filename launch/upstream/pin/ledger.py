@@ -114,27 +114,33 @@ def _explain_by_own_history(
     """Explain by the trainer's own entries: renamed or removed since, or, with an older checkout,
     not added yet.
     """
-    current, changes = flag, []
+    current_name = flag
+    changes = []
     for entry in entries:
-        if entry.flag == current and entry.kind in ("renamed", "removed"):
+        if entry.flag == current_name and entry.kind in ("renamed", "removed"):
             changes.append(entry)
-            current = entry.renamed_to or current
+            current_name = entry.renamed_to or current_name
     if changes:
+        last_change = changes[-1]
+        past = f"upstream in {last_change.change}"
         notes = "; ".join(entry.note for entry in changes if entry.note)
-        past = f"upstream in {changes[-1].change}{f': {notes}' if notes else ''}"
-        if current in known_flags:
-            yield Explanation(f"'{flag}' was renamed to '{current}' {past}", current)
-        elif changes[-1].kind == "removed":
-            yield Explanation(
-                f"'{flag}' was removed {past}", removed=True, instead=changes[-1].instead or {}
-            )
-    earlier, added_by = flag, None
+        if notes:
+            past += f": {notes}"
+        if current_name in known_flags:
+            yield Explanation(f"'{flag}' was renamed to '{current_name}' {past}", current_name)
+        elif last_change.kind == "removed":
+            message = f"'{flag}' was removed {past}"
+            yield Explanation(message, removed=True, instead=last_change.instead or {})
+    earlier_name = flag
+    added_by = None
     for entry in reversed(entries):
-        if entry.renamed_to == earlier:
-            added_by, earlier = entry, entry.flag
-            if earlier in known_flags:
-                yield Explanation(f"'{flag}' is named '{earlier}' before {entry.change}", earlier)
-        elif entry.kind == "added" and entry.flag == earlier:
+        if entry.renamed_to == earlier_name:
+            added_by = entry
+            earlier_name = entry.flag
+            if earlier_name in known_flags:
+                message = f"'{flag}' is named '{earlier_name}' before {entry.change}"
+                yield Explanation(message, earlier_name)
+        elif entry.kind == "added" and entry.flag == earlier_name:
             added_by = entry
     if added_by:
         yield Explanation(f"'{flag}' was added upstream in {added_by.change}; this commit is older")
@@ -150,24 +156,22 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
         use = entry.renamed_to
         if entry.flag == flag and use in known_flags:
             note = f" ({entry.note})" if entry.note else ""
-            message = (
-                f"{_listed(entry.trainers)} used '{flag}' before {entry.change}; {name} "
-                "uses "
-                f"'{use}'{note}"
-            )
-            yield Explanation(message, use)
+            earlier_use = f"{_listed(entry.trainers)} used '{flag}' before {entry.change}"
+            yield Explanation(f"{earlier_use}; {name} uses '{use}'{note}", use)
         if use == flag and entry.flag in known_flags:
             message = f"{_listed(entry.trainers, 'use')} '{flag}'; {name} uses '{entry.flag}'"
             yield Explanation(message, entry.flag)
     owners = [other for other in ENTRIES if other != name and flag in locked_schema(other).fields]
     for group in load_ledger().synonyms:
-        for synonym in group if flag in group else ():
-            if synonym in known_flags and owners:
-                yield Explanation(
-                    f"{_listed(owners, 'use')} '{flag}'; {name} uses '{synonym}'", synonym
-                )
-            elif synonym in known_flags:
-                yield Explanation(f"{name} uses '{synonym}' instead of '{flag}'", synonym)
+        if flag not in group:
+            continue
+        for synonym in group:
+            if synonym not in known_flags:
+                continue
+            message = f"{name} uses '{synonym}' instead of '{flag}'"
+            if owners:
+                message = f"{_listed(owners, 'use')} '{flag}'; {name} uses '{synonym}'"
+            yield Explanation(message, synonym)
     if owners:
         yield Explanation(f"'{flag}' is a flag of {_listed(owners)}, not of {name}")
     for entry in history:
@@ -178,7 +182,11 @@ def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> It
 
 
 def _listed(names: Sequence[str], verb: str = "") -> str:
-    """Join names to `a, b and c`, followed by the verb, which one name puts in the singular."""
+    """Join names to `a, b and c`, followed by the verb, which is in the singular after one name."""
     *first, last = names if len(names) <= 3 else (*names[:2], "others")
-    listed = f"{', '.join(first)} and {last}" if first else last
-    return f"{listed} {verb}{'' if first else 's'}" if verb else listed
+    listed = last
+    if first:
+        listed = f"{', '.join(first)} and {last}"
+    elif verb:
+        verb += "s"
+    return f"{listed} {verb}" if verb else listed
