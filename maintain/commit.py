@@ -61,11 +61,13 @@ def ancestors(repo: Path, tip: str) -> set[str]:
 
 @contextmanager
 def extracted(repo: Path, commit: str) -> Iterator[Path]:
-    """Give a folder with the package of the commit while the block runs. Raises UserError:
-    git_failed.
+    """Yield a folder with the package of the commit, which is removed afterwards.
+
+    Raises UserError: git_failed.
     """
     with tempfile.TemporaryDirectory(prefix="launch-commit-") as folder:
-        archive, root = Path(folder, "commit.tar"), Path(folder, "open-instruct")
+        archive = Path(folder, "commit.tar")
+        root = Path(folder, "open-instruct")
         run_git(repo, "archive", f"--output={archive}", commit, "open_instruct")
         shutil.unpack_archive(archive, root)
         yield root

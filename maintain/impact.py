@@ -1,6 +1,4 @@
-"""Finds what another commit of open-instruct would break here: lines of trainer YAMLs, stages and
-patches, the lock.
-"""
+"""Find what another commit of open-instruct would break here: YAML lines, patches, the lock."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ from launch.worker.patches import PATCHES
 from maintain.commit import extracted, find_commit
 from maintain.compare import FlagChange, compare_schemas
 
-# the sections of a trainer's YAML that every run may set a flag by, and not only one with an
-# adapter or a push, say
+# Every run may set a flag by these sections of a trainer's YAML. Others are for runs with an
+# adapter or a push, say.
 _FOR_EVERY_RUN = ("recipe", "launch", "flags", "cpu_flags")
 
 
@@ -40,12 +38,12 @@ class TrainerImpact:
     """One trainer at the other commit."""
 
     trainer: str
-    schema: Schema | None  # None: it can't be captured
-    changes: tuple[FlagChange, ...]  # from the lock
+    schema: Schema | None  # None if it can't be captured
+    changes: tuple[FlagChange, ...]  # compared with the lock
     problem: Finding | None = None  # why it can't be captured
-    unread: tuple[
-        str, ...
-    ] = ()  # flags that were added or removed, of unread help: one may be a rename of another
+    # flags that were added or removed and whose help could not be read: one may be a rename of
+    # another
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,36 +62,45 @@ def assess_impact(
     configs: Path = CONFIGS,
     renames: Mapping[str, str] | None = None,
 ) -> Impact:
-    """Compare a commit with the lock, without checking it out: its trainers' parsers are captured
-    in `python`.
+    """Compare a commit with the lock, without checking it out.
 
-    And TRL's, if `python` has another version of it, or of transformers, whose arguments it takes,
-    than the lock's.
+    The parsers of its trainers are captured in `python`. The parsers of TRL are captured too, if
+    `python` has another version of TRL, or of transformers, whose arguments TRL takes, than the
+    lock's.
 
-    renames: those that a person has confirmed, {old name: new name, '' for a flag that was
-    removed}.
+    Args:
+        renames: the renames that a person has confirmed, {old name: new name, '' for a flag that
+            was removed}.
+
     Raises UserError: unknown_commit, git_missing, git_failed.
     """
-    found = find_commit(repo, commit)
+    commit_id = find_commit(repo, commit).id
     packages = package_folders(python)
-    names = [*OPEN_INSTRUCT, *(TRL if version_difference(packages) else ())]
+    names = list(OPEN_INSTRUCT)
+    if version_difference(packages):
+        names += TRL
     with ExitStack() as stack:
-        root = stack.enter_context(extracted(repo, found.id))
+        root = stack.enter_context(extracted(repo, commit_id))
         folders = packages
         with contextlib.suppress(UserError):  # the clone may lack the pin
-            folders = [stack.enter_context(extracted(repo, load_lock().pin)), *packages]
+            pin_root = stack.enter_context(extracted(repo, load_lock().pin))
+            folders = [pin_root, *packages]
         trainers = tuple(
             _assess_trainer(root, name, python, renames or {}, folders) for name in names
         )
-        breaks = [*find_broken_configs(trainers, configs), *_find_broken_patches(root)]
-        breaks += [*find_stale_rules(trainers), *_find_losses(trainers)]
-        return Impact(found.id, trainers, tuple(dict.fromkeys(breaks)))
+        breaks = [
+            *find_broken_configs(trainers, configs),
+            *_find_broken_patches(root),
+            *find_stale_rules(trainers),
+            *_find_losses(trainers),
+        ]
+        return Impact(commit_id, trainers, tuple(dict.fromkeys(breaks)))
 
 
 def _assess_trainer(
     root: Path, name: str, python: str, confirmed: Mapping[str, str], pin_folders: Sequence[Path]
 ) -> TrainerImpact:
-    """Compare one trainer. `pin_folders`: what is here of the lock's source, for its help texts."""
+    """Compare one trainer. `pin_folders` are searched for the help texts of the locked schema."""
     try:
         schema = capture_schema(ENTRIES[name], None if name in TRL else root, python)
     except UserError as error:
@@ -105,14 +112,13 @@ def _assess_trainer(
     new_help = read_help(schema.fields.values(), [root, *package_folders(python)])
     known = {**backwards, **renames, **confirmed}
     changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
-    unread = {"removed": old_help.unread, "added": new_help.unread}
-    may_be_renamed = unread.keys() <= {change.kind for change in changes}
-    unknown = [
-        change.flag
-        for change in changes
-        if may_be_renamed and change.flag in unread.get(change.kind, ())
-    ]
-    return TrainerImpact(name, schema, tuple(changes), unread=tuple(unknown))
+    unread_by_kind = {"removed": old_help.unread, "added": new_help.unread}
+    unread: list[str] = []
+    if unread_by_kind.keys() <= {change.kind for change in changes}:  # a rename is possible
+        unread = [
+            change.flag for change in changes if change.flag in unread_by_kind.get(change.kind, ())
+        ]
+    return TrainerImpact(name, schema, tuple(changes), unread=tuple(unread))
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Finding]:
@@ -122,32 +128,54 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
     Raises UserError: bad_config.
     """
     impacts = {impact.trainer: impact for impact in trainers}
-    for path in (
-        *sorted((configs / "trainer").glob("*.yaml")),
-        *sorted((configs / "stage").glob("*.yaml")),
-    ):
-        place = str(path.relative_to(configs.parents[1]))
-        try:
-            content = load_yaml(path.read_text(encoding="utf-8")) or {}
-        except NotYamlError as error:
-            raise refusal("bad_config", f"the file can't be parsed: {error}", place) from None
-        is_stage = path.parent.name == "stage"
-        trainer = (
-            Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer")
-            if is_stage
-            else path.stem
-        )
-        impact = impacts.get(trainer or "")
-        if impact and impact.schema:
-            flags = list(flags_named_in({"flags": content.get("flags")} if is_stage else content))
-            for flag, keys, value in flags:
-                where = f"{place}:{find_line(path, keys) or find_line(path, keys[:1])}"
-                yield from _find_stale_flag(impact, impact.schema, flag, value, where)
-            if not is_stage:
-                settable = {flag for flag, keys, _ in flags if keys[0] in _FOR_EVERY_RUN}
-                yield from _find_newly_required(impact.trainer, impact.schema, settable, place)
-        elif impact and impact.problem and not is_stage:
+    for path in sorted((configs / "trainer").glob("*.yaml")):
+        impact = impacts.get(path.stem)
+        content = _load_config(path, configs)
+        if impact is None:
+            continue
+        place = _place_of(path, configs)
+        if impact.schema:
+            flags = list(flags_named_in(content))
+            yield from _find_stale_flags(impact, impact.schema, flags, path, place)
+            settable = {flag for flag, keys, _ in flags if keys[0] in _FOR_EVERY_RUN}
+            yield from _find_newly_required(impact.trainer, impact.schema, settable, place)
+        elif impact.problem:
             yield replace(impact.problem, where=f"{place}:{find_line(path, ('entry',))}", cure=None)
+    for path in sorted((configs / "stage").glob("*.yaml")):
+        content = _load_config(path, configs)
+        trainer = Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer")
+        impact = impacts.get(trainer or "")
+        if impact is not None and impact.schema:
+            flags = list(flags_named_in({"flags": content.get("flags")}))
+            place = _place_of(path, configs)
+            yield from _find_stale_flags(impact, impact.schema, flags, path, place)
+
+
+def _place_of(path: Path, configs: Path) -> str:
+    """Return the path of a YAML as a message has it: relative to the clone."""
+    return str(path.relative_to(configs.parents[1]))
+
+
+def _load_config(path: Path, configs: Path) -> Any:
+    """Return the content of a YAML. Raises UserError: bad_config."""
+    try:
+        return load_yaml(path.read_text(encoding="utf-8")) or {}
+    except NotYamlError as error:
+        message = f"the file can't be parsed: {error}"
+        raise refusal("bad_config", message, _place_of(path, configs)) from None
+
+
+def _find_stale_flags(
+    impact: TrainerImpact,
+    schema: Schema,
+    flags: Sequence[tuple[str, tuple[str, ...], Any]],
+    path: Path,
+    place: str,
+) -> Iterator[Finding]:
+    """Check the flags of a YAML, each with its keys in the file and its value."""
+    for flag, keys, value in flags:
+        where = f"{place}:{find_line(path, keys) or find_line(path, keys[:1])}"
+        yield from _find_stale_flag(impact, schema, flag, value, where)
 
 
 def _find_stale_flag(
@@ -155,70 +183,67 @@ def _find_stale_flag(
 ) -> Iterator[Finding]:
     """Find a flag that the trainer no longer has, or a value that it no longer accepts."""
     if flag in schema.fields:
-        is_template = isinstance(value, str) and "{" in value  # which the run fills in
+        is_template = isinstance(value, str) and "{" in value  # the run inserts the value
         for problem in check_values(schema, {} if is_template else {flag: value}):
             yield replace(problem, where=where)
     elif not schema.unknown:  # a flag that can't be read is unknown, not absent
-        explanation = explain_unknown_flag(impact.trainer, flag, schema.fields)
         message = f"{impact.trainer} has no '{flag}' at that commit"
-        message += f": {explanation.message}" if explanation else ""
-        renamed = {
-            change.flag: change.renamed_to for change in impact.changes if change.kind == "renamed"
-        }
-        use = renamed.get(flag) or (explanation.use if explanation else None)
-        yield Finding.error(
-            "stale_allowlist", message, where, f"write '{use}'" if use else "fix this line"
-        )
+        new_name = None
+        explanation = explain_unknown_flag(impact.trainer, flag, schema.fields)
+        if explanation is not None:
+            message += f": {explanation.message}"
+            new_name = explanation.use
+        for change in impact.changes:
+            if change.kind == "renamed" and change.flag == flag:
+                new_name = change.renamed_to
+        cure = f"write '{new_name}'" if new_name else "fix this line"
+        yield Finding.error("stale_allowlist", message, where, cure)
 
 
 def _find_newly_required(
     trainer: str, schema: Schema, settable: set[str], file: str
 ) -> Iterator[Finding]:
+    """Find flags that the trainer requires at that commit, and that no run of it sets."""
     locked = locked_schema(trainer).fields
     for name, field in schema.fields.items():
-        if (
-            field.required
-            and name not in settable
-            and not (name in locked and locked[name].required)
-        ):
+        was_required = name in locked and locked[name].required
+        if field.required and not was_required and name not in settable:
             message = f"{trainer} requires '{name}' at that commit, and nothing here sets it"
             cure = f"map a recipe key to it or set it under flags ({field.where})"
             yield Finding.error("missing_required", message, file, cure)
 
 
 def _find_broken_patches(root: Path) -> Iterator[Finding]:
+    """Find patches whose source in open-instruct, below `root`, has changed."""
     for patch in PATCHES.values():
         for source in patch.sources:
             if source.version is not None:
                 continue  # source of an installed library, not of open-instruct
             file = root / source.file
             code = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-            if not source.matches(code):
-                change = (
-                    f"no longer contains `{' '.join(source.text.split())}`"
-                    if code
-                    else "is missing"
-                )
-                message = f"patch {patch.id}: {source.file} {change}"
-                yield Finding.error(
-                    "patch_source_changed", message, str(source), "review the patch"
-                )
+            if source.matches(code):
+                continue
+            change = "is missing"
+            if code:
+                change = f"no longer contains `{' '.join(source.text.split())}`"
+            message = f"patch {patch.id}: {source.file} {change}"
+            yield Finding.error("patch_source_changed", message, str(source), "review the patch")
 
 
 def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
     """Find functions whose text has changed since launch's rules about them were written: the rules
     no longer apply.
     """
-    codes = [
-        code for impact in trainers if impact.schema for code in impact.schema.post_init.values()
-    ]
-    digests = {
-        (place["file"], place["name"]): place["digest"]
-        for code in codes
-        for place in code["functions"]
-    }
+    digests: dict[tuple[str, str], str] = {}  # by file and name of the function
+    for impact in trainers:
+        if impact.schema is None:
+            continue
+        for code in impact.schema.post_init.values():
+            for place in code["functions"]:
+                digests[place["file"], place["name"]] = place["digest"]
     for known in load_rules():
-        file, name = known["file"], known["name"]
+        file = known["file"]
+        name = known["name"]
         if digests.get((file, name), known["digest"]) != known["digest"]:
             message = f"{name} has changed: the rules about what it refuses no longer apply"
             cure = f"compare them with it ({RULES_FILE.name}), and give them its lines and digest"
@@ -226,16 +251,16 @@ def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
 
 
 def _find_losses(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
-    """Find flags whose type, default or choices the lock knows, and this capture doesn't."""
+    """Find flags whose type, default or choices the lock knows, and this capture does not."""
     for impact in trainers:
+        if impact.schema is None:
+            continue
         locked = locked_schema(impact.trainer).fields
-        for name, field in impact.schema.fields.items() if impact.schema else ():
+        for name, field in impact.schema.fields.items():
             before = locked.get(name)
-            if (
-                before
-                and before.type == field.type
-                and field.unknown.keys() - before.unknown.keys()
-            ):
+            if before is None or before.type != field.type:
+                continue
+            if field.unknown.keys() - before.unknown.keys():
                 reasons = "; ".join(dict.fromkeys(field.unknown.values()))
                 message = f"the lock would lose what {impact.trainer}'s '{name}' accepts: {reasons}"
                 cure = "name an interpreter that has the package: --python PYTHON"

@@ -1,5 +1,4 @@
-"""Rewrites the lock: the trainers' schemas, the libraries' configuration keys, and the digests of
-TRL's chat templates.
+"""Rewrite the lock: trainers' schemas, libraries' configuration keys, digests of chat templates.
 
 The interpreter has the trainers' packages: trl, transformers, accelerate, deepspeed and olmo_core.
 Each trainer's parser is captured there, which takes some seconds the first time.
@@ -45,8 +44,12 @@ _SECONDS = 120.0
 def relock(checkout: Path, python: str, only: str | None = None) -> Iterator[str]:
     """Rewrite the lock, or add the trainer `only` to it; yield a line for each file.
 
-    checkout: a clone of open-instruct that has the pin. python: the trainers' interpreter.
     Nothing is written before every file has been built.
+
+    Args:
+        checkout: a clone of open-instruct that has the pin.
+        python: the trainers' interpreter.
+
     Raises UserError: unknown_commit; those of build_lock and add_trainer.
     """
     if only:
@@ -61,7 +64,7 @@ def relock(checkout: Path, python: str, only: str | None = None) -> Iterator[str
 
 
 def _name_kept_files(files: Mapping[Path, str], python: str) -> None:
-    """Name the libraries that `python` lacks, whose part of the lock stays as it is."""
+    """Report the libraries that `python` lacks, whose part of the lock stays as it is."""
     for library in LIBRARIES:
         if library_keys_file(library) not in files:
             notify(f"{library} is not installed in {python}: its locked keys stay as they are")
@@ -78,29 +81,34 @@ def _capture(
 
     Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
     """
-    with nullcontext() if set(trainers) <= TRL.keys() else extracted(checkout, commit) as root:
-        return {
-            name: capture_schema(ENTRIES[name], None if name in TRL else root, python)
-            for name in trainers
-        }
+    needs_checkout = not set(trainers) <= TRL.keys()
+    with extracted(checkout, commit) if needs_checkout else nullcontext() as root:
+        schemas = {}
+        for name in trainers:
+            folder = None if name in TRL else root
+            schemas[name] = capture_schema(ENTRIES[name], folder, python)
+        return schemas
 
 
 def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
     """Build the lock's files ({path: text}) from the captured schemas, and from the libraries of
     `python` that have locked keys; nothing is written. Raises UserError: library_unreadable.
     """
-    names = {flag: names for schema in schemas.values() for flag, names in schema.names.items()}
+    names: dict[str, Any] = {}
+    for schema in schemas.values():
+        names |= schema.names
     packages = {**load_lock().packages, **_captured_versions(schemas)}
     files = _lock_files(Lock(pin, {}, packages, names), schemas)
     folders = package_folders(python)
     for library in LIBRARIES:
         if installed_version(library, folders):
             keys = renewed_library_keys(library, python)
-            files[library_keys_file(library)] = (
-                json.dumps(keys, indent=1, ensure_ascii=False) + "\n"
-            )
-    if version := installed_version("trl", folders):
-        files[TEMPLATES_FILE] = json_text(versioned(describe_templates(folders, version))) + "\n"
+            text = json.dumps(keys, indent=1, ensure_ascii=False)
+            files[library_keys_file(library)] = f"{text}\n"
+    version = installed_version("trl", folders)
+    if version:
+        templates = versioned(describe_templates(folders, version))
+        files[TEMPLATES_FILE] = f"{json_text(templates)}\n"
     return files
 
 
@@ -114,7 +122,8 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     lock = load_lock()
     schemas = _capture(checkout, lock.pin, [name], python)
     for package, version in _captured_versions(schemas).items():
-        if version != (locked := lock.packages[package]):
+        locked = lock.packages[package]
+        if version != locked:
             message = (
                 f"{name} was captured with {package} {version}, "
                 f"but the lock is of {package} {locked}"
@@ -125,34 +134,31 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
 
 
 def _captured_versions(schemas: Mapping[str, Schema]) -> dict[str, str]:
-    """Return the versions of those of the lock's packages that the trainers have imported."""
-    imported = {
-        name: version for schema in schemas.values() for name, version in schema.packages.items()
-    }
+    """Return the versions of the lock's packages that the trainers have imported."""
+    imported: dict[str, str] = {}
+    for schema in schemas.values():
+        imported |= schema.packages
     return {
         package: imported[name] for package, name in _DISTRIBUTION.items() if imported.get(name)
     }
 
 
 def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
-    """Build the lock with the schemas' files added to its own, and the schemas."""
-    blobs = {
-        **lock.files,
-        **{path: blob for schema in schemas.values() for path, blob in schema.files.items()},
-    }
-    files = {
-        LOCK_FILE: json_text(versioned(replace(lock, files=dict(sorted(blobs.items()))))) + "\n"
-    }
+    """Build the text of the schemas, and of the lock with the blobs of their files added."""
+    blobs = dict(lock.files)
+    for schema in schemas.values():
+        blobs |= schema.files
+    new_lock = replace(lock, files=dict(sorted(blobs.items())))
+    files = {LOCK_FILE: f"{json_text(versioned(new_lock))}\n"}
     for name, schema in schemas.items():
-        files[SCHEMAS / f"{name}.json"] = (
-            json_text({**schema_to_json(schema), **_NOT_LOCKED}) + "\n"
-        )
+        content = {**schema_to_json(schema), **_NOT_LOCKED}
+        files[SCHEMAS / f"{name}.json"] = f"{json_text(content)}\n"
     return files
 
 
 def describe_templates(packages: Sequence[Path], version: str) -> dict[str, Any]:
-    """Return what the lock has of TRL's chat templates, as JSON, of the TRL of that version in
-    folders of packages.
+    """Return the lock's facts about the chat templates of the TRL of that version in folders of
+    packages.
     """
     locked = load_templates()
     files = [file for file in find_template_files(packages) if locked.offers(file.stem)]
@@ -170,26 +176,26 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     """
     request = json.dumps(load_json(library_keys_file(library))["spec"])
     result = run_isolated(python, library_program.__file__, [library], _SECONDS, request)
-    if error := result.get("error"):
+    error = result.get("error")
+    if error:
         message = f"the configuration keys of {library} can't be read in {python}: {error}"
-        raise refusal(
-            "library_unreadable", message, cure=f"install {library}, or correct its list of keys"
-        )
+        cure = f"install {library}, or correct its list of keys"
+        raise refusal("library_unreadable", message, cure=cure)
     return result
 
 
 def json_text(value: Any, indent: str = "\n") -> str:
     """Format JSON with a line for each item of its two outer levels, so that a changed flag is a
-    changed line.
+    changed line. `indent` is the line break with the spaces before this value.
     """
-    is_object = isinstance(value, dict)
-    if not value or not (is_object or isinstance(value, list)) or len(indent) > 2:
+    if not value or not isinstance(value, dict | list) or len(indent) > 2:
         return json.dumps(value, ensure_ascii=False)
     inner = f"{indent} "
-    pairs = value.items() if is_object else enumerate(value)
-    items = [
-        (f"{json.dumps(key)}: " if is_object else "") + json_text(item, inner)
-        for key, item in pairs
-    ]
-    start, end = "{}" if is_object else "[]"
-    return f"{start}{inner}{f',{inner}'.join(items)}{indent}{end}"
+    if isinstance(value, dict):
+        start, end = "{}"
+        items = [f"{json.dumps(key)}: {json_text(item, inner)}" for key, item in value.items()]
+    else:
+        start, end = "[]"
+        items = [json_text(item, inner) for item in value]
+    lines = f",{inner}".join(items)
+    return f"{start}{inner}{lines}{indent}{end}"

@@ -47,17 +47,16 @@ def run_isolated(
     """Run `python program RESULT ARGUMENTS...` to its end and return the JSON object that it wrote
     to RESULT.
 
-    Without one, it is {"error": why}. `request` is its standard input, `environ` what its variables
-    are made from. Its processes end with it, and it leaves no file.
+    Without a result, the object is {"error": the reason}. `request` is the standard input of the
+    program, and `environ` the environment from which its own is made. All processes that it started
+    are ended, and it leaves no file.
     """
     with tempfile.TemporaryDirectory(
         prefix="launch-capture-", ignore_cleanup_errors=True
     ) as folder:
-        home, result, errors = (
-            Path(folder, "home"),
-            Path(folder, "result.json"),
-            Path(folder, "errors.txt"),
-        )
+        home = Path(folder, "home")
+        result = Path(folder, "result.json")
+        errors = Path(folder, "errors.txt")
         home.mkdir()
         argv = [python, program, str(result), *arguments]
         with logged_call(argv) as call, errors.open("wb") as stderr:

@@ -1,12 +1,17 @@
-"""Runs in the trainer's interpreter: starts its script, stops it at its own parser, and writes what
-the parser accepts, or whether it accepts a command line.
+"""Capture a trainer's parser, in the trainer's interpreter.
+
+It starts the trainer's script and stops it at its parser. The result describes what the parser
+accepts, or whether it accepts a command line.
 
     python program.py RESULT ENTRY [ROOT] < REQUEST    # ENTRY: a script below ROOT, or the name of an installed module
 
-REQUEST is nothing, or the JSON of {"argv": the arguments to parse, "placeholders": launch's folder,
-where the run has its placeholders for missing packages}. RESULT is JSON with `files` and
-`packages`, what was imported, and a schema (`launch.upstream.schema`), `accepted`, `refused` or
-`error`. Standard library only.
+REQUEST is empty or a JSON object. Its `argv` has the arguments to parse. Its `placeholders` is
+launch's folder, if a run has placeholders for missing packages.
+
+RESULT is a JSON object. Its `files` and `packages` are those that were imported. Besides, it has a
+schema (`launch.upstream.schema`), or `accepted`, `refused` or `error`.
+
+Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ import typing
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Names that upstream looks up while it runs: {flag: (module, dictionary)}.
+# Some flags take a name that upstream looks up while it runs: {flag: (module, dictionary)}.
 REGISTRIES = {
     "chat_template_name": ("open_instruct.dataset_transformation", "CHAT_TEMPLATES"),
     "get_tokenizer_fn": ("open_instruct.dataset_transformation", "GET_TOKENIZER_FN"),
@@ -51,7 +56,7 @@ _PARSE = (
     "parse_args",
     "parse_known_args",
 )
-# a text raises TypeError
+# Types that a text cannot be converted to: calling them with one raises TypeError.
 _NEVER = (Any, object, type(None), bytes, typing.Literal, typing.Union, types.UnionType)
 _KINDS: dict[Any, str] = dict.fromkeys(_NEVER, "never")
 _KINDS |= {None: "str", str: "str", int: "int", float: "float", bool: "truthy", dict: "dict"}
@@ -62,16 +67,17 @@ _UNSETTABLE = {
 
 
 class _StandInType(type):
-    """The type of what a missing package has: classes that also work as decorators.
+    """The type of the stand-ins for a missing package's contents: classes, which also work as
+    decorators.
 
-    Whatever they have or return is another one, so that a module's top level runs without the
-    package.
+    Their attributes and results are stand-ins too, so that the top level of a module runs without
+    the package.
     """
 
     def __getattr__(cls, name: str) -> Any:
         if name == "__dataclass_fields__":
             return collections.defaultdict(types.SimpleNamespace)
-        if name.startswith("__"):  # Python's own are missing
+        if name.startswith("__"):  # a special attribute of Python's that a class does not have
             raise AttributeError(name)
         return _StandInType(name, (_StandIn,), {})
 
@@ -98,13 +104,12 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> importlib.machinery.ModuleSpec | None:
         package = name.partition(".")[0]
         if package not in self.names:
-            files = (
-                frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))
-            )
+            stack = traceback.walk_stack(sys._getframe(1))
+            files = (frame.f_code.co_filename for frame, _ in stack)
             imported_by = next(file for file in files if "importlib" not in file)
-            # which lacks it
-            is_of_package = Path(self.root, package).exists() or package in sys.modules
-            if is_of_package or not imported_by.startswith(self.root):
+            # the package is there, and lacks this module
+            is_present = Path(self.root, package).exists() or package in sys.modules
+            if is_present or not imported_by.startswith(self.root):
                 return None
             self.names.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -114,14 +119,18 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Capture:
-    """Stops `entry` where its parser is given the command line: describes the parser, or has it
-    parse `argv`.
+    """Stops `entry` where its parser is given the command line.
+
+    Then it describes the parser (`argv` is None), or has it parse `argv`.
     """
 
     def __init__(self, result: Path, entry: str, root: Path | None, argv: list[str] | None) -> None:
-        self.result, self.entry, self.root, self.argv = result, entry, root, argv
+        self.result = result
+        self.entry = entry
+        self.root = root
+        self.argv = argv
         self.missing = _MissingPackages(root)
-        self.parses = False  # the parser has been called
+        self.parses = False  # whether the parser has been called
         self.pid = os.getpid()
 
     def run(self) -> None:
@@ -136,32 +145,35 @@ class _Capture:
             runpy.run_path(str(self.root / self.entry), run_name="__main__")
 
     def _watch_parsers(self) -> None:
+        """Replace the parsing methods of each HfArgumentParser that the script builds."""
         build = argparse.ArgumentParser.__init__
 
         def build_parser(parser: Any, *arguments: Any, **options: Any) -> None:
             if any(cls.__name__ == "HfArgumentParser" for cls in type(parser).__mro__):
-                stack = traceback.walk_stack(sys._getframe(1))
-                frame, line = next(
-                    place for place in stack if place[0].f_locals.get("self") is not parser
-                )
-                built_at = f"{_relative(frame.f_code.co_filename)}:{line}"
-                for name in _PARSE:
-                    if method := getattr(parser, name, None):
-                        vars(parser)[name] = functools.partial(self.stop, parser, built_at, method)
+                self._replace_methods(parser)
             build(parser, *arguments, **options)
 
         argparse.ArgumentParser.__init__ = build_parser  # type: ignore[assignment, method-assign]
 
+    def _replace_methods(self, parser: Any) -> None:
+        stack = traceback.walk_stack(sys._getframe(2))  # of the caller of `build_parser`
+        frame, line = next(place for place in stack if place[0].f_locals.get("self") is not parser)
+        built_at = f"{_relative(frame.f_code.co_filename)}:{line}"
+        for name in _PARSE:
+            method = getattr(parser, name, None)
+            if method is not None:
+                vars(parser)[name] = functools.partial(self.stop, parser, built_at, method)
+
     def stop(self, parser: Any, built_at: str, method: Any, *arguments: Any, **options: Any) -> Any:
-        """Take the place of the parser's methods: the first call is the script's, and its last."""
+        """Take the place of the parser's methods. The script's first call of one is its last."""
         if self.parses:
             return method(*arguments, **options)
         self.parses = True
         if self.argv is None:
-            given = inspect.signature(method).bind(*arguments, **options).arguments
-            keeps_unknown = (
-                given.get("return_remaining_strings") or method.__name__ == "parse_known_args"
-            )
+            bound = inspect.signature(method).bind(*arguments, **options).arguments
+            keeps_unknown = method.__name__ == "parse_known_args"
+            if bound.get("return_remaining_strings"):
+                keeps_unknown = True
             schema = _describe(parser, built_at, method.__name__, keeps_unknown, self.root)
             self.finish({"entry": self.entry, **schema, "names": _registered_names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
@@ -176,24 +188,23 @@ class _Capture:
         after it.
         """
         packages = _imported_packages() | dict.fromkeys(sorted(self.missing.names), "")
-        if os.getpid() == self.pid:  # not a fork of the script, which goes on beside it
-            self.result.write_text(
-                json.dumps({**content, "files": self.files(), "packages": packages}),
-                encoding="utf-8",
-            )
+        if os.getpid() == self.pid:  # a fork of the script does not write
+            result = {**content, "files": self.files(), "packages": packages}
+            self.result.write_text(json.dumps(result), encoding="utf-8")
         os._exit(0)
 
     def files(self) -> dict[str, str]:
         """Return {path: git blob id} of the files of `root` that were imported."""
         if self.root is None:
             return {}
-        paths = {
-            Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())
-        }
-        own = {path for path in paths if path.suffix == ".py" and path.is_relative_to(self.root)}
+        files = {self.root / self.entry}
+        for module in list(sys.modules.values()):
+            path = Path(getattr(module, "__file__", None) or "/")
+            if path.suffix == ".py" and path.is_relative_to(self.root):
+                files.add(path)
         return {
-            path.relative_to(self.root).as_posix(): _blob_id(path.read_bytes())
-            for path in sorted({*own, self.root / self.entry})
+            file.relative_to(self.root).as_posix(): _blob_id(file.read_bytes())
+            for file in sorted(files)
         }
 
 
@@ -207,96 +218,97 @@ def _imported_packages() -> dict[str, str]:
 
 
 def _registered_names(parser: Any) -> dict[str, list[str]]:
-    """Return the keys of upstream's registries, of the modules that were imported; the others are
-    unknown.
-    """
-    found = {}
-    for flag, (module, name) in REGISTRIES.items():
-        registry = getattr(sys.modules.get(module), name, None)
+    """Return the names in upstream's registries by flag, for the modules that were imported."""
+    names = {}
+    for flag, (module, attribute) in REGISTRIES.items():
+        registry = getattr(sys.modules.get(module), attribute, None)
         if isinstance(registry, dict):
-            found[flag] = sorted(map(str, registry))
-    if build := getattr(
-        sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None
-    ):
-        defaults = types.SimpleNamespace(
-            **{action.dest: action.default for action in parser._actions}
-        )
+            names[flag] = sorted(map(str, registry))
+    verifier_module = sys.modules.get("open_instruct.ground_truth_utils")
+    build = getattr(verifier_module, "build_all_verifiers", None)
+    if build is not None:
+        defaults = {action.dest: action.default for action in parser._actions}
+        settings = types.SimpleNamespace(**defaults)
         with contextlib.suppress(Exception):
-            found["verifiers"] = sorted(build(defaults, defaults))
-    return found
+            names["verifiers"] = sorted(build(settings, settings))
+    return names
 
 
 def _describe(
     parser: Any, built_at: str, method: str, keeps_unknown: bool, root: Path | None
 ) -> dict[str, Any]:
-    """Return a schema's JSON without what the script around the parser decides."""
+    """Return the JSON of a parser's schema, except `entry` and `names`."""
     actions = {action.dest: action for action in reversed(parser._actions) if action.option_strings}
     negated = {
         action.dest for action in parser._actions if isinstance(action, argparse._StoreFalseAction)
     }
     fields: dict[str, dict[str, Any]] = {}
+    post_init = {}
     for cls in parser.dataclass_types:
         declared = _declarations(cls)
         for field in dataclasses.fields(cls):
             described = _describe_field(field, actions.get(field.name), declared[field.name])
-            fields[field.name] = {
-                **described,
-                "group": cls.__name__,
-                "negatable": field.name in negated,
-            }
-    added = [
-        a.option_strings[0]
-        for a in parser._actions
-        if a.option_strings and a.dest not in (*fields, "help")
+            described["group"] = cls.__name__
+            described["negatable"] = field.name in negated
+            fields[field.name] = described
+        places = _post_init(cls, parser, root)
+        if places:
+            post_init[cls.__name__] = places
+    reasons = []
+    added_options = [
+        action.option_strings[0]
+        for action in parser._actions
+        if action.option_strings and action.dest not in (*fields, "help")
     ]
-    reasons = [f"the script adds {', '.join(added)} to its parser"] if added else []
-    reasons += (
-        ["the script accepts arguments that its parser doesn't know"] if keeps_unknown else []
-    )
-    code = {cls.__name__: _post_init(cls, parser, root) for cls in parser.dataclass_types}
+    if added_options:
+        reasons.append(f"the script adds {', '.join(added_options)} to its parser")
+    if keeps_unknown:
+        reasons.append("the script accepts arguments that its parser doesn't know")
     return {
         "parser_at": built_at,
-        "yaml_file": method == "parse",  # ArgumentParserPlus's
+        "yaml_file": method == "parse",  # the method of ArgumentParserPlus
         "config_flag": method == "parse_args_and_config",
         "abbreviations": parser.allow_abbrev,
-        "post_init": {name: places for name, places in code.items() if places},
+        "post_init": post_init,
         "fields": fields,
         "unknown": [{"what": "options", "reason": reason, "where": built_at} for reason in reasons],
     }
 
 
 def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str, Any]:
-    """Describe a field by its argparse action, None if the dataclass sets it itself, and what its
-    source states.
+    """Describe a field by its argparse action, and by the declaration in its source (`stated`).
+
+    The action is None for a field that the dataclass sets itself (init=False).
     """
-    is_own = action is None
-    if is_own:
-        declared = (
-            field.default
-            if field.default_factory is dataclasses.MISSING
-            else field.default_factory()
-        )
-        action = argparse.Action(
-            [], field.name, default=None if declared is dataclasses.MISSING else declared
-        )
-    convert, unknown = action.type, stated["unknown"]
+    in_parser = action is not None
+    if not in_parser:
+        action = argparse.Action([], field.name, default=_default_of(field))
+    convert = action.type
+    unknown = stated["unknown"]
     accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
     if accepts_none:
         convert = inspect.getclosurevars(convert).nonlocals["inner"]
     is_missing = isinstance(convert, _StandInType)
     if is_missing:
-        unknown["type"] = unknown["choices"] = (
-            f"{convert.__name__} is of a package that is not installed"
-        )
-    kind = "unknown" if is_own or is_missing else _kind(convert)
+        reason = f"{convert.__name__} is of a package that is not installed"
+        unknown["type"] = reason
+        unknown["choices"] = reason
+    kind = _kind(convert) if in_parser and not is_missing else "unknown"
     choices = convert if kind == "enum" else action.choices
     try:
         default = _to_plain(action.default)
     except TypeError as error:
         unknown["default"] = str(error)
     unsettable = _UNSETTABLE.get(kind) if action.nargs != "?" else None
+    if not in_parser:
+        unsettable = "the dataclass sets it itself (init=False)"
     docstring = stated.pop("docstring")
     text = clean_help(str(field.metadata.get("help") or docstring or ""))
+    aliases = [
+        option
+        for option in action.option_strings
+        if option.removeprefix("--").replace("-", "_") != field.name
+    ]
     return {
         **stated,
         "name": field.name,
@@ -307,15 +319,18 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         "choices": None if choices is None else _to_plain(list(choices)),
         "default": None if "default" in unknown else default,
         "required": action.required,
-        "aliases": [
-            text
-            for text in action.option_strings
-            if text.removeprefix("--").replace("-", "_") != field.name
-        ],
-        "unsettable_because": "the dataclass sets it itself (init=False)" if is_own else unsettable,
+        "aliases": aliases,
+        "unsettable_because": unsettable,
         "none_words": accepts_none,
-        "in_parser": not is_own,
+        "in_parser": in_parser,
     }
+
+
+def _default_of(field: Any) -> Any:
+    """Return the default that a dataclass declares for a field; None without one."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def _kind(convert: Any) -> str:
@@ -336,8 +351,9 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
 
     The default is unknown if it depends on the environment.
     """
-    found: dict[str, dict[str, Any]] = {
-        field.name: {
+    declarations: dict[str, dict[str, Any]] = {}
+    for field in dataclasses.fields(cls):  # a generated class has no source
+        declarations[field.name] = {
             "owner": cls.__name__,
             "type": str(field.type),
             "file": "",
@@ -345,32 +361,40 @@ def _declarations(cls: type) -> dict[str, dict[str, Any]]:
             "docstring": None,
             "unknown": {},
         }
-        for field in dataclasses.fields(cls)  # of a generated class
-    }
     for base in reversed(cls.__mro__):
-        file, body = _source(base) if "__dataclass_fields__" in vars(base) else ("", [])
-        for after, statement in enumerate(body, 1):
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                reasons = [
-                    f"{file}:{part.lineno}: '{ast.unparse(part)}' depends on the environment"
-                    for part in ast.walk(statement)
-                    if isinstance(part, ast.Call)
-                    and ast.unparse(part).startswith(("os.environ", "os.getenv"))
-                ]
-                found[statement.target.id] = {
+        if "__dataclass_fields__" not in vars(base):
+            continue
+        file, body = _source(base)
+        for index, statement in enumerate(body):
+            if not isinstance(statement, ast.AnnAssign):
+                continue
+            if isinstance(statement.target, ast.Name):
+                reason = _environment_reason(statement, file)
+                declarations[statement.target.id] = {
                     "owner": base.__name__,
-                    # without the quotes of a postponed one
+                    # an annotation may be in quotes
                     "type": ast.unparse(statement.annotation).strip("'\""),
                     "file": file,
                     "line": statement.lineno,
-                    "docstring": ast.get_docstring(ast.Module(body[after:], [])),
-                    "unknown": {"default": reasons[0]} if reasons else {},
+                    # a docstring may follow the field
+                    "docstring": ast.get_docstring(ast.Module(body[index + 1 :], [])),
+                    "unknown": {"default": reason} if reason else {},
                 }
-    return found
+    return declarations
+
+
+def _environment_reason(statement: ast.AnnAssign, file: str) -> str | None:
+    """Return why a field's default is unknown; None if it does not depend on the environment."""
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Call):
+            code = ast.unparse(part)
+            if code.startswith(("os.environ", "os.getenv")):
+                return f"{file}:{part.lineno}: '{code}' depends on the environment"
+    return None
 
 
 def _source(cls: type) -> tuple[str, list[ast.stmt]]:
-    """Return a class's file and statements; none of a generated one."""
+    """Return the file of a class and its statements, which are empty for a generated class."""
     try:
         lines, line = inspect.getsourcelines(cls)
         node = ast.parse(textwrap.dedent("".join(lines))).body[0]
@@ -381,53 +405,73 @@ def _source(cls: type) -> tuple[str, list[ast.stmt]]:
 
 
 def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
-    """Return where `__post_init__` and what it calls are, and the constants that they name.
+    """Return where `__post_init__` and the functions that it calls are, and the constants that they
+    name.
 
     The functions are the class's, and those of upstream that refer to nothing but builtins and
     json. A class's constant is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum
-    {"enum": its values}.
+    {"enum": its values}. None if the class has no such function.
     """
     functions: list[dict[str, Any]] = []
-    named: dict[str, Any] = {}
+    named: dict[str, Any] = {}  # the values of the names that the functions use
     fields = {field.name for field in dataclasses.fields(cls)}
-    attributes = ["__post_init__"]
+    attributes = ["__post_init__"]  # it grows by the attributes that the functions use
     for attribute in attributes:
-        for base in [base for base in cls.__mro__ if attribute in vars(base)]:
+        for base in cls.__mro__:
+            if attribute not in vars(base):
+                continue
             value = vars(base)[attribute]
             if not isinstance(value, types.FunctionType):
                 named.setdefault(f"self.{attribute}", value)
                 continue
-            with contextlib.suppress(OSError):  # the decorator generates it
+            with contextlib.suppress(OSError):  # the decorator of dataclasses generates some
                 function, source = _locate(value, base.__name__)
                 functions.append(function)
                 for node in ast.walk(ast.parse(textwrap.dedent(source))):
                     if isinstance(node, ast.Name) and node.id in value.__globals__:
                         named[node.id] = value.__globals__[node.id]
-                    elif isinstance(node, ast.Attribute) and node.attr not in (
-                        *attributes,
-                        *fields,
-                        "__setattr__",
-                    ):
-                        attributes.append(node.attr)
-    names: dict[str, Any] = {}
+                    elif isinstance(node, ast.Attribute):
+                        is_known = node.attr in attributes or node.attr in fields
+                        if not is_known and node.attr != "__setattr__":
+                            attributes.append(node.attr)
+    constants: dict[str, Any] = {}
     for name, value in named.items():
-        if isinstance(value, types.FunctionType):
-            is_upstream = root and value.__code__.co_filename.startswith(f"{root}/")
-            if is_upstream and inspect.getclosurevars(value).globals.keys() <= {"json"}:
-                functions.append(_locate(value)[0])
-        elif isinstance(value, type) and issubclass(value, str) and issubclass(value, enum.Enum):
-            members = {key: member.value for key, member in value.__members__.items()}
-            names[name] = {"enum": list(members.values())}
-            names |= {f"{name}.{key}": text for key, text in members.items() if key in attributes}
-        else:
-            with contextlib.suppress(TypeError):
-                names[name] = _to_plain(value)
+        if not isinstance(value, types.FunctionType):
+            constants |= _constants(name, value, attributes)
+        elif _is_self_contained(value, root):
+            functions.append(_locate(value)[0])
+    if not functions:
+        return None
     order = [*(base.__name__ for base in cls.__mro__), ""]
     functions.sort(key=lambda function: order.index(function["name"].rpartition(".")[0]))
     opaque = [
         action.dest for action in parser._actions if action.dest in fields and _is_opaque(action)
     ]
-    return {"functions": functions, "names": names, "opaque": opaque} if functions else None
+    return {"functions": functions, "names": constants, "opaque": opaque}
+
+
+def _is_self_contained(function: types.FunctionType, root: Path | None) -> bool:
+    """Return whether a function is upstream's, and refers to nothing but builtins and json."""
+    if root is None or not function.__code__.co_filename.startswith(f"{root}/"):
+        return False
+    return inspect.getclosurevars(function).globals.keys() <= {"json"}
+
+
+def _constants(name: str, value: Any, attributes: list[str]) -> dict[str, Any]:
+    """Return a constant by its name: an enum with those members that are among `attributes`, or a
+    value that JSON can hold.
+    """
+    if isinstance(value, type) and issubclass(value, str) and issubclass(value, enum.Enum):
+        members = {key: member.value for key, member in value.__members__.items()}
+        constants: dict[str, Any] = {name: {"enum": list(members.values())}}
+        for key, text in members.items():
+            if key in attributes:
+                constants[f"{name}.{key}"] = text
+        return constants
+    try:
+        return {name: _to_plain(value)}
+    except TypeError:
+        return {}
 
 
 def _locate(function: types.FunctionType, owner: str = "") -> tuple[dict[str, Any], str]:
@@ -446,18 +490,18 @@ def _locate(function: types.FunctionType, owner: str = "") -> tuple[dict[str, An
 
 
 def _is_opaque(action: argparse.Action) -> bool:
-    """Whether a field's value is an object that differs from its JSON."""
+    """Return whether a field's value is an object that differs from its JSON."""
     convert = action.type
+    if isinstance(convert, type) and _is_object_type(convert):
+        return True
     try:
-        is_plain = json.loads(json.dumps(action.default)) == action.default
+        return bool(json.loads(json.dumps(action.default)) != action.default)
     except (TypeError, ValueError):
-        is_plain = False
-    is_converted = (
-        isinstance(convert, type)
-        and issubclass(convert, enum.Enum | Path)
-        and not issubclass(convert, str)
-    )
-    return is_converted or not is_plain
+        return True
+
+
+def _is_object_type(cls: type) -> bool:
+    return issubclass(cls, enum.Enum | Path) and not issubclass(cls, str)
 
 
 def _relative(path: str) -> str:
@@ -494,9 +538,7 @@ def clean_help(text: str) -> str:
 
 
 def digest_help(text: str) -> str:
-    """Return a digest of a help text that has been cleaned; the lock has it in place of the
-    text.
-    """
+    """Return the digest of a cleaned help text, which the lock has instead of the text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -512,9 +554,8 @@ def main(result: str, entry: str, root: str | None = None) -> None:
         patches = importlib.import_module("launch.worker.patches.olmo_core")
         sys.path[:] = _SEARCH_PATH
         sys.meta_path.append(patches.PlaceholderFinder(patches.find_missing()))
-    capture = _Capture(
-        Path(result), entry, Path(root).resolve() if root else None, request.get("argv")
-    )
+    folder = Path(root).resolve() if root else None
+    capture = _Capture(Path(result), entry, folder, request.get("argv"))
     try:
         capture.run()
         error = "it ended before it parsed its arguments"

@@ -102,7 +102,7 @@ def _spellings(prefix: str, name: str) -> tuple[str, ...]:
 
 
 def is_flag(text: str) -> bool:
-    """Whether argparse takes an argument for a flag, known or not."""
+    """Return whether argparse reads an argument as a flag, known or not."""
     return not _NO_FLAG.fullmatch(text)
 
 
@@ -113,9 +113,9 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
     """
     if id(schema) not in _PARSERS:
         _PARSERS[id(schema)] = schema, _Parser(schema)
-    parser = _PARSERS[id(schema)][1]
+    _, parser = _PARSERS[id(schema)]
     split = SplitArgv()
-    # argparse takes quadratic time, and between two flags it keeps nothing in mind
+    # argparse takes quadratic time. Between two flags it has no state, so parts are parsed alone.
     parts: list[list[str]] = [[]]
     rest: list[int] = []
     for position, (index, token) in enumerate(tokens):
@@ -127,21 +127,29 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
             parts.append([])
         parts[-1].append(word)
     namespace = argparse.Namespace(split=split, tokens=dict(tokens))
+    others: list[str] = []
     try:
-        others = [word for part in parts for word in parser.parse_known_args(part, namespace)[1]]
+        for part in parts:
+            _, others_of_part = parser.parse_known_args(part, namespace)
+            others += others_of_part
         split.others = [int(word.removeprefix(_NO_OPTION)) for word in others] + rest
     except _EndError as end:
-        split.asks_help, split.error = not end.args, end.args[0] if end.args else None
+        if end.args:
+            split.error = end.args[0]
+        else:
+            split.asks_help = True
     return split
 
 
 class _EndError(Exception):
-    """argparse stops: for `--help`, or with a message."""
+    """argparse stops: for `--help`, which has no message, or for an error."""
 
 
 class _Keep(argparse.Action):
-    """Keeps what an option is given. The option is its `const`, which is the value where there is
-    none; None: help.
+    """Stores the tokens that an option is given.
+
+    `const` is the option, or None for `--help`. argparse also passes it as the value of an option
+    that is given without one.
     """
 
     def __call__(
@@ -160,12 +168,14 @@ class _Keep(argparse.Action):
 
 
 def _after_equals(token: ArgvToken) -> ArgvToken:
-    text, prefix = token.text.partition("=")[2], token.prefix.partition("=")[2]
+    """Return the value of a token `--flag=value`."""
+    _, _, text = token.text.partition("=")
+    _, _, prefix = token.prefix.partition("=")
     return ArgvToken(text, token.unknown, prefix, token.splits)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its arguments have the indices of their tokens in place of the values."""
+    """A parser whose arguments have the indices of the tokens in the place of the values."""
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(add_help=False, allow_abbrev=False)
@@ -179,17 +189,17 @@ class _Parser(argparse.ArgumentParser):
         self.completes = schema.abbreviations
 
     def encode(self, index: int, token: ArgvToken, split: SplitArgv) -> str:
-        """Return a token's flag in full, `--x=INDEX` for `--x=value`, and the index of any other
-        token.
+        """Return a token as `_Parser` reads it: the full name of a flag, `--x=INDEX` for
+        `--x=value`, and the index of any other token.
         """
         if token.unknown and not token.prefix.startswith("--"):
             return str(index)
         name, equals, _ = token.text.partition("=")
         matches: tuple[str, ...] = (name,)
         if name not in self.options:
-            may_complete = self.completes and name.startswith("--")
-            matches = tuple(text for text in self.options if may_complete and text.startswith(name))
-            split.completions |= {index: matches} if matches and matches != ("--help",) else {}
+            matches = self._complete(name)
+            if matches and matches != ("--help",):
+                split.completions[index] = matches
         if len(matches) != 1:
             return f"{_NO_OPTION}{index}" if matches or is_flag(token.text) else str(index)
         split.flags.append(index)
@@ -198,6 +208,12 @@ class _Parser(argparse.ArgumentParser):
             split.negated_values.append(index)
             equals = ""
         return f"{matches[0]}={index}" if equals else matches[0]
+
+    def _complete(self, name: str) -> tuple[str, ...]:
+        """Return the flags that an abbreviated one may stand for."""
+        if not self.completes or not name.startswith("--"):
+            return ()
+        return tuple(text for text in self.options if text.startswith(name))
 
     def error(self, message: str) -> NoReturn:
         raise _EndError(message)
