@@ -1,8 +1,7 @@
-"""The trainer's interpreter: which one it is, and what is installed for it, found without importing
-any of it.
+"""Finds the trainer's interpreter, and what is installed for it, without importing any of it.
 
-Each question is asked once a command: a network file system can take ten seconds to start an
-interpreter.
+Each question is asked once per command, as an interpreter on a network file system can take ten
+seconds to start.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from launch.worker.finding import Finding
 from launch.worker.json_codec import encode
 
 _TIMEOUT = 30.0  # seconds
-_PATIENCE = 3.0  # seconds until a message explains the silence
+_PATIENCE = 3.0  # seconds without an answer until a message explains the delay
 _SET_PYTHON = "set python=PATH to a Python interpreter"
 _SEARCH_PATH = "import json,sys;print(json.dumps(sys.path))"
 _MISSING = (
@@ -69,9 +68,10 @@ def trainer_python(configured: str | None) -> str:
     """
     if configured is None:
         return sys.executable
-    expanded = str(Path(configured).expanduser()) if configured.startswith("~") else configured
-    program = shutil.which(expanded)
-    return str(Path(program).absolute()) if program else expanded
+    if configured.startswith("~"):
+        configured = str(Path(configured).expanduser())
+    program = shutil.which(configured)
+    return str(Path(program).absolute()) if program else configured
 
 
 def check_interpreter(
@@ -80,53 +80,46 @@ def check_interpreter(
     """Return the problem of a `python=` that is missing or does not answer, with the nearest names;
     None without one.
 
-    `python`: the interpreter that `configured` resolves to. It is not asked unless it `may_start`.
+    `python` is the interpreter that `configured` resolves to. It is not started unless it
+    `may_start`.
     """
     if configured is None or python == sys.executable:
         return None
     if shutil.which(python) is None:
         path = Path(python)
-        state = (
-            "is not executable"
-            if path.is_file()
-            else "is a folder"
-            if path.is_dir()
-            else "does not exist"
-        )
+        state = "does not exist"
+        if path.is_file():
+            state = "is not executable"
+        elif path.is_dir():
+            state = "is a folder"
         message = f"python={configured} {state}"
-        return Finding.error(
-            "no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON
-        )
+        cure = _nearest_interpreters(path) or _SET_PYTHON
+        return Finding.error("no_interpreter", message, None, cure)
     if not may_start:
         return None
     try:
         _ask(python, _SEARCH_PATH)
     except InterpreterError as error:
-        return Finding.error(
-            "no_interpreter", f"python={configured} does not work: {error}", None, _SET_PYTHON
-        )
+        message = f"python={configured} does not work: {error}"
+        return Finding.error("no_interpreter", message, None, _SET_PYTHON)
     return None
 
 
 def _nearest_interpreters(path: Path) -> str | None:
     """Suggest programs of a similar name: in the path's own folder, or on PATH for a bare name."""
-    is_bare = path.name == str(path)
-    folders = (
-        os.environ.get("PATH", "").split(os.pathsep)
-        if is_bare
-        else [str(path.parent), str(path / "bin")]
-    )
+    if path.is_dir() and (path / "bin" / "python").exists():  # a virtual environment
+        return f"did you mean '{path}/bin/python'?"
+    if path.name == str(path):
+        folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
+        prefix = ""
+    else:
+        folders = [path.parent, path / "bin"]
+        prefix = f"{path.parent}/"
     names: set[str] = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            names |= {
-                entry.name
-                for entry in Path(folder).iterdir()
-                if entry.name.startswith(("python", "pypy"))
-            }
-    prefix = "" if is_bare else f"{path.parent}/"
-    if path.is_dir() and (path / "bin" / "python").exists():  # of a virtual environment
-        return f"did you mean '{path}/bin/python'?"
+            programs = [entry.name for entry in folder.iterdir()]
+            names.update(name for name in programs if name.startswith(("python", "pypy")))
     return did_you_mean(path.name, sorted(names), prefix=prefix)
 
 
@@ -143,26 +136,39 @@ def package_folders(python: str) -> list[Path]:
 
 
 def find_package_folders(python: str) -> list[Path]:
-    """Return the folders of packages of an interpreter that is not started: those of its virtual
-    environment, or of its installation, and those that a .pth file names. A program that only
-    starts an interpreter has none.
+    """Return the folders of packages of an interpreter that is not started.
+
+    They are those of its virtual environment, or of its installation, and those that a .pth file
+    names. A program that only starts an interpreter has none.
     """
-    places = [Path(python), Path(os.path.realpath(python))]
-    if (places[0].parents[1] / "pyvenv.cfg").is_file():
-        places.pop()
-    found = [
-        folder
-        for place in places
-        for folder in sorted(place.parents[1].glob("lib/python3.*/site-packages"))
-    ]
-    for file in [file for folder in found for file in sorted(folder.glob("*.pth"))]:
+    environment = Path(python).parents[1]
+    roots = [environment]
+    if not (environment / "pyvenv.cfg").is_file():
+        roots.append(Path(os.path.realpath(python)).parents[1])
+    folders: list[Path] = []
+    for root in roots:
+        folders += sorted(root.glob("lib/python3.*/site-packages"))
+    named_folders: list[Path] = []
+    for folder in folders:
+        for file in sorted(folder.glob("*.pth")):
+            named_folders += _folders_of_pth(file)
+    return folders + named_folders
+
+
+def _folders_of_pth(file: Path) -> list[Path]:
+    """Return the folders that a .pth file names; its lines that begin with `import` are not
+    executed.
+    """
+    try:
+        lines = read_file(file).decode().splitlines()
+    except (OSError, ValueError):
+        return []
+    folders = []
+    for line in lines:
         with contextlib.suppress(OSError, ValueError):
-            # one that begins with `import` would be executed
-            lines = read_file(file).decode().splitlines()
-            found += [
-                file.parent / line for line in lines if line.startswith("/") and Path(line).is_dir()
-            ]
-    return found
+            if line.startswith("/") and Path(line).is_dir():
+                folders.append(Path(line))
+    return folders
 
 
 def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[str, str]:
@@ -243,19 +249,20 @@ def _communicate(process: subprocess.Popen[bytes], python: str) -> tuple[bytes, 
 
 
 def _without_standard_library(search_path: list[str]) -> list[Path]:
-    folders = [Path(folder) for folder in search_path if folder]
-    return [
-        folder
-        for folder in folders
-        if folder.name != "lib-dynload" and not (folder / "os.py").is_file()
-    ]
+    """Return the folders of a search path that do not belong to the standard library."""
+    folders = []
+    for text in search_path:
+        folder = Path(text)
+        is_standard = folder.name == "lib-dynload" or (folder / "os.py").is_file()
+        if text and not is_standard:
+            folders.append(folder)
+    return folders
 
 
 def worker_command(python: str, module: str, request: object) -> list[str]:
-    """Return the command that calls `main` of a module of launch.worker with a request in another
-    interpreter.
+    """Return the command that calls `main` of a module of launch.worker in another interpreter.
 
-    `request`: a dataclass of that module.
+    `request` is a dataclass of that module, which `main` is called with.
     """
     return [python, str(WORKER), "--call", module, encode(request)]
 
@@ -265,28 +272,26 @@ class WorkerProcess:
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         assert process.stdin is not None and process.stdout is not None
-        self.process, self.requests, self.answers, self._errors = (
-            process,
-            process.stdin,
-            process.stdout,
-            errors,
-        )
+        self.process = process
+        self.requests = process.stdin
+        self.answers = process.stdout
+        self._errors = errors
 
     def wait(self) -> str | None:
         """Wait for the end; return why it failed, the last line of its stderr, or None."""
         status = self.process.wait()
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
-        return None if status == 0 else lines[-1] if lines else f"exit status {status}"
+        if status == 0:
+            return None
+        return lines[-1] if lines else f"exit status {status}"
 
 
 @contextmanager
 def open_worker(python: str, module: str, request: object) -> Iterator[WorkerProcess]:
     """Start `worker_command`, and end the process."""
-    argv, environ = (
-        worker_command(python, module, request),
-        {**os.environ, "TOKENIZERS_PARALLELISM": "false"},
-    )
+    argv = worker_command(python, module, request)
+    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
             argv,

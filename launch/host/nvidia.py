@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from launch.external import run_command
 
-_TIMEOUT = 10.0  # seconds; without persistence mode the driver first initialises all eight cards
+_TIMEOUT = 10.0  # seconds; without persistence mode the driver first initialises all eight GPUs
 _FIELDS = "index,uuid,name,memory.total,memory.used,utilization.gpu,driver_version"
 
 
@@ -28,7 +28,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card. A number is None where nvidia-smi does not report it."""
+    """One GPU. A number is None where nvidia-smi does not report it."""
 
     index: str
     uuid: str
@@ -63,36 +63,42 @@ def find_gpus(environ: Mapping[str, str]) -> Gpus:
 
 def query_gpus(environ: Mapping[str, str]) -> Gpus:
     """Run the nvidia-smi of the search path now. `find_gpus` returns the answer from then on."""
-    program, visible_devices = _find_program(environ), environ.get("CUDA_VISIBLE_DEVICES")
+    program = _find_program(environ)
     if program is None:
         return Gpus(why="nvidia-smi is not installed", installed=False)
-    gpus = _memo[program, visible_devices] = _query_gpus(program, visible_devices)
+    visible_devices = environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = _query_gpus(program, visible_devices)
+    _memo[program, visible_devices] = gpus
     return gpus
 
 
 def visible_gpus(present: Sequence[Gpu], visible_devices: str | None) -> tuple[Gpu, ...]:
-    """Return the cards that this CUDA_VISIBLE_DEVICES shows: like CUDA, up to the first entry that
-    matches no card.
+    """Return the GPUs that this CUDA_VISIBLE_DEVICES shows: as for CUDA, up to the first entry that
+    matches no GPU.
     """
     if visible_devices is None:
         return tuple(present)
     visible: list[Gpu] = []
-    for entry in (part.strip() for part in visible_devices.split(",")):
+    for part in visible_devices.split(","):
+        entry = part.strip()
         if entry.startswith("MIG-"):
             visible.append(Gpu("", entry, "MIG slice"))
             continue
-        gpu = next(
-            (
-                gpu
-                for gpu in present
-                if entry and (gpu.index == entry or gpu.uuid.startswith(entry))
-            ),
-            None,
-        )
+        gpu = _find_gpu(present, entry)
         if gpu is None or gpu in visible:
             break
         visible.append(gpu)
     return tuple(visible)
+
+
+def _find_gpu(present: Sequence[Gpu], entry: str) -> Gpu | None:
+    """Return the GPU with this index, or whose UUID begins with the entry; None without one."""
+    if not entry:
+        return None
+    for gpu in present:
+        if gpu.index == entry or gpu.uuid.startswith(entry):
+            return gpu
+    return None
 
 
 def _find_program(environ: Mapping[str, str]) -> str | None:
@@ -101,29 +107,30 @@ def _find_program(environ: Mapping[str, str]) -> str | None:
 
 def _query_gpus(program: str, visible_devices: str | None) -> Gpus:
     try:
-        cards = _query_table(program, f"--query-gpu={_FIELDS}")
-        processes = _query_table(
-            program, "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
-        )
+        gpu_rows = _query_table(program, f"--query-gpu={_FIELDS}")
+        process_fields = "gpu_uuid,pid,process_name,used_memory"
+        process_rows = _query_table(program, f"--query-compute-apps={process_fields}")
     except subprocess.TimeoutExpired:
         return Gpus(why=f"nvidia-smi did not answer within {_TIMEOUT:.0f} s: the driver hangs")
     except (OSError, subprocess.SubprocessError) as error:
         return Gpus(why=f"nvidia-smi failed: {_error_line(error)}")
-    present = tuple(_parse_card(row, processes) for row in cards if len(row) == 7)
+    present = tuple(_parse_gpu(row, process_rows) for row in gpu_rows if len(row) == 7)
     return Gpus(visible_gpus(present, visible_devices), present)
 
 
 def _query_table(program: str, query: str) -> list[list[str]]:
+    """Return the cells of each row that nvidia-smi prints."""
     argv = [program, query, "--format=csv,noheader,nounits"]
     done = run_command(argv, timeout=_TIMEOUT, check=True)
-    return [
-        [cell.strip() for cell in line.split(",")]
-        for line in done.stdout.splitlines()
-        if "," in line
-    ]
+    rows = []
+    for line in done.stdout.splitlines():
+        if "," in line:
+            cells = [cell.strip() for cell in line.split(",")]
+            rows.append(cells)
+    return rows
 
 
-def _parse_card(row: list[str], process_rows: list[list[str]]) -> Gpu:
+def _parse_gpu(row: list[str], process_rows: list[list[str]]) -> Gpu:
     index, uuid, name, total, used, utilisation, driver = row
     processes = tuple(
         GpuProcess(cells[1], ",".join(cells[2:-1]), _parse_number(cells[-1]))
