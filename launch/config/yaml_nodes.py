@@ -11,7 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import yaml
@@ -198,56 +198,73 @@ def _not_yaml(error: Exception, text: str) -> NotYamlError:
 
 
 class _NodeBuilder:
-    """Builds nodes from PyYAML's, of which one that an alias repeats is the same object."""
+    """Builds our nodes from PyYAML's, in which a node and its aliases are the same object."""
 
     def __init__(self, text: str, alias_lines: Iterator[int]) -> None:
         self.text = text
-        self.alias_lines = alias_lines  # of which PyYAML's nodes know nothing
+        self.alias_lines = alias_lines  # which PyYAML's nodes do not have
         self.count = 0
-        # of PyYAML's nodes, by their id: ours, how many nodes are in it and in how many levels;
-        # None while it is open
+        # by the id of PyYAML's node: our node, how many nodes it contains, and in how many levels;
+        # None while it is being built
         self.built: dict[int, tuple[Node, int, int] | None] = {}
 
     def build(self, source: Any, depth: int) -> tuple[Node, int]:
-        """Return our node, an alias for one that is built already, and how many levels it has.
+        """Return our node, or an alias of one that is built already, and how many levels it has.
 
-        `depth`: how many nodes it is in.
+        `depth` is the number of nodes that contain it. Raises YamlLimitError.
         """
-        line = source.start_mark.line + 1
         if id(source) in self.built:
-            built, line = self.built[id(source)], next(self.alias_lines)
-            if built is None:
-                raise YamlLimitError("a value contains itself", line)
-            node, count, levels = built
-            self.count += 1 + count
-            _check_limits(self.count, depth + levels, line)
-            return Alias(node, line), levels
+            return self._build_alias(source, depth)
+        line = source.start_mark.line + 1
         self.built[id(source)] = None
         self.count += 1
         before = self.count
         _check_limits(self.count, depth, line)
+        node: Node
+        levels = 0
         if isinstance(source, yaml.ScalarNode):
             written = self.text[source.start_mark.index : source.end_mark.index]
-            node, levels = Scalar(source.value, source.tag.rpartition(":")[2], line, written), 0
+            node = Scalar(source.value, source.tag.rpartition(":")[2], line, written)
+        elif isinstance(source, yaml.SequenceNode):
+            nodes, levels = self._build_children(source.value, depth)
+            node = Sequence(nodes, line)
         else:
-            is_list = isinstance(source, yaml.SequenceNode)
-            parts = source.value if is_list else [part for pair in source.value for part in pair]
-            children = [self.build(part, depth + 1) for part in parts]
-            nodes = [child for child, _ in children]
-            levels = 1 + max((inner for _, inner in children), default=0)
-            node = (
-                Sequence(nodes, line)
-                if is_list
-                else Mapping(list(zip(nodes[::2], nodes[1::2], strict=True)), line)
-            )
+            keys_and_values = list(chain.from_iterable(source.value))
+            nodes, levels = self._build_children(keys_and_values, depth)
+            node = Mapping(list(zip(nodes[::2], nodes[1::2], strict=True)), line)
         self.built[id(source)] = node, self.count - before, levels
         return node, levels
+
+    def _build_alias(self, source: Any, depth: int) -> tuple[Node, int]:
+        """Return an alias of a node that is built already. Its nodes count again, as a reader may
+        follow it.
+        """
+        line = next(self.alias_lines)
+        built = self.built[id(source)]
+        if built is None:
+            raise YamlLimitError("a value contains itself", line)
+        node, count, levels = built
+        self.count += 1 + count
+        _check_limits(self.count, depth + levels, line)
+        return Alias(node, line), levels
+
+    def _build_children(self, sources: list[Any], depth: int) -> tuple[list[Node], int]:
+        """Return the nodes in a list or a map, and how many levels the list or the map has."""
+        nodes = []
+        deepest = 0
+        for source in sources:
+            node, levels = self.build(source, depth + 1)
+            nodes.append(node)
+            deepest = max(deepest, levels)
+        return nodes, 1 + deepest
 
 
 def _unescape(match: re.Match[str]) -> str:
     """Return an escape as one character, and a line continuation as its newline."""
     escape = match.group()
-    return "\n" if escape == "\\\n" else " " if escape in ("\\n", "\\t", "\\r", "\\ ") else "x"
+    if escape == "\\\n":
+        return "\n"
+    return " " if escape in ("\\n", "\\t", "\\r", "\\ ") else "x"
 
 
 def write_scalar(text: str) -> str:
@@ -257,20 +274,17 @@ def write_scalar(text: str) -> str:
     Raises UserError: not_utf8, for the name of a file in another encoding.
     """
     if re.search("[\ud800-\udfff]", text):
-        raise refusal(
-            "not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file"
-        )
+        message = f"{text!a} is not UTF-8, as a YAML file is"
+        raise refusal("not_utf8", message, None, "rename the file")
     literal = re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
-    return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip(
-        "\n"
-    )
+    quoted = yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf)
+    return quoted.rstrip("\n")
 
 
 def write_comment(text: str) -> str:
-    """Return a text as one YAML comment on one line: whatever could end the line is a space."""
-    return "# " + " ".join(
-        "".join(char if char.isprintable() else "\n" for char in text).split("\n")
-    )
+    """Return a text as a YAML comment on one line, with a space for whatever could end the line."""
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return f"# {line}"
 
 
 @dataclass(frozen=True)
@@ -297,11 +311,11 @@ def locate_keys(documents: list[Node]) -> Positions:
     def visit(node: Node, path: tuple[str, ...]) -> None:
         node = resolve_alias(node)
         for key, value in getattr(node, "pairs", ()) or enumerate(getattr(node, "items", ())):
-            inner = (*path, str(getattr(key, "text", key)))
-            if inner in lines:
-                repeated.append(inner)
-            lines[inner] = getattr(key, "line", value.line)
-            visit(value, inner)
+            child_path = (*path, str(getattr(key, "text", key)))
+            if child_path in lines:
+                repeated.append(child_path)
+            lines[child_path] = getattr(key, "line", value.line)
+            visit(value, child_path)
 
     for document in documents:
         visit(document, ())

@@ -12,7 +12,7 @@ trained with are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import did_you_mean, refusal
+from launch.errors import UserError, did_you_mean, refusal
 from launch.files import load_json, read_json_object
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
@@ -65,60 +65,67 @@ class ChatTemplate:
 def find_template(
     config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str], finder: TemplateFinder
 ) -> ChatTemplate | None:
-    """Return what recipe.chat_template names; `upstream` are the names that open-instruct's
-    trainers have.
+    """Return the chat template that recipe.chat_template names; None if it is not set.
 
-    Raises UserError: unknown_name.
+    `upstream` are the names that open-instruct's trainers have. Raises UserError: unknown_name.
     """
-    name, is_trl = config.recipe.chat_template, config.trainer.family == Family.trl
+    name = config.recipe.chat_template
     if name is None:
         return None
-    upstream, takes_files = (
-        () if is_trl else upstream,
-        is_trl or "chat_template" in config.trainer.patches,
-    )
-    if name in upstream:
+    is_trl = config.trainer.family == Family.trl
+    if name in upstream and not is_trl:
         return ChatTemplate(name, None)
-    if takes_files and (own := _own_templates().get(name)):
-        return ChatTemplate(name, own)
-    if takes_files and (template := finder.find(name)):
-        return ChatTemplate(name, template.file_below(finder.staged), template)
+    takes_files = is_trl or "chat_template" in config.trainer.patches
     path = cwd / Path(name).expanduser()
-    if takes_files and path.suffix == SUFFIX and path.is_file():
-        return ChatTemplate(str(path), path)
-    message, cure = f"{config.trainer.name} has no chat template '{name}'", None
+    if takes_files:
+        shipped = _shipped_templates().get(name)
+        if shipped is not None:
+            return ChatTemplate(name, shipped)
+        template = finder.find(name)
+        if template is not None:
+            return ChatTemplate(name, template.file_below(finder.staged), template)
+        if path.suffix == SUFFIX and path.is_file():
+            return ChatTemplate(str(path), path)
+    where = origins.of(_KEY).where
     if takes_files and path.suffix == SUFFIX:
         message = f"recipe.chat_template={name}: {path} is not a file"
-    else:
-        shipped = {*_own_templates(), *finder.names()} if takes_files else set[str]()
-        names = [
-            known for known in sorted({*shipped, *upstream}) if family_names(known)[0] == known
-        ]
-        family = [known for known in names if known.startswith(name)]
-        near = None if family else did_you_mean(name, names)
-        other = (
-            f"name a {SUFFIX} file"
-            if takes_files
-            else "write the template into the model's tokenizer"
-        )
-        cure = near or f"choose from {', '.join(family or names)}, or {other}"
-    raise refusal("unknown_name", message, origins.of(_KEY).where, cure)
+        raise refusal("unknown_name", message, where)
+    known = set() if is_trl else set(upstream)
+    other = "write the template into the model's tokenizer"
+    if takes_files:
+        known |= {*_shipped_templates(), *finder.names()}
+        other = f"name a {SUFFIX} file"
+    message = f"{config.trainer.name} has no chat template '{name}'"
+    raise refusal("unknown_name", message, where, _suggest_names(name, known, other))
+
+
+def _suggest_names(name: str, known: Collection[str], other: str) -> str:
+    """Return the cure for an unknown template: the names of its family, or a similar one.
+
+    `other` is what else can be done.
+    """
+    names = [candidate for candidate in sorted(known) if family_names(candidate)[0] == candidate]
+    family = [candidate for candidate in names if candidate.startswith(name)]
+    near = None if family else did_you_mean(name, names)
+    return near or f"choose from {', '.join(family or names)}, or {other}"
 
 
 def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> tuple[Finding, ...]:
-    """Name the others of a family whose first template bears the family's name, as gemma does; and
-    report an installed text that is not the locked version's.
+    """Return the warnings about a template of TRL's.
+
+    One names the later templates of a family whose first template has the family's name, as gemma
+    has. The other reports an installed text that is not the locked version's.
     """
     if template is None or template.trl is None:
         return ()
     warnings = []
     pattern = rf"{re.escape(template.name)}\d\w*"
     others = [other for other in sorted(finder.names()) if re.fullmatch(pattern, other)]
-    if later := [other for other in others if family_names(other)[0] == other]:
+    later = [other for other in others if family_names(other)[0] == other]
+    if later:
         message = f"recipe.chat_template={template.name} is the format of the family's first models"
-        warnings.append(
-            Finding.error("first_of_family", message, _KEY, f"later ones have {', '.join(later)}")
-        )
+        cure = f"later ones have {', '.join(later)}"
+        warnings.append(Finding.error("first_of_family", message, _KEY, cure))
     locked = load_templates()
     if template.name in locked.digests and not template.trl.is_locked:
         message = (
@@ -131,10 +138,12 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
 
 
 def template_file(template: ChatTemplate | None) -> Path | None:
-    """Return the file of a template, and this project's file for one that open-instruct has too;
-    None without one.
+    """Return the file of a template, or this project's file for one that open-instruct has too;
+    None without a file.
     """
-    return (template.file or _own_templates().get(template.name)) if template else None
+    if template is None:
+        return None
+    return template.file or _shipped_templates().get(template.name)
 
 
 def missing_text_problem(template: TrlTemplate, python: str, where: str | None) -> Finding | None:
@@ -173,23 +182,21 @@ def find_earlier_texts(
             yield run, str(plan.get("identity")), forms
 
 
-def _own_templates() -> dict[str, Path]:
-    """Return this project's own template files, by name."""
+def _shipped_templates() -> dict[str, Path]:
+    """Return this project's template files, by name."""
     return {path.stem: path for path in sorted(_FOLDER.glob(f"*{SUFFIX}"))}
 
 
 def needs_begin_token(family: Family, template: object, tokenizer: object) -> bool | None:
-    """Return the `add_bos` that open-instruct insists on with a template and a tokenizer; None
-    where it takes either.
+    """Return the value of `add_bos` that open-instruct requires with a template and a tokenizer;
+    None if it accepts both.
 
     It looks for "olmo" in the tokenizer's path and in the template's name
     (dataset_transformation.py:785-791).
     """
-    if (
-        family != Family.open_instruct
-        or template is None
-        or "olmo" not in str(tokenizer or "").lower()
-    ):
+    if family != Family.open_instruct or template is None:
+        return None
+    if "olmo" not in str(tokenizer or "").lower():
         return None
     return "olmo" not in str(template)
 
@@ -204,60 +211,68 @@ def check_template(
     environ: Mapping[str, str],
     finder: TemplateFinder,
 ) -> None:
-    """Check that there is a template, with the marks that the trainer's masks need, and that
-    preferences have that of the run whose model they start from; a stage that names none takes the
-    model's. `flags`: by name, their values; `options`: those of TRL's entry, and patches.
+    """Check the chat template of a stage; one that sets none takes the model's.
+
+    There has to be a template, with the marks that the trainer's masks need. Preferences need the
+    template of the run whose model they start from. `flags` are values by name, `options` those of
+    TRL's entry, and patches.
 
     Raises UserError: no_chat_template, no_generation_marks, other_chat_template.
     """
     template = find_template_name(flags, options)
     folder = model.adapter.folder if model.adapter else model.local
-    own = flags.get("tokenizer_name_or_path")
-    tokenizer = Path(str(own)) if own else folder or hub_snapshot(model.reference, environ)
-    text, trl = (
-        _find_text(template, finder)
-        if template
-        else (read_template(tokenizer) if tokenizer else None, None)
-    )
-    if (
-        template is None
-        and text is None
-        and tokenizer
-        and (tokenizer / "tokenizer_config.json").is_file()
-    ):
-        message = (
-            f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template "
-            "is "
-            "not set"
-        )
-        cure = Fix.of("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
-        raise refusal("no_chat_template", message, model.provenance.where, cure)
-    is_marked = (
-        trl.marks_answers
-        if trl
-        else text is None or has_marks(text) or finder.has_training_form(text)
-    )
+    tokenizer = folder or hub_snapshot(model.reference, environ)
+    if flags.get("tokenizer_name_or_path"):
+        tokenizer = Path(str(flags["tokenizer_name_or_path"]))
+    text = None
+    trl = None
+    if template is not None:
+        text, trl = _find_text(template, finder)
+    elif tokenizer is not None:
+        text = read_template(tokenizer)
+        if text is None and (tokenizer / "tokenizer_config.json").is_file():
+            raise _no_template(tokenizer, model.provenance.where)
+    if trl is not None:
+        is_marked = trl.marks_answers
+    else:
+        is_marked = text is None or has_marks(text) or finder.has_training_form(text)
     if flags.get("assistant_only_loss") is True and not is_marked:
-        what = (
-            f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
-        )
-        message = (
-            f"{what} does not mark the answers ({{% generation %}}), which "
-            f"{config.trainer.name}'s masks need"
-        )
-        sentence = (
-            "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: "
-            "a loss on all turns"
-        )
-        cure = Fix.of(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
-        raise refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
-    if (
-        template is None
-        or folder is None
-        or config.stage.kind == Kind.sft
-        or "other_chat_template" in config.allow
-    ):
-        return
+        subject = f"recipe.chat_template={template}"
+        if template is None:
+            subject = f"the chat template of {tokenizer}"
+        raise _no_marks(subject, config.trainer.name, origins)
+    is_compared = config.stage.kind != Kind.sft and "other_chat_template" not in config.allow
+    if template is not None and folder is not None and is_compared:
+        _check_template_of_run(folder, template, origins, finder)
+
+
+def _no_template(tokenizer: Path, where: str | None) -> UserError:
+    message = (
+        f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
+    )
+    cure = Fix.of("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
+    return refusal("no_chat_template", message, where, cure)
+
+
+def _no_marks(subject: str, trainer: str, origins: Origins) -> UserError:
+    message = (
+        f"{subject} does not mark the answers ({{% generation %}}), which {trainer}'s masks need"
+    )
+    sentence = (
+        "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: "
+        "a loss on all turns"
+    )
+    cure = Fix.of(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
+    return refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
+
+
+def _check_template_of_run(
+    folder: Path, template: str, origins: Origins, finder: TemplateFinder
+) -> None:
+    """Check that the run whose model is in `folder` trained it with the same template.
+
+    Raises UserError: other_chat_template.
+    """
     run = folder.parent
     try:
         plan: dict[str, Any] = load_json(run / "plan.json")
@@ -266,20 +281,20 @@ def check_template(
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
     if not brings_template(folder, template, finder):
-        refuse_other_template(
-            template, trained or "the tokenizer's own", f"the run in {run}", origins
-        )
+        trained = trained or "the tokenizer's own"
+        refuse_other_template(template, trained, f"the run in {run}", origins)
 
 
 def brings_template(folder: Path | None, template: str, finder: TemplateFinder) -> bool | None:
-    """Whether a tokenizer's folder brings this template; None where it brings none."""
-    own = read_template(folder) if folder else None
-    if own is None:
+    """Return whether a tokenizer's folder has this template; None if it has no template."""
+    tokenizer_text = read_template(folder) if folder else None
+    if tokenizer_text is None:
         return None
     text, trl = _find_text(template, finder)
     if trl is not None:
-        return trl.digests[trl.name] in {digest_text(file) for file in _possible_files(own)}
-    return text is not None and _normalize(own) == _normalize(text)
+        digests = {digest_text(file) for file in _possible_files(tokenizer_text)}
+        return trl.digests[trl.name] in digests
+    return text is not None and _normalize(tokenizer_text) == _normalize(text)
 
 
 def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:
@@ -293,40 +308,41 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
 
 
 def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:
-    """Return the template that flags (by name, their values), options and patches set: its name, of
-    a user's file the path. None: the tokenizer's own.
+    """Return the template that flags (values by name), options and patches set: its name, or the
+    path of a user's file; None for the tokenizer's own.
     """
-    prefix = f"{_OPTION}="
-    values = [option.removeprefix(prefix) for option in options if option.startswith(prefix)]
-    file = str(flags.get("chat_template_path") or next(iter(values), ""))
+    file = str(flags.get("chat_template_path") or "")
+    for option in options:
+        name, _, value = option.partition("=")
+        if not file and name == _OPTION:
+            file = value
     if _OF_LAUNCH.fullmatch(file):
         return Path(file).stem
     if file:
         return staged_name(Path(file)) or file
-    name = flags.get(TEMPLATE_FLAG)
-    return str(name) if name else None
+    flag = flags.get(TEMPLATE_FLAG)
+    return str(flag) if flag else None
 
 
 def read_template(folder: Path) -> str | None:
-    """Return the chat template that a tokenizer's folder brings."""
+    """Return the chat template in a tokenizer's folder; None without one."""
     try:
         if (folder / "chat_template.jinja").is_file():
             return (folder / "chat_template.jinja").read_text(encoding="utf-8")
         text = load_json(folder / "tokenizer_config.json").get("chat_template")
         if isinstance(text, list):  # named variants
             text = next(entry["template"] for entry in text if entry["name"] == "default")
-        return (
-            text
-            if isinstance(text, str)
-            else load_json(folder / "chat_template.json")["chat_template"]
-        )
+        if isinstance(text, str):
+            return text
+        template: str = load_json(folder / "chat_template.json")["chat_template"]
+        return template
     except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
 
 
 def _find_text(name: str, finder: TemplateFinder) -> tuple[str | None, TrlTemplate | None]:
-    """Return a template's text, where it is here, and TRL's template, if it is one of TRL's."""
-    file = _own_templates().get(name) or Path(name)
+    """Return a template's text, if it is on this machine, and TRL's template, if it is one."""
+    file = _shipped_templates().get(name) or Path(name)
     if file.is_file():
         return file.read_text(encoding="utf-8"), None
     trl = finder.find(name)
@@ -338,11 +354,8 @@ def _possible_files(text: str) -> list[str]:
     last line's end, and with either kind of line's end (TRL 1.16 has one file with `\\r\\n`).
     """
     bare = text.replace("\r\n", "\n").strip()
-    files = [
-        f"{form}{end}"
-        for form in (bare, bare.removeprefix(_BOS), f"{_BOS}{bare}")
-        for end in ("", "\n")
-    ]
+    forms = [bare, bare.removeprefix(_BOS), f"{_BOS}{bare}"]
+    files = [*forms, *(f"{form}\n" for form in forms)]
     return files + [file.replace("\n", "\r\n") for file in files]
 
 

@@ -1,9 +1,8 @@
-"""A plan's identity, eight hex digits over whatever determines the run, and the run's name and
-folder, which carry it.
+"""Computes a plan's identity, eight hex digits over all that determines the run.
 
-The identity is the same on every machine. It covers the content of local inputs by digests, on
-which the caches of tokenised data and log-probs depend too; each file is read once, as digests are
-cached by path, size and times.
+The name and the folder of a run contain its identity, which is the same on every machine. It covers
+the content of local inputs by digests, on which the caches of tokenised data and log-probs depend
+too. Each file is read once, as digests are cached by path, size and times.
 """
 
 from __future__ import annotations
@@ -27,21 +26,23 @@ from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import versioned
 
 DIGITS = 8
-# stands for a run's name until its identity, a digest of what was rendered, is known
+# Stands for a run's name until its identity, a digest of what was rendered, is known.
 NAME = "{name}"
-# characters; wandb refuses longer tags, and open-instruct makes the run's name one
-# (finetune.py:465)
-_TAG = 64
-# the files that transformers reads a tokenizer and its chat template from
+# The longest name in a tracker, in characters. wandb refuses longer tags, and open-instruct makes
+# the run's name a tag (finetune.py:465).
+_LONGEST_TAG = 64
+# The files that transformers reads a tokenizer and its chat template from.
 TOKENIZER_FILES = (
-    *(
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "tokenizer.model",
-    ),
-    *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
 )
 
 
@@ -57,7 +58,7 @@ def run_folder(runs: Path, stage: str, name: str) -> Path:
 
 def tracked_name(stage: str, name: str) -> str:
     """Return the name of a run in an experiment tracker."""
-    return f"{stage}-{name}"[:_TAG]
+    return f"{stage}-{name}"[:_LONGEST_TAG]
 
 
 def texts_with_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
@@ -80,19 +81,20 @@ def compute_identity(
     names.update({str(path): placeholder for path, placeholder in places.items()})
     longest_first = sorted(names.items(), key=lambda item: len(item[0]), reverse=True)
 
-    def neutral(value: Any) -> Any:
+    def replace_paths(value: Any) -> Any:
         if isinstance(value, str):
             for path, name in longest_first:
                 value = value.replace(path, name)
             return value
         if isinstance(value, Mapping):
-            return {str(key): neutral(inner) for key, inner in value.items()}
+            return {str(key): replace_paths(inner) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
-            return [neutral(inner) for inner in value]
+            return [replace_paths(inner) for inner in value]
         return value
 
+    portable = replace_paths(parts)
     text = json.dumps(
-        neutral(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
+        portable, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
     )
     # names need not be UTF-8
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:DIGITS]
@@ -133,8 +135,11 @@ def read_content(
     """
     content = _digest_inputs(inputs, digest)
     if template is not None and template.file is not None:
-        is_users = Path(template.name).is_absolute()
-        value = template.trl.digest if template.trl else digest(template.file) if is_users else None
+        value = None
+        if template.trl is not None:
+            value = template.trl.digest
+        elif Path(template.name).is_absolute():  # a file of the user's
+            value = digest(template.file)
         if value:
             content[template.file] = value
     tokenizer = config.flags.get("tokenizer_name_or_path")
@@ -163,22 +168,33 @@ def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
     def digest_or_run(path: Path) -> str | None:
         if path == model.content:
             return f"run-{run}"
-        return None if model.content and path.is_relative_to(model.content) else digest(path)
+        if model.content and path.is_relative_to(model.content):
+            return None
+        return digest(path)
 
     return digest_or_run
 
 
 def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
-    """Digest the local inputs that exist; what this machine builds is identified by its builder's
-    key instead.
+    """Digest the local inputs that exist. Inputs that this machine builds are identified by their
+    names, which contain the builder's key.
     """
-    sources = [inputs.model, *(entry.source for entry in inputs.mixture if not entry.data)]
-    digests = {entry.data.folder: entry.data.key for entry in inputs.mixture if entry.data}
+    digests: dict[Path, str] = {}
+    sources = [inputs.model]
+    for entry in inputs.mixture:
+        if entry.data is not None:
+            digests[entry.data.folder] = entry.data.key
+        else:
+            sources.append(entry.source)
     for source in sources:
         value = digest(source.content) if source.content else None
         if source.local and value:
             digests[source.local] = value
-    return digests | {path: value for path in inputs.verifier_files if (value := digest(path))}
+    for file in inputs.verifier_files:
+        value = digest(file)
+        if value:
+            digests[file] = value
+    return digests
 
 
 def digest_flag_files(
@@ -187,18 +203,16 @@ def digest_flag_files(
     """Digest the files, and the folders of tokenizers and models, that the user's own flags name,
     by flag.
 
-    `made_later`: a model that another run makes, which is identified by that run whether it is
-    there yet or not.
+    `made_later` is a model that another run makes. It is identified by that run, whether it exists
+    yet or not.
     """
     digests = {}
     for name, value in flags.items():
         for text in value if isinstance(value, list) else [value]:
             path = _named_path(text, cwd)
-            content = (
-                digest(path)
-                if path and not (made_later and path.is_relative_to(made_later))
-                else None
-            )
+            if path is None or (made_later and path.is_relative_to(made_later)):
+                continue
+            content = digest(path)
             if content:
                 digests[f"{name}={text}"] = content
     return digests
@@ -212,10 +226,8 @@ def _named_path(text: object, cwd: Path) -> Path | None:
         return None
     try:
         path = cwd / Path(text).expanduser()
-        known = ("config.json", *TOKENIZER_FILES)
-        is_input = path.is_file() or (
-            path.is_dir() and any((path / name).is_file() for name in known)
-        )
+        files = (path, path / "config.json", *(path / name for name in TOKENIZER_FILES))
+        is_input = any(file.is_file() for file in files)
     except (OSError, RuntimeError):  # longer than a path may be; a home that does not exist
         return None
     return path if is_input else None
@@ -246,9 +258,10 @@ def _digest_tokenized_inputs(
 _BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes
-# bytes that are read again in a blink: no folder is made to remember their digests
+# The least number of bytes read for which a folder is created to cache their digests.
 _WORTH_A_FOLDER = 16 << 20
-# seconds: a file that changed later than this may change again within the resolution of its times
+# A file that changed less than so many seconds ago may change again within the resolution of its
+# times, and is not cached.
 _SETTLED = 2.0
 
 
@@ -261,7 +274,8 @@ class DigestCache:
     """
 
     def __init__(self, file: Path, await_other: Callable[[], None] | None = None) -> None:
-        self._file, self._await_other = file, await_other
+        self._file = file
+        self._await_other = await_other
         self._cached: dict[str, list[object]] = {}
         self._changed = False
         self._bytes_read = 0
@@ -316,15 +330,17 @@ class DigestCache:
         key = str(path.resolve())
         # ctime too: a copy that preserves the modification time still sets it
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        if (digest := self._find(key, state)) is not None:
-            return digest
+        cached_digest = self._find(key, state)
+        if cached_digest is not None:
+            return cached_digest
         with self._lock:
             if self._await_other is not None and stat.st_size > _LARGE:
                 self._await_other()
                 self._await_other = None
                 self._load()
-        if (digest := self._find(key, state)) is not None:
-            return digest
+        cached_digest = self._find(key, state)
+        if cached_digest is not None:
+            return cached_digest
         hasher = hashlib.sha256()
         with open_file(path) as stream:
             while block := stream.read(_BLOCK):
@@ -343,6 +359,7 @@ class DigestCache:
 
 
 def _files(folder: Path, recursive: bool) -> Iterator[Path]:
+    """Yield the files of a folder that are not hidden."""
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue

@@ -1,5 +1,4 @@
-"""The token lengths of a tokenised data set: the file that tokenising writes (patch `lengths`), and
-statistics.
+"""Reads the token lengths of a tokenised data set, which the patch `lengths` writes.
 
 The histograms are exact; only the order of the samples is lost. Without the file the lengths are
 unknown.
@@ -28,30 +27,26 @@ from launch.worker.json_codec import SCHEMA_VERSION
 _SEED = 20
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
 
-# keys of trainer.launch and of the recipe whose flags determine the tokens
+# The keys of trainer.launch and of the recipe whose flags determine the tokens.
 _LAUNCH_KEYS = ("model", "revision", "mixer", "splits", "dataset", "split", "tokenized_cache")
 _RECIPE_KEYS = ("max_seq_length", "chat_template")
-# the trainers' other flags that do, by a part of their names (dataset_transformation.py
-# TokenizerConfig, DatasetConfig; TRL's SFTConfig)
+# The other flags that determine the tokens have one of these parts in their names
+# (dataset_transformation.py TokenizerConfig, DatasetConfig; TRL's SFTConfig).
 _FLAG_PARTS = (
-    *(
-        "tokenizer",
-        "transform",
-        "target_columns",
-        "add_bos",
-        "use_fast",
-        "trust_remote",
-        "messages_key",
-        "truths_key",
-    ),
-    *(
-        "_only_loss",
-        "truncation",
-        "eos_token",
-        "dataset_kwargs",
-        "dataset_text_field",
-        "dataset_config",
-    ),
+    "tokenizer",
+    "transform",
+    "target_columns",
+    "add_bos",
+    "use_fast",
+    "trust_remote",
+    "messages_key",
+    "truths_key",
+    "_only_loss",
+    "truncation",
+    "eos_token",
+    "dataset_kwargs",
+    "dataset_text_field",
+    "dataset_config",
 )
 
 
@@ -101,7 +96,7 @@ class Histogram(Sequence[int]):
     def longest_of(self, samples: int) -> float:
         """Return the expected length of the longest of `samples` drawn without replacement."""
         samples = min(samples, self.samples)
-        expected, previous = 0.0, 0.0
+        expected = previous = 0.0
         for (length, _), within in zip(self.counts, self._totals, strict=True):
             probability = _all_within_probability(within, self.samples, samples)
             expected += length * (probability - previous)
@@ -127,8 +122,10 @@ class Histogram(Sequence[int]):
     def __getitem__(self, position: slice) -> list[int]: ...
     def __getitem__(self, position: int | slice) -> int | list[int]:
         if isinstance(position, slice):
-            return [self[each] for each in range(self.samples)[position]]
-        return self.counts[bisect_right(self._totals, range(self.samples)[position])][0]
+            return [self[index] for index in range(self.samples)[position]]
+        index = range(self.samples)[position]  # of a negative position, and checked
+        length, _ = self.counts[bisect_right(self._totals, index)]
+        return length
 
     @cached_property
     def _totals(self) -> tuple[int, ...]:
@@ -137,8 +134,8 @@ class Histogram(Sequence[int]):
 
 
 def draw_batches(lengths: Sequence[int], size: int, count: int) -> Iterator[list[int]]:
-    """Draw `count` batches of `size` samples from these lengths, always the same ones; none twice
-    in a batch, where there are enough. Raises ValueError without lengths.
+    """Draw `count` batches of `size` samples from these lengths, always the same batches. A batch
+    has no sample twice if there are enough samples. Raises ValueError without lengths.
     """
     if not lengths:
         raise ValueError("no lengths to draw from")
@@ -168,9 +165,8 @@ class Lengths:
     chosen: Histogram | None = None  # for pairs only, as are the following
     rejected: Histogram | None = None
     longer: Histogram | None = None  # the longer half, to which upstream pads both
-    pairs: tuple[
-        tuple[int, int], ...
-    ] = ()  # (chosen, rejected) of at most 4096 of them, evenly spread over the data
+    # (chosen, rejected) of at most 4096 pairs, evenly spread over the data
+    pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def samples(self) -> int:
@@ -186,17 +182,18 @@ class Lengths:
         Upstream pads to the longest of the micro batch (finetune.py:643, dpo_utils.py:1089), DPO
         both halves to the longer one.
         """
-        halves, rows = (self.tokens, 1) if self.longer is None else (self.longer, 2)
-        return rows * min(per_device, self.samples) * halves.longest_of(per_device)
+        samples = min(per_device, self.samples)
+        if self.longer is None:
+            return samples * self.tokens.longest_of(per_device)
+        return 2 * samples * self.longer.longest_of(per_device)
 
     def padding_share(self, per_device: int) -> float:
         """Return the share of padding among all tokens of padded micro batches, 0 to below 1."""
         padded = self.padded_tokens(per_device)
-        return (
-            max(0.0, 1 - self.tokens.mean * min(per_device, self.samples) / padded)
-            if padded
-            else 0.0
-        )
+        if not padded:
+            return 0.0
+        tokens = self.tokens.mean * min(per_device, self.samples)
+        return max(0.0, 1 - tokens / padded)
 
     def micro_batch_quantile(self, per_device: int, packing: Packing, share: float) -> int:
         """Return the tokens, with padding, that a micro batch does not exceed in `share` of the
@@ -206,12 +203,14 @@ class Lengths:
         Raises ValueError for `bins`, which have a token budget.
         """
         if packing == Packing.none:
-            halves, rows = (self.tokens, 1) if self.longer is None else (self.longer, 2)
-            return rows * per_device * halves.longest_of_quantile(per_device, share)
+            if self.longer is None:
+                return per_device * self.tokens.longest_of_quantile(per_device, share)
+            return 2 * per_device * self.longer.longest_of_quantile(per_device, share)
         if packing != Packing.flatten:
             raise ValueError(f"a micro batch of {packing.value} has a token budget")
         sums = sorted(map(sum, draw_batches(self.tokens, per_device, _DRAWS)))
-        return sums[min(_DRAWS - 1, max(0, math.ceil(share * _DRAWS) - 1))]
+        rank = math.ceil(share * _DRAWS) - 1
+        return sums[min(_DRAWS - 1, max(0, rank))]
 
 
 def lengths_file(
@@ -227,20 +226,23 @@ def lengths_file(
     """Return the file below `cache` that `load_lengths` reads; None for a trainer that writes none.
 
     Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places`
-    and `content`: as for `identity`.
+    and `content` are those of `compute_identity`.
     """
-    # launch's entry over TRL writes those of chats
-    if "lengths" not in trainer.patches and (trainer.family, trainer.kind) != (
-        Family.trl,
-        Kind.sft,
-    ):
+    # launch's entry over TRL writes the lengths of chats
+    is_trl_sft = trainer.family == Family.trl and trainer.kind == Kind.sft
+    if "lengths" not in trainer.patches and not is_trl_sft:
         return None
     names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
-    names |= {flag for key in _RECIPE_KEYS for flag in flags_of_key(trainer.recipe.get(key))}
-    names |= {name for name in flags if any(part in name for part in _FLAG_PARTS)}
+    for key in _RECIPE_KEYS:
+        names |= flags_of_key(trainer.recipe.get(key))
+    names.update(filter(_determines_tokens, flags))
     values = {name: flags[name].value for name in sorted(names) if name in flags}
     parts = {"trainer": trainer.entry, "upstream": commit, "flags": values, "subset": subset}
     return cache / "lengths" / f"{compute_identity(parts, places, content)}.json"
+
+
+def _determines_tokens(flag: str) -> bool:
+    return any(part in flag for part in _FLAG_PARTS)
 
 
 def load_lengths(path: Path | None) -> Lengths | None:

@@ -1,12 +1,11 @@
-"""Whether a model can be started from: a folder is complete, and a run's model is the one that the
-run saved.
+"""Checks that the model that a stage starts from is complete, and is the one that its run saved.
 
 The run's DONE holds digests of the model's files, which every later use of the model compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,24 +19,24 @@ from launch.planning.inputs import MERGE, InputSource
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
 from launch.worker.finding import Finding, Fix
 
-# what is loaded of a model: weights, configuration, tokenizer, chat template, code
+# The files of a model that are loaded: weights, configuration, code, tokenizer and chat template.
 _PATTERNS = (
-    *(
-        "*.safetensors",
-        "*.safetensors.index.json",
-        "pytorch_model*",
-        "adapter_model.bin",
-        "config.json",
-        "*.py",
-    ),
-    *(
-        "adapter_config.json",
-        "generation_config.json",
-        "chat_template*",
-        "tokenizer*",
-        "special_tokens_map.json",
-    ),
-    *("added_tokens.json", "vocab.*", "merges.txt", "spiece.model", "*.tiktoken"),
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*",
+    "adapter_model.bin",
+    "config.json",
+    "*.py",
+    "adapter_config.json",
+    "generation_config.json",
+    "chat_template*",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "spiece.model",
+    "*.tiktoken",
 )
 EXPORT = "hf_model"  # the folder that dpo.py exports into, at most one below its output (dpo.py:97)
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"
@@ -47,20 +46,25 @@ def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
     """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub
     id.
     """
-    files = (
-        path
-        for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*")
-        for path in folder.glob(place)
-        if path.is_file()
-    )
-    loaded = (path for path in files if any(fnmatch(path.name, pattern) for pattern in _PATTERNS))
-    names = sorted(path.relative_to(folder).as_posix() for path in loaded)
-    return {name: value for name in names if (value := digest(folder / name)) is not None}
+    names = []
+    for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*"):
+        files = [path for path in folder.glob(place) if path.is_file() and _is_loaded(path)]
+        names += [path.relative_to(folder).as_posix() for path in files]
+    digests = {}
+    for name in sorted(names):
+        value = digest(folder / name)
+        if value is not None:
+            digests[name] = value
+    return digests
+
+
+def _is_loaded(file: Path) -> bool:
+    return any(fnmatch(file.name, pattern) for pattern in _PATTERNS)
 
 
 def run_of(model: Path) -> Path | None:
-    """Return the finished run that a model's folder is of: beside its DONE, or below as an export
-    of it.
+    """Return the finished run whose model is in a folder, or whose exported model; None if no run's
+    is.
     """
     above = model.parents if model.name == EXPORT else (model.parent,)
     return next((folder for folder in above if (folder / "DONE").is_file()), None)
@@ -76,35 +80,39 @@ def find_changes(run: Path, digest: Digest) -> list[Finding]:
     if not isinstance(recorded, dict):
         return []
     problems = []
-    output, base = run / "model", Path(str(recorded.get("base")))
-    if changed := _compare(recorded.get("files"), output, digest):
-        message = f"the model in {output} is not the one that this run saved: {changed}"
+    output = run / "model"
+    changes = _describe_changes(recorded.get("files"), output, digest)
+    if changes:
+        message = f"the model in {output} is not the one that this run saved: {changes}"
         problems.append(Finding.error("model_changed", message, None, _CURE))
-    if changed := _compare(recorded.get("base_files"), base, digest):
-        message = f"{base} is not the model that the adapter in {output} was trained on: {changed}"
-        problems.append(
-            Finding.error(
-                "base_changed", message, None, "restore the base: on another one it means nothing"
-            )
-        )
+    base = Path(str(recorded.get("base")))
+    changes = _describe_changes(recorded.get("base_files"), base, digest)
+    if changes:
+        message = f"{base} is not the model that the adapter in {output} was trained on: {changes}"
+        cure = "restore the base: on another one it means nothing"
+        problems.append(Finding.error("base_changed", message, None, cure))
     return problems
 
 
-def _compare(recorded: object, folder: Path, digest: Callable[[Path], str | None]) -> str | None:
+def _describe_changes(recorded: object, folder: Path, digest: Digest) -> str | None:
+    """Describe how the files of a folder differ from the recorded digests; None if they do not."""
     if not isinstance(recorded, dict) or not recorded:
         return None
     if not folder.is_dir():
         return "the folder is gone"
     now = digest_model(folder, digest)
-    names = sorted({*recorded, *now})
-    states = {True: "changed", False: "was added"}
-    changed = [
-        f"{name} {'is gone' if name not in now else states[name in recorded]}"
-        for name in names
-        if now.get(name) != recorded.get(name)
-    ]
-    more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
-    return f"{', '.join(changed[:2])}{more}" if changed else None
+    changes = []
+    for name in sorted({*recorded, *now}):
+        if name not in now:
+            changes.append(f"{name} is gone")
+        elif name not in recorded:
+            changes.append(f"{name} was added")
+        elif now[name] != recorded[name]:
+            changes.append(f"{name} changed")
+    if not changes:
+        return None
+    more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
+    return f"{', '.join(changes[:2])}{more}"
 
 
 def check_model_folder(
@@ -114,83 +122,81 @@ def check_model_folder(
     digest: Digest,
     environ: Mapping[str, str],
 ) -> None:
-    """Check that a local model is complete: the trainer would find out after it has tokenised the
-    data. A run's has to be the one that the run saved.
+    """Check that a local model is complete, which the trainer does only once the data is tokenised.
+    The model of a run has to be the one that the run saved.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
 
     Raises UserError: incomplete_model, model_changed, base_changed, short_context.
     """
-    if (
-        "incomplete_model" in config.allow
-        or config.model.trained_by
-        or config.trainer.launcher != Launcher.accelerate
-    ):
+    if "incomplete_model" in config.allow or config.model.trained_by:
         return
+    if config.trainer.launcher != Launcher.accelerate:
+        return
+    where = model.provenance.where
     folders = [model.local] if model.build is None else []
     if model.adapter is not None:
         folders += [model.adapter.folder, model.adapter.local_base]
     problems = []
     for folder in dict.fromkeys(folders):
-        if (
-            folder is not None
-            and not folder.exists()
-            and folder.parent.is_dir()
-            and folder == model.local
-        ):
-            message = f"model.path={folder} does not exist"
-            problems.append(
-                Finding.error(
-                    "incomplete_model", message, model.provenance.where, suggest_neighbours(folder)
-                )
-            )
-        if folder is None or not folder.exists():
+        if folder is None:
             continue
-        faults = find_model_faults(folder)
-        if folder != model.local or "tokenizer_name_or_path" in config.flags:
-            faults = [fault for fault in faults if fault != NO_TOKENIZER]
-        if faults:
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            message = f"{folder} is not a complete model: {faults[0]}{more}"
-            of_folder = Fix.of(
-                "complete the folder, or set {0} to plan without it", "allow=[incomplete_model]"
-            )
-            of_file = _of_file(folder)
-            cure = of_folder if folder.is_dir() else of_file
-            problems.append(
-                Finding.error("incomplete_model", message, model.provenance.where, cure)
-            )
+        needs_tokenizer = folder == model.local and "tokenizer_name_or_path" not in config.flags
+        if folder.exists():
+            problems += _find_incomplete_folder(folder, where, needs_tokenizer=needs_tokenizer)
+        elif folder == model.local and folder.parent.is_dir():
+            message = f"model.path={folder} does not exist"
+            cure = suggest_neighbours(folder)
+            problems.append(Finding.error("incomplete_model", message, where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None
-    changes = find_changes(run, digest) if run else []
-    problems += [
-        replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow
-    ]
+    if run is not None:
+        for change in find_changes(run, digest):
+            if change.id not in config.allow:
+                problems.append(replace(change, where=where))
     if not problems:
         problems = find_short_context(config, origins, model, model.reference, environ)
     if problems:
         raise UserError(problems)
 
 
+def _find_incomplete_folder(
+    folder: Path, where: str | None, *, needs_tokenizer: bool
+) -> list[Finding]:
+    """Return the problem of a folder that is not a complete model."""
+    faults = find_model_faults(folder)
+    if not needs_tokenizer:
+        faults = [fault for fault in faults if fault != NO_TOKENIZER]
+    if not faults:
+        return []
+    message = f"{folder} is not a complete model: {faults[0]}"
+    if len(faults) > 1:
+        message += f" (and {len(faults) - 1} more)"
+    cure: Fix | str = _cure_for_file(folder)
+    if folder.is_dir():
+        sentence = "complete the folder, or set {0} to plan without it"
+        cure = Fix.of(sentence, "allow=[incomplete_model]")
+    return [Finding.error("incomplete_model", message, where, cure)]
+
+
 def find_short_context(
     config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Return the problem short_context of samples longer than the positions of a model whose files
-    are here.
+    """Return the problem short_context if samples may be longer than the positions of a model whose
+    files are on this machine.
     """
-    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(
-        model.reference, environ
-    )
-    context, limit = read_context(folder) if folder else None, config.recipe.max_seq_length
+    folder = model.adapter.local_base if model.adapter else model.local
+    folder = folder or hub_snapshot(model.reference, environ)
+    context = read_context(folder) if folder else None
+    limit = config.recipe.max_seq_length
     if context is None or limit <= context or "short_context" in config.allow:
         return []
     message = (
         f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
     )
     cure = Fix.of("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
-    return [
-        Finding.error("short_context", message, origins.of("recipe.max_seq_length").where, cure)
-    ]
+    where = origins.of("recipe.max_seq_length").where
+    return [Finding.error("short_context", message, where, cure)]
 
 
 def read_context(folder: Path | str) -> int | None:
@@ -201,7 +207,8 @@ def read_context(folder: Path | str) -> int | None:
     return context if isinstance(context, int) else None
 
 
-def _of_file(file: Path) -> str:
+def _cure_for_file(file: Path) -> str:
+    """Return what to do where model.path is a file."""
     if file_format(file)[0]:
         return "it is a data file: set data.mix to it, and model.path to a hub id or a folder"
     return "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"
