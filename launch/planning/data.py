@@ -55,9 +55,8 @@ def read_local_data(
 
 def describe_data(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> list[str]:
     """Describe each entry of the mixture in a line."""
-    return [
-        _describe(entry, found) for entry, found in zip(inputs.mixture, structures, strict=True)
-    ]
+    entries = zip(inputs.mixture, structures, strict=True)
+    return [_describe(entry, structure) for entry, structure in entries]
 
 
 def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
@@ -78,11 +77,9 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
         if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
             continue
         if structure.all_ and structure.validation in (0, structure.read):
-            share, empty = (
-                entry.data.validation,
-                "to validate" if structure.validation == 0 else "to train",
-            )
-            message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
+            share = entry.data.validation
+            use = "to validate" if structure.validation == 0 else "to train"
+            message = f"data.validation={share:g} of {structure.read} rows leaves none {use} on"
             cure = Fix.of("set another share, or name a file with {0}", "data.validation=FILE")
             raise refusal("data_split", message, entry.source.provenance.where, cure)
 
@@ -100,28 +97,36 @@ def _check_epoch(
         return
     where = inputs.mixture[0].source.provenance.where
     needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
-    ahead = config.flags.get("async_steps", 8) if config.trainer.launcher == Launcher.ray else 1
-    # that open-instruct's GRPO samples ahead (grpo_fast.py:2247)
-    steps = ahead if isinstance(ahead, int) else 1
+    steps = _count_steps_at_once(config)
     if rows < needed * steps and "data_small_epoch" not in config.allow:
         held_out = sum(structure.validation or 0 for structure in structures if structure)
-        message = (
-            f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, "
-            "which is less than "
-        )
-        is_rlvr = config.stage.kind == Kind.rlvr
-        of = "a step" if steps == 1 else f"the {steps} steps that flags.async_steps samples ahead"
-        message += (
-            f"the {needed * steps} prompts of {of}" if is_rlvr else f"the global batch of {needed}"
-        )
-        key = "prompts_per_step" if is_rlvr else "global_batch_size"
-        cure = Fix.of(
-            f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, "
-            f"or {{0}}",
-            "allow=[data_small_epoch]",
-        )
+        available = f"{rows} rows ({held_out} are held out)" if held_out else f"{rows} rows"
+        if config.stage.kind == Kind.rlvr:
+            key = "prompts_per_step"
+            use = "a step"
+            if steps > 1:
+                use = f"the {steps} steps that flags.async_steps samples ahead"
+            batch_text = f"the {needed * steps} prompts of {use}"
+        else:
+            key = "global_batch_size"
+            batch_text = f"the global batch of {needed}"
+        message = f"an epoch has {available}, which is less than {batch_text}"
+        change = "add rows"
+        if rows >= steps:
+            change = f"set recipe.{key} to at most {rows // steps}"
+        cure = Fix.of(f"{change}, or {{0}}", "allow=[data_small_epoch]")
         raise refusal("data_small_epoch", message, where, cure)
     _check_reference_pass(config, batch, rows, where)
+
+
+def _count_steps_at_once(config: RootConfig) -> int:
+    """Return the number of steps whose prompts are sampled at once: open-instruct's GRPO samples
+    some steps ahead (grpo_fast.py:2247).
+    """
+    if config.trainer.launcher != Launcher.ray:
+        return 1
+    steps = config.flags.get("async_steps", 8)
+    return steps if isinstance(steps, int) else 1
 
 
 def _count_rows(
@@ -143,12 +148,11 @@ def count_steps(
     structures: Sequence[DataStructure | None],
     samples: int | None,
 ) -> int | None:
-    """Return the optimizer steps of all epochs; None where the rows are not known, or several share
-    one.
+    """Return the optimizer steps of all epochs; None if the rows are not known, or are packed.
 
-    `samples`: the samples that were tokenised, where they are counted. Ranks share an epoch's micro
-    batches, and the last step may be short (accelerate's BatchSamplerShard, then finetune.py:684
-    and transformers' trainer.py); RLVR and dpo.py leave an incomplete one out
+    `samples` is the number of samples that were tokenised, if they are counted. Ranks share an
+    epoch's micro batches, and the last step may be short (accelerate's BatchSamplerShard, then
+    finetune.py:684 and transformers' trainer.py). RLVR and dpo.py leave an incomplete step out
     (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
     """
     rows = samples or _count_rows(mixture, structures)
@@ -157,40 +161,42 @@ def count_steps(
     if config.stage.kind == Kind.rlvr or config.trainer.name == OLMO_CORE_DPO:
         steps = rows * (config.recipe.samples_per_prompt or 1) // batch.global_
     else:
-        steps = math.ceil(
-            math.ceil(math.ceil(rows / batch.per_device) / batch.width) / batch.accumulation
-        )
+        micro_batches = math.ceil(rows / batch.per_device)
+        micro_batches_of_rank = math.ceil(micro_batches / batch.width)
+        steps = math.ceil(micro_batches_of_rank / batch.accumulation)
     return steps * config.recipe.epochs
 
 
 def few_steps_warnings(
     config: RootConfig, origins: Origins, flags: Mapping[str, Flag], counted: int | None
 ) -> tuple[Finding, ...]:
-    """Return the warning few_steps where a run is known to have as few steps as a smoke test.
+    """Return the warning few_steps if a run is known to have as few steps as a smoke test.
 
-    `counted`: the steps of all epochs, where they are known.
+    `counted` is the number of steps of all epochs, if it is known.
     """
     name = config.trainer.recipe.get("max_steps")
     flag = flags.get(name) if isinstance(name, str) else None
     steps = flag.value if flag else config.recipe.max_steps
     where = flag.provenance.where if flag else origins.of("recipe.max_steps").where
     if not isinstance(steps, int) or steps < 1:  # all epochs
-        steps, where = counted, origins.of("data.mix").where
+        steps = counted
+        where = origins.of("data.mix").where
     if steps is None or steps > FEW_STEPS:
         return ()
+    number = "1 optimizer step" if steps == 1 else f"{steps} optimizer steps"
     message = (
-        "nothing can be learnt in "
-        f"{'1 optimizer step' if steps == 1 else f'{steps} optimizer steps'}: "
+        f"nothing can be learnt in {number}: a warm-up begins at a learning rate of 0; the run "
+        "proves everything else"
     )
-    message += "a warm-up begins at a learning rate of 0; the run proves everything else"
     cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
     return (Finding.error("few_steps", message, where, cure),)
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
-    """dpo.py fills the last batch of its reference pass up with the first rows, once
-    (data_loader.py:288): fewer rows than half of that batch fail in a reshape. Raises UserError:
-    data_small_reference.
+    """Check that there are rows enough for the reference pass of dpo.py.
+
+    It fills its last batch up with the first rows, once (data_loader.py:288), so that fewer rows
+    than half of that batch fail in a reshape. Raises UserError: data_small_reference.
     """
     size = REFERENCE_ROWS * batch.per_device * batch.width
     if config.trainer.name == OLMO_CORE_DPO and 2 * rows < size:
@@ -199,11 +205,9 @@ def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: st
             f"half: data has {rows}"
         )
         most = 2 * rows // (REFERENCE_ROWS * batch.width)
-        cure = (
-            f"set recipe.per_device_batch_size to at most {most}"
-            if most
-            else f"add rows: at least {size // 2}"
-        )
+        cure = f"add rows: at least {size // 2}"
+        if most:
+            cure = f"set recipe.per_device_batch_size to at most {most}"
         raise refusal("data_small_reference", message, where, cure)
 
 
@@ -226,48 +230,47 @@ def check_validation(config: RootConfig, origins: Origins) -> None:
 def check_evaluation(
     config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]
 ) -> None:
-    """Check that TRL finds the data which a flag has it evaluate on (trl/scripts/sft.py:107,
+    """Check that TRL has the data that a flag makes it evaluate on (trl/scripts/sft.py:107,
     trl/scripts/dpo.py:105).
 
-    Local data has no other split than that to train on and the one that data.validation makes.
+    Local data has only the split to train on and the one that data.validation makes.
 
     Raises UserError: no_validation.
     """
     if config.trainer.family != Family.trl:
         return
-    strategy, at_start = flags.get("eval_strategy"), flags.get("eval_on_start")
+    trainer = config.trainer.name
+    strategy = flags.get("eval_strategy")
     if strategy is not None and str(strategy.value) != "no":
-        name, flag, entry = "eval_strategy", strategy, mixture[0]
+        entry = mixture[0]
         split = flags["dataset_test_split"].value if "dataset_test_split" in flags else "test"
-        here = [entry.split] if config.data.validation is None else [entry.split, "validation"]
-        why = f"evaluates on the split '{split}', and the data has only {' and '.join(here)}"
-        if split in here or not entry.source.local:
-            return
-    elif at_start is not None and str(at_start.value).lower() == "true":
-        name, flag, why = "eval_on_start", at_start, "evaluates, and has no data for it"
-    else:
+        splits = [entry.split]
+        if config.data.validation is not None:
+            splits.append("validation")
+        if entry.source.local and split not in splits:
+            only = " and ".join(splits)
+            reason = f"evaluates on the split '{split}', and the data has only {only}"
+            raise _no_validation(trainer, "eval_strategy", strategy, reason)
         return
-    value = str(flag.value).lower()
-    message = f"with flags.{name}={value} {config.trainer.name} {why}"
-    raise refusal(
-        "no_validation",
-        message,
-        flag.provenance.where,
-        Fix.of("set {0} or to a file", f"{_KEY}=0.02"),
-    )
+    at_start = flags.get("eval_on_start")
+    if at_start is not None and str(at_start.value).lower() == "true":
+        reason = "evaluates, and has no data for it"
+        raise _no_validation(trainer, "eval_on_start", at_start, reason)
+
+
+def _no_validation(trainer: str, name: str, flag: Flag, reason: str) -> UserError:
+    message = f"with flags.{name}={str(flag.value).lower()} {trainer} {reason}"
+    cure = Fix.of("set {0} or to a file", f"{_KEY}=0.02")
+    return refusal("no_validation", message, flag.provenance.where, cure)
 
 
 def validation_warnings(config: RootConfig) -> tuple[Finding, ...]:
-    """Return the warning best_not_saved where it applies: an evaluation at a step without a
-    checkpoint.
-    """
-    evaluated, saved = config.recipe.eval_steps, config.recipe.checkpoint_steps
-    if (
-        config.data.validation is None
-        or evaluated is None
-        or saved is None
-        or evaluated % saved == 0
-    ):
+    """Return the warning best_not_saved if there are evaluations at steps without a checkpoint."""
+    evaluated = config.recipe.eval_steps
+    saved = config.recipe.checkpoint_steps
+    if config.data.validation is None or evaluated is None or saved is None:
+        return ()
+    if evaluated % saved == 0:
         return ()
     message = (
         f"recipe.eval_steps={evaluated} evaluates between checkpoints, so the best one may "
@@ -281,71 +284,72 @@ def describe_schedule(config: RootConfig) -> str | None:
     """Describe what is held out and when the trainer evaluates on it; None without validation
     data.
     """
-    value, recipe = config.data.validation, config.recipe
+    value = config.data.validation
+    recipe = config.recipe
     if value is None:
         return None
     held_out = f"{value:.4g} of the rows" if isinstance(value, float) else str(value)
     if not config.trainer.validation_flags:
-        return (
-            f"{held_out}, kept for `launch eval`; {config.trainer.name} does not evaluate "
-            "while "
-            "it trains"
-        )
-    evaluated = (
-        f"every {recipe.eval_steps} steps and at the end" if recipe.eval_steps else "at the end"
-    )
-    stop = f"; stops after {recipe.early_stop} without a lower loss" if recipe.early_stop else ""
-    return f"{held_out}, evaluated {evaluated}{stop}"
+        trainer = config.trainer.name
+        return f"{held_out}, kept for `launch eval`; {trainer} does not evaluate while it trains"
+    schedule = f"{held_out}, evaluated "
+    if recipe.eval_steps:
+        schedule += f"every {recipe.eval_steps} steps and "
+    schedule += "at the end"
+    if recipe.early_stop:
+        schedule += f"; stops after {recipe.early_stop} without a lower loss"
+    return schedule
 
 
 def _data_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    value, where = config.data.validation, origins.of(_KEY).where
-    if value is None:
+    """Check that data.validation is a share of the rows, or a path."""
+    value: object = config.data.validation
+    if value is None or (isinstance(value, str) and value):
         return []
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if (is_number and 0 < value < 1) or (isinstance(value, str) and value):
-        return []
-    wanted = (
-        "must be above 0 and below 1" if is_number else "must be a fraction of the rows or a path"
-    )
-    return [
-        Finding.error(
-            "bad_validation", f"{_KEY} {wanted}, got {value!r}", where, f"for example {_KEY}=0.02"
-        )
-    ]
+    expected = "must be a fraction of the rows or a path"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if 0 < value < 1:
+            return []
+        expected = "must be above 0 and below 1"
+    message = f"{_KEY} {expected}, got {value!r}"
+    cure = f"for example {_KEY}=0.02"
+    return [Finding.error("bad_validation", message, origins.of(_KEY).where, cure)]
 
 
 def _schedule_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    recipe, problems = config.recipe, []
+    """Check that there is data to evaluate on, and an evaluation before the last step."""
+    recipe = config.recipe
+    problems = []
+    # of a trainer that does not evaluate the recipe key itself is refused
+    lacks_data = config.data.validation is None and bool(config.trainer.validation_flags)
     for key in ("eval_steps", "early_stop"):
         value = getattr(recipe, key)
-        # for other trainers the recipe key itself is refused
-        if value is not None and config.data.validation is None and config.trainer.validation_flags:
+        if value is not None and lacks_data:
             message = f"recipe.{key}={value} needs validation data"
             cure = Fix.of("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
-            problems.append(
-                Finding.error("no_validation", message, origins.of(f"recipe.{key}").where, cure)
-            )
+            where = origins.of(f"recipe.{key}").where
+            problems.append(Finding.error("no_validation", message, where, cure))
     if recipe.eval_steps and recipe.max_steps and recipe.eval_steps > recipe.max_steps:
         message = (
             f"recipe.eval_steps={recipe.eval_steps} is more than "
             f"recipe.max_steps={recipe.max_steps}"
         )
         cure = Fix.of("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
-        problems.append(
-            Finding.error("eval_never", message, origins.of("recipe.eval_steps").where, cure)
-        )
+        where = origins.of("recipe.eval_steps").where
+        problems.append(Finding.error("eval_never", message, where, cure))
     return problems
 
 
 def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Finding]:
-    """Check that every evaluation has a checkpoint: the best one becomes the model (transformers
-    loads it at the end, and asks for the same of --save_steps and --eval_steps,
-    training_args.py:1749-1775).
+    """Check that every evaluation has a checkpoint, as the best one becomes the model.
+
+    Transformers loads it at the end, and requires the same of --save_steps and --eval_steps
+    (training_args.py:1749-1775).
     """
-    recipe, where = config.recipe, origins.of("recipe.early_stop").where
+    recipe = config.recipe
     if recipe.early_stop is None or config.data.validation is None:
         return []
+    where = origins.of("recipe.early_stop").where
     needs = f"recipe.early_stop={recipe.early_stop} keeps the best checkpoint, so it needs"
     if recipe.eval_steps is None:
         steps = recipe.checkpoint_steps or 100
@@ -354,8 +358,7 @@ def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     if recipe.checkpoint_steps != recipe.eval_steps:
         saved = "null" if recipe.checkpoint_steps is None else recipe.checkpoint_steps
         message = (
-            f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, "
-            "eval_steps "
+            f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, eval_steps "
             f"{recipe.eval_steps}"
         )
         cure = Fix.of("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")

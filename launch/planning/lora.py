@@ -1,6 +1,4 @@
-"""LoRA: an adapter in a folder, and the adapter that a recipe requests, checked against the
-model.
-"""
+"""Reads LoRA adapters, and checks them and those that a recipe requests against the model."""
 
 from __future__ import annotations
 
@@ -42,21 +40,23 @@ class Lora:
         return list(value) if isinstance(value, tuple) else value
 
     def as_adapter(self, folder: Path) -> Adapter:
-        """Return the adapter that a run with these settings leaves in `folder`."""
+        """Return the adapter that a run with these settings writes into `folder`."""
         targets = LINEAR_LAYERS if isinstance(self.targets, str) else self.targets
         return Adapter(
-            folder, "", self.rank, alpha=self.alpha, dropout=self.dropout, targets=tuple(targets)
+            folder,
+            base="",
+            rank=self.rank,
+            alpha=self.alpha,
+            dropout=self.dropout,
+            targets=tuple(targets),
         )
 
     def count_parameters(self, shape: ModelShape) -> int:
-        """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets
-        one.
-        """
-        return (
-            shape.layers
-            * self.rank
-            * sum(sum(shape.matrices[name]) for name in self.layer_names(shape.matrices))
-        )
+        """Count the adapter's parameters: rank x (inputs + outputs) of every adapted layer."""
+        inputs_and_outputs = 0
+        for name in self.layer_names(shape.matrices):
+            inputs_and_outputs += sum(shape.matrices[name])
+        return shape.layers * self.rank * inputs_and_outputs
 
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
@@ -64,17 +64,15 @@ class Lora:
 
     def layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
         """Return those of a block's layers that get an adapter."""
-        names = (
-            list(matrices)
-            if self.targets == ALL_LINEAR
-            else [name.rpartition(".")[2] for name in self.targets]
-        )
+        if self.targets == ALL_LINEAR:
+            return list(matrices)
+        names = [name.rpartition(".")[2] for name in self.targets]
         return [name for name in names if name in matrices]
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str, lora: Lora | None) -> Any:
-    """Return the value of `recipe.KEY`; of an adapter's keys the effective one, None without an
-    adapter.
+    """Return the value of `recipe.KEY`. The keys of an adapter have the adapter's value, or None
+    without one.
     """
     if not key.startswith(_PREFIX):
         return recipe[key]
@@ -88,25 +86,30 @@ def resolve_lora(
     shape: ModelShape | None,
     continued: Adapter | None = None,
 ) -> Lora | None:
-    """Return the adapter that the recipe asks for; None where all weights are trained.
+    """Return the adapter that the recipe requests; None if all weights are trained.
 
-    `shape`: the model's, None where it is unknown; the trainer's own library then checks rank and
-    targets. `continued`: the adapter that is trained further; what the recipe leaves open of it is
-    the adapter's own.
+    `shape` is the model's. Without it only the trainer's own library checks rank and targets.
+    `continued` is the adapter that is trained further, whose settings hold where the recipe sets
+    none.
 
     Raises UserError: unsupported_recipe, lora_rank, lora_targets, lora_without_rank,
     adapter_settings, quantized_parallel, quantized_liger, lora_checkpointing.
     """
-    keys, trainer = config.recipe.lora, config.trainer
+    keys = config.recipe.lora
+    trainer = config.trainer
     if keys.rank is None:
         _refuse_keys_without_rank(origins)
         return None
-    # nothing else about this trainer matters: it has no adapters
+    # a trainer without adapters is refused before anything else is checked
     if not trainer.recipe.get(f"{_PREFIX}rank"):
         map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.why, trainer.name)
-    alpha = 2 * keys.rank if keys.alpha is None else keys.alpha
     lora = Lora(
-        keys.rank, alpha, keys.dropout, _read_targets(keys.targets), keys.quantize, keys.start
+        rank=keys.rank,
+        alpha=2 * keys.rank if keys.alpha is None else keys.alpha,
+        dropout=keys.dropout,
+        targets=_read_targets(keys.targets),
+        quantize=keys.quantize,
+        start=keys.start,
     )
     problems = [*_target_problems(lora, shape), *_rank_problems(lora, shape)]
     if continued is not None:
@@ -125,32 +128,25 @@ def resolve_lora(
 def _continuing_problems(
     lora: Lora, adapter: Adapter, settings: Mapping[str, Any], origins: Origins
 ) -> list[Finding]:
-    """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its
-    own `settings`.
+    """Find settings of the recipe that differ from those of the adapter that is trained further,
+    which keeps its own `settings`.
     """
     if adapter.rank != lora.rank:
         message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {lora.rank}"
-        return [
-            Finding.error(
-                "lora_rank",
-                message,
-                "recipe.lora.rank",
-                Fix.of("set {0}", f"recipe.lora.rank={adapter.rank}"),
-            )
-        ]
-    differing = [
-        key
-        for key, value in settings.items()
-        if origins.of(f"{_RECIPE}{key}").where
-        and _comparable(getattr(lora, key)) != _comparable(value)
-    ]
+        cure = Fix.of("set {0}", f"recipe.lora.rank={adapter.rank}")
+        return [Finding.error("lora_rank", message, "recipe.lora.rank", cure)]
+    differing = []
+    for key, value in settings.items():
+        is_set = origins.of(f"{_RECIPE}{key}").where is not None
+        if is_set and _comparable(getattr(lora, key)) != _comparable(value):
+            differing.append(key)
     if not differing:
         return []
-    own = " and ".join(f"{key} {_as_text(settings[key])}" for key in differing)
+    kept = " and ".join(f"{key} {_as_text(settings[key])}" for key in differing)
     requested = " and ".join(_as_text(getattr(lora, key)) for key in differing)
-    message = f"the adapter in {adapter.folder} keeps its own {own}, got {requested}"
-    removed = " and ".join(_RECIPE + key for key in differing)
-    cure = Fix.of(f"remove {removed}, or set {{0}}", "recipe.lora.start=merged")
+    message = f"the adapter in {adapter.folder} keeps its own {kept}, got {requested}"
+    keys = " and ".join(_RECIPE + key for key in differing)
+    cure = Fix.of(f"remove {keys}, or set {{0}}", "recipe.lora.start=merged")
     return [Finding.error("adapter_settings", message, f"{_RECIPE}{differing[0]}", cure)]
 
 
@@ -168,9 +164,12 @@ def _settings_of(adapter: Adapter) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
+    """Return the value of a setting; of targets, the set of their layers."""
     if value == ALL_LINEAR:
         return set(LINEAR_LAYERS)
-    return {name.rpartition(".")[2] for name in value} if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return {name.rpartition(".")[2] for name in value}
+    return value
 
 
 def _as_text(value: Any) -> str:
@@ -191,36 +190,28 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
 def _read_targets(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, str):
         return value if value == ALL_LINEAR else (value,)
-    if (
-        not isinstance(value, Sequence)
-        or not value
-        or not all(isinstance(name, str) for name in value)
-    ):
+    is_list = isinstance(value, Sequence) and bool(value)
+    if not is_list or not all(isinstance(name, str) for name in value):
         message = f"recipe.lora.targets={value} is neither all-linear nor a list of names"
-        cure = Fix.of(
-            "set {0}, or {1}",
-            "recipe.lora.targets=all-linear",
-            "recipe.lora.targets=[q_proj,v_proj]",
-        )
+        overrides = ("recipe.lora.targets=all-linear", "recipe.lora.targets=[q_proj,v_proj]")
+        cure = Fix.of("set {0}, or {1}", *overrides)
         raise refusal("lora_targets", message, "recipe.lora.targets", cure)
     return tuple(value)
 
 
 def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
-    """Check the names against the decoders whose layers are known; the adapter of an output layer
-    would not train.
+    """Check the names of layers against the model's. An adapter of an output layer would not
+    train.
     """
     if lora.targets == ALL_LINEAR:
         return []
     output = [name for name in lora.targets if name in _OUTPUT_LAYERS]
     if output:
+        layer = output[0]
         message = (
-            f"the trainers don't train an adapter of {output[0]}: the loss reads its weight "
-            "directly"
+            f"the trainers don't train an adapter of {layer}: the loss reads its weight directly"
         )
-        return [
-            Finding.error("lora_targets", message, "recipe.lora.targets", f"remove {output[0]}")
-        ]
+        return [Finding.error("lora_targets", message, "recipe.lora.targets", f"remove {layer}")]
     if shape is None:
         return []
     known = shape.matrices
@@ -233,11 +224,12 @@ def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
 
 
 def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
+    """Check that the rank is not above that of the smallest adapted layer."""
     if shape is None or lora.rank < 1:
         return []
     matrices = shape.matrices
     sizes = {name: min(matrices[name]) for name in lora.layer_names(matrices)}
-    name = min(sizes, key=lambda known: sizes[known], default=None)
+    name = min(sizes, key=sizes.__getitem__, default=None)
     if name is None or lora.rank <= sizes[name]:
         return []
     inputs, outputs = matrices[name]
@@ -250,43 +242,41 @@ def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Finding]:
 
 
 def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -> list[Finding]:
-    """4-bit weights: bitsandbytes packs them into bytes, which ZeRO-3 can't partition;
-    open-instruct loads them onto the rank's own GPU and supports no DeepSpeed (finetune.py:210,
-    :560; dpo_utils.py:269).
+    """Check that the parallel mode, the device and Liger support 4-bit weights.
+
+    bitsandbytes packs them into bytes, which ZeRO-3 can't partition. open-instruct loads them onto
+    the rank's own GPU and does not support DeepSpeed (finetune.py:210, :560; dpo_utils.py:269).
     """
     if lora.quantize == Quantization.none:
         return []
-    trainer, where, problems = config.trainer, "recipe.lora.quantize", []
-    ours = trainer.family == Family.open_instruct
-    if parallel.zero_stage and (parallel.zero_stage == 3 or ours):
-        why = (
-            f"{trainer.name} has no 4-bit weights with DeepSpeed"
-            if ours
-            else "ZeRO-3 can't partition 4-bit weights"
-        )
-        cure = Fix.of(
-            "set {0}", "parallel=ddp" if parallel.width.world_size > 1 else "parallel=single"
-        )
-        problems.append(
-            Finding.error("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure)
-        )
-    if ours and parallel.width.device == Device.cpu:
+    trainer = config.trainer
+    where = "recipe.lora.quantize"
+    problems = []
+    is_open_instruct = trainer.family == Family.open_instruct
+    reason = None
+    if parallel.zero_stage and is_open_instruct:
+        reason = f"{trainer.name} has no 4-bit weights with DeepSpeed"
+    elif parallel.zero_stage == 3:
+        reason = "ZeRO-3 can't partition 4-bit weights"
+    if reason is not None:
+        mode = "ddp" if parallel.width.world_size > 1 else "single"
+        message = f"{reason}, got parallel={parallel.mode}"
+        cure = Fix.of("set {0}", f"parallel={mode}")
+        problems.append(Finding.error("quantized_parallel", message, where, cure))
+    if is_open_instruct and parallel.width.device == Device.cpu:
         message = f"{trainer.name} loads 4-bit weights onto a GPU only"
         cure = Fix.of("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
         problems.append(Finding.error("quantized_parallel", message, where, cure))
-    if ours and config.recipe.liger:
+    if is_open_instruct and config.recipe.liger:
         message = f"{trainer.name} ignores Liger with 4-bit weights"
-        problems.append(
-            Finding.error(
-                "quantized_liger", message, where, Fix.of("set {0}", "recipe.liger=false")
-            )
-        )
+        cure = Fix.of("set {0}", "recipe.liger=false")
+        problems.append(Finding.error("quantized_liger", message, where, cure))
     return problems
 
 
 def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Finding]:
-    """dpo_tune_cache.py turns checkpointing on only without an adapter, or with 4-bit weights
-    (:360-378).
+    """Refuse gradient checkpointing where it is ignored: dpo_tune_cache.py turns it on only without
+    an adapter, or with 4-bit weights (:360-378).
     """
     ignored = config.trainer.name == "dpo_tune_cache" and lora.quantize == Quantization.none
     if not (ignored and config.recipe.gradient_checkpointing):
@@ -315,7 +305,8 @@ class Adapter:
     base: str  # the model that it was trained on: a hub id or a folder
     rank: int
     revision: str | None = None  # of the base
-    alpha: int | None = None  # None, as the next two: its configuration has none
+    # None, as the next two fields, if the adapter's configuration does not have it
+    alpha: int | None = None
     dropout: float | None = None
     targets: tuple[str, ...] = ()  # names of the layers that it adapts
 
@@ -343,21 +334,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     if not file.is_file():
         return None
     try:
-        config = load_json(file)
-        alpha, dropout, targets = (
-            config.get(key) for key in ("lora_alpha", "lora_dropout", "target_modules")
-        )
-        return Adapter(
-            folder,
-            str(config["base_model_name_or_path"]),
-            int(config["r"]),
-            config.get("revision"),
-            alpha=int(alpha) if alpha is not None and float(alpha).is_integer() else None,
-            dropout=None if dropout is None else float(dropout),
-            targets=(targets,)
-            if isinstance(targets, str)
-            else tuple(sorted(str(name) for name in targets or ())),
-        )
+        return _parse_adapter(folder, load_json(file))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = (
             f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
@@ -366,11 +343,32 @@ def read_adapter(folder: Path) -> Adapter | None:
         raise refusal("bad_adapter", message, "model.path", cure) from error
 
 
+def _parse_adapter(folder: Path, config: Mapping[str, Any]) -> Adapter:
+    """Return the adapter that PEFT's configuration describes.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for another configuration.
+    """
+    alpha = config.get("lora_alpha")
+    is_whole = alpha is not None and float(alpha).is_integer()
+    dropout = config.get("lora_dropout")
+    targets = config.get("target_modules")
+    names = [targets] if isinstance(targets, str) else sorted(str(name) for name in targets or ())
+    return Adapter(
+        folder,
+        base=str(config["base_model_name_or_path"]),
+        rank=int(config["r"]),
+        revision=config.get("revision"),
+        alpha=int(alpha) if alpha is not None and is_whole else None,
+        dropout=None if dropout is None else float(dropout),
+        targets=tuple(names),
+    )
+
+
 def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
-    """Compare an adapter with its base: the base exists, and every matrix fits the layer that it
+    """Check that the base of an adapter exists, and that every matrix fits the layer that it
     adapts.
 
-    `shape`: of the base; None where it is unknown. Raises UserError: adapter_base, bad_adapter.
+    `shape` is that of the base, if it is known. Raises UserError: adapter_base, bad_adapter.
     """
     base = adapter.local_base
     if base is not None and not (base / "config.json").is_file():
@@ -381,35 +379,36 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
         shapes = read_safetensors_header(adapter.folder / WEIGHTS)
     except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
-        raise refusal(
-            "bad_adapter", message, "model.path", "check that the run that wrote it has finished"
-        ) from error
-    wrong = _find_misfit(shapes, shape) if shape is not None else None
-    if wrong:
-        message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"
-        raise refusal(
-            "adapter_base", message, "model.path", "it belongs to a model of another shape"
-        )
+        cure = "check that the run that wrote it has finished"
+        raise refusal("bad_adapter", message, "model.path", cure) from error
+    mismatch = _find_mismatch(shapes, shape) if shape is not None else None
+    if mismatch:
+        message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {mismatch}"
+        cure = "it belongs to a model of another shape"
+        raise refusal("adapter_base", message, "model.path", cure)
 
 
-def _find_misfit(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str | None:
-    """Return what does not fit: an adapter's A is rank x inputs its B outputs x rank
-    (peft/tuners/lora/layer.py).
+def _find_mismatch(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str | None:
+    """Return how the matrices of an adapter do not fit the model; None if they do.
+
+    Its A is rank x inputs, its B is outputs x rank (peft/tuners/lora/layer.py).
     """
     matrices = shape.matrices
-    for name, found in shapes.items():
+    for name, adapter_shape in shapes.items():
         parts = name.split(".")
         layer = next((part for part in parts if part in matrices), None)
-        side = next((part for part in parts if part in ("lora_A", "lora_B")), None)
-        if layer is None or side is None or len(found) != 2:
+        if layer is None or len(adapter_shape) != 2:
             continue
         inputs, outputs = matrices[layer]
-        size, wanted = (found[1], inputs) if side == "lora_A" else (found[0], outputs)
-        if size != wanted:
-            return (
-                f"{layer} has {wanted} {'inputs' if side == 'lora_A' else 'outputs'}, the "
-                f"adapter {size}"
-            )
+        rows, columns = adapter_shape
+        if "lora_A" in parts:
+            if columns != inputs:
+                return f"{layer} has {inputs} inputs, the adapter {columns}"
+        elif "lora_B" in parts:
+            if rows != outputs:
+                return f"{layer} has {outputs} outputs, the adapter {rows}"
+        else:
+            continue
         number = next((int(part) for part in parts if part.isdecimal()), 0)
         if number >= shape.layers:
             return f"the adapter has layer {number}, the model {shape.layers} layers"
