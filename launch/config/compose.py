@@ -1,6 +1,4 @@
-"""Composes a configuration with Hydra, with short error messages and the user's folder searched
-first.
-"""
+"""Composes configurations with Hydra, which searches the user's folder first."""
 
 from __future__ import annotations
 
@@ -49,14 +47,14 @@ from launch.worker.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# groups of Hydra's application (launchers, output, help) that composing one configuration doesn't
-# need; they take a sixth of its time
+# The groups of Hydra's application (launchers, output, help), which take a sixth of the time and are
+# not needed to compose one configuration.
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
 _NAME_PARTS = re.compile(r"[./@\s]+")  # of a package, or of an entry of a defaults list
-# OmegaConf: a node is null, never false
+# A guard that is switched off; for OmegaConf a node can be null, but not false.
 _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)
 
-# what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
+# The errors of Hydra, OmegaConf and PyYAML for a configuration that they cannot compose.
 _COMPOSE_ERRORS = (
     HydraException,
     OmegaConfBaseException,
@@ -111,31 +109,36 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
-    """Compose the configuration of a command line and pass it to `task`; of a sweep, one after
+    """Compose the configuration of a command line and pass it to `task`; those of a sweep one after
     another.
 
     Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf
-    rejects, of a sweep before `task` is called, and then what `task` refuses of any.
+    rejects, and for what `task` refuses. All configurations of a sweep are composed before `task`
+    is called.
     """
     if line.asks_hydra:
         return _show(line)
-    codes = map_all(compose_all(line), task) if line.sweeps else [task(compose_once(line))]
+    if not line.sweeps:
+        return task(compose_once(line))
+    codes = map_all(compose_all(line), task)
     return next((code for code in codes if code), EXIT_DONE)
 
 
 def _show(line: CommandLine) -> int:
-    """Print what --help or --cfg asks of Hydra; secrets are masked, as `--resolve` reads the
+    """Print Hydra's answer to --help or --cfg. Secrets are masked, as `--resolve` reads the
     environment.
     """
-    printed, parser = io.StringIO(), get_args_parser()
+    printed = io.StringIO()
+    parser = get_args_parser()
     parser.prog = "launch"
     with _initialized(line) as argv, redirect_stdout(printed):
-        options, shown = parser.parse_args(argv), GlobalHydra.instance().hydra
-        assert shown is not None
+        options = parser.parse_args(argv)
+        application = GlobalHydra.instance().hydra
+        assert application is not None
         if options.help:
-            shown.app_help("config", parser, options)
+            application.app_help("config", parser, options)
         else:
-            shown.show_cfg(
+            application.show_cfg(
                 "config", options.overrides, options.cfg, options.package, options.resolve
             )
     echo(printed.getvalue(), end="")
@@ -148,32 +151,36 @@ def compose_all(line: CommandLine) -> list[Composed]:
 
 
 def expand_sweep(line: CommandLine) -> list[CommandLine]:
-    """Return a line for each combination of the values of its comma lists, if it sweeps; the last
-    varies fastest.
+    """Return a line for each combination of the values of its comma lists, if it sweeps; the values
+    of the last list vary fastest.
     """
     if not line.sweeps:
         return [line]
-    choices: list[list[str]] = []
-    for override in line.overrides:
-        choices.append([override])
-        with suppress(OverrideParseException):  # composing explains it
-            (parsed,) = OverridesParser.create().parse_overrides(
-                [quote_value(override, sweeps=True)]
-            )
-            if parsed.is_discrete_sweep():
-                choices[-1] = [
-                    f"{parsed.get_key_element()}={value}"
-                    for value in parsed.sweep_string_iterator()
-                ]
-    others = [argument for argument in line.argv if argument not in (*line.overrides, *MULTIRUN)]
-    return [
-        replace(line, argv=(*combination, *others)) for combination in itertools.product(*choices)
-    ]
+    choices = [_expand_override(override) for override in line.overrides]
+    removed = {*line.overrides, *MULTIRUN}
+    options = [argument for argument in line.argv if argument not in removed]
+    combinations = itertools.product(*choices)
+    return [replace(line, argv=(*combination, *options)) for combination in combinations]
+
+
+def _expand_override(override: str) -> list[str]:
+    """Return an override for each value of a comma list; one that is none, or that Hydra cannot
+    parse, as it is.
+    """
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([quote_value(override, sweeps=True)])
+    except OverrideParseException:  # is explained when it is composed
+        return [override]
+    if not parsed.is_discrete_sweep():
+        return [override]
+    key = parsed.get_key_element()
+    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
 
 
 def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
     """Call the function with every item. Raises UserError with the problems of all, each once."""
-    results, problems = list[R](), list[Finding]()
+    results: list[R] = []
+    problems: list[Finding] = []
     for item in items:
         try:
             results.append(function(item))
@@ -194,12 +201,8 @@ def compose_once(line: CommandLine) -> Composed:
         config = hydra.compose("config", [*argv, *without_groups], return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         choices = config.hydra.runtime.choices
-        origins = Origins(
-            overrides=tuple(argv),
-            choices={
-                group: choice for group, choice in choices.items() if group in GROUPS and choice
-            },
-        )
+        chosen = {group: option for group, option in choices.items() if group in GROUPS and option}
+        origins = Origins(overrides=tuple(argv), choices=chosen)
         with open_dict(config):
             del config["hydra"]
         plain: Any = OmegaConf.to_container(
@@ -215,8 +218,8 @@ def compose_once(line: CommandLine) -> Composed:
 
 @contextmanager
 def _initialized(line: CommandLine) -> Iterator[list[str]]:
-    """Initialize Hydra for a line, and yield its arguments as Hydra takes them; explain what Hydra
-    raises.
+    """Initialize Hydra for a line, and yield its arguments as Hydra takes them. An error of Hydra's
+    is raised as UserError.
 
     Hydra's state belongs to the process: threads compose one after another, and what a Hydra
     application around this call has set is restored.
@@ -224,10 +227,10 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
     line = expand(line)
     check_overrides(line)
     overrides = set(line.overrides)
-    argv = [
-        quote_value(_GUARD_OFF.sub(r"\1=null", override), sweeps=line.sweeps)
-        for override in line.overrides
-    ]
+    argv = []
+    for override in line.overrides:
+        with_null = _GUARD_OFF.sub(r"\1=null", override)
+        argv.append(quote_value(with_null, sweeps=line.sweeps))
     argv += [argument for argument in line.argv if argument not in overrides]  # options come last
     with _HYDRA_STATE:
         _register()
@@ -246,11 +249,11 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
 
 
 class _CheckedSource(FileConfigSource):
-    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra`
-    node names.
+    """Reads a file for Hydra, and refuses what is dangerous in one that is not shipped.
 
-    Other comments may stand above `# @package _global_`: an editor reads the name of the schema
-    there.
+    Hydra follows every alias and, under --multirun, calls what a `hydra` node names. Unlike in
+    Hydra, other comments may stand above `# @package _global_`, as an editor reads the name of the
+    schema there.
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -262,21 +265,19 @@ class _CheckedSource(FileConfigSource):
             return ConfigResult(
                 self.provider, f"file://{self.path}", config, self._get_header_dict(text)
             )
-        # of files that are not shipped
+        # only a file that is not shipped is checked
         from launch.config.compose_errors import HEADER, parse_file, read_text
 
         text = read_text(path)
         content = parse_file(path, text)
-        # joined with the source's folder, an absolute path stays
+        # the path is absolute, so that it stays when it is joined with the source's folder
         result = super().load_config(str(path))
-        if package := HEADER.match(text):
+        package = HEADER.match(text)
+        if package is not None:
             result.header["package"] = package[1]
         names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
-        if isinstance(content, dict):
-            entries = content.get("defaults")
-            for entry in (content, *(entries if isinstance(entries, list) else ())):
-                names += entry if isinstance(entry, dict) else [entry]
-        if any("hydra" in _NAME_PARTS.split(str(name)) for name in names):
+        names += _names_in_file(content)
+        if any("hydra" in _NAME_PARTS.split(name) for name in names):
             line = find_line(path, ["hydra"])
             raise UserError(hydra_problem("hydra", f"{path}:{line}" if line else str(path)))
         return result
@@ -289,13 +290,29 @@ class _CheckedSource(FileConfigSource):
         return False
 
 
+def _names_in_file(content: object) -> list[str]:
+    """Return the keys at the top of a file, and the groups and options in its defaults list."""
+    if not isinstance(content, dict):
+        return []
+    names = [str(key) for key in content]
+    entries = content.get("defaults")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            names += [str(group) for group in entry]
+        else:
+            names.append(str(entry))
+    return names
+
+
 @cache
 def _fast_loader() -> Any:
     """Return OmegaConf's own loader with libyaml's parser, which reads the shipped files in a third
     of the time.
     """
     loader = get_yaml_loader()
-    return type("FastLoader", (yaml.CSafeLoader, loader), {}) if yaml.__with_libyaml__ else loader
+    if not yaml.__with_libyaml__:
+        return loader
+    return type("FastLoader", (yaml.CSafeLoader, loader), {})
 
 
 def _given_file(config_path: str) -> Path | None:
@@ -310,13 +327,13 @@ def _given_file(config_path: str) -> Path | None:
 def _register() -> None:
     """Register the schema and the user's folder with Hydra, once per process."""
     store = ConfigStore.instance()
-    # its parts are its own
+    # the nodes belong to this schema alone, so that they need not be copied
     schema = OmegaConf.structured(RootConfig, flags={"no_deepcopy_set_nodes": True})
     schema._set_flag("no_deepcopy_set_nodes", None)
     store.repo["root.yaml"] = ConfigNode("root.yaml", schema, None, None, None)
-    # Hydra copies it for each composition, and what it loads again
+    # Hydra copies the store for each composition, and then copies again what it loads from it
     vars(store)["__deepcopy__"] = lambda memo: store
-    # a name of the user's own needs no `+`
+    # a name that the user chooses needs no `+`
     for node in (schema.flags, schema.cluster.env, schema.data.columns):
         OmegaConf.set_struct(node, False)
     OmegaConf.register_new_resolver("product", lambda *factors: math.prod(factors), replace=True)

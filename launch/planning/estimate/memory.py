@@ -1,14 +1,15 @@
-"""The peak memory of a card in training: the largest moment of a step, each moment the sum of what
-is alive then.
+"""Estimates the peak memory of a GPU in training, as the largest of several moments of a step.
 
-The peak is less than the sum of everything: the logits are freed before the optimizer steps, and
-the gradients of a first micro batch do not exist yet while the logits do. What torch's caching
-allocator reserves beyond it is fitted to runs on H200s: cached blocks that fit no request, those of
-the logits, whose tensors differ in size; those of DeepSpeed, which allocates on several streams,
-each with blocks of its own; and, when packed rows vary in length, those of shorter rows. Blocks
-that lie idle for one reason serve another, so that the larger counts, not the sum. With
-`expandable_segments:True` a stream's blocks share one range of addresses, and rows of any length
-fit into it.
+The size of a moment is the sum of what is allocated then. The peak is less than the sum of
+everything: the logits are freed before the optimizer steps, and the gradients of a first micro batch
+do not exist yet while the logits do.
+
+What torch's caching allocator reserves beyond the peak is fitted to runs on H200s. It consists of
+cached blocks that fit no request: those of the logits, whose tensors differ in size; those of
+DeepSpeed, which allocates on several streams, each with blocks of its own; and, when packed rows
+vary in length, those of shorter rows. A block that is idle for one reason serves another, so that
+the larger number counts, not the sum. With `expandable_segments:True` the blocks of a stream share
+one range of addresses, and rows of any length fit into it.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from launch.planning.estimate.generation import generation_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
-GENERATION = "generation"  # the moment
-# Usual sizes, which no source gives and torch's counters cannot show.
-CONTEXT = 0.6 * GIB  # the CUDA context with its kernels: on the card, not counted by torch
-COMMUNICATION = 1.2 * GIB  # NCCL's own buffers, with several ranks
+GENERATION = "generation"  # the name of the moment
+# Bytes of the CUDA context with its kernels, and of NCCL's buffers with several ranks. They are usual
+# sizes, which no source gives and torch's counters do not show.
+CONTEXT = 0.6 * GIB
+COMMUNICATION = 1.2 * GIB
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """GiB on each card at the peak of a step."""
+    """The memory on each GPU at the peak of a step, in GiB."""
 
     parameters: float
     gradients: float
@@ -53,9 +55,9 @@ class MemoryEstimate:
     fragmentation: float  # reserved beyond the allocated peak
     # the CUDA context, NCCL and vLLM in the same process, which the trainer does not count
     context: float
-    # of the peak: generation, loss, output matrix, last layer, first layer, embedding or step
+    # when the peak is: generation, loss, output matrix, last layer, first layer, embedding or step
     moment: str
-    moments: Mapping[str, float]  # what is allocated at each moment
+    moments: Mapping[str, float]  # GiB that are allocated at each moment
 
     @property
     def allocated(self) -> float:
@@ -70,14 +72,12 @@ class MemoryEstimate:
 
     @property
     def total(self) -> float:
-        """What the card needs to have."""
+        """The memory that the GPU needs to have."""
         return self.reserved + self.context
 
     @property
     def required(self) -> float:
-        """What the card cannot do without: torch gives cached blocks back before it runs out of
-        memory.
-        """
+        """The memory without which the GPU runs out: torch frees cached blocks before it does."""
         return self.allocated + self.context
 
     def parts(self) -> dict[str, float]:
@@ -121,12 +121,15 @@ class _Moment:
 
 def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     """Estimate the peak memory of a GPU in training at `setting`."""
-    parameters, optimizer, moments = (
-        _adapter_state(setting) if setting.adapter else _full_state(setting)
-    )
-    moments = (*moments, *_reference_pass(setting), *_generation(setting, parameters + optimizer))
+    state = _adapter_state if setting.adapter else _full_state
+    parameters, optimizer, training = state(setting)
+    reference = _reference_pass(setting)
+    generation = _generation(setting, parameters + optimizer)
+    moments = (*training, *reference, *generation)
     peak = max(moments, key=lambda moment: moment.size)
-    context = CONTEXT + (COMMUNICATION if setting.ranks > 1 else 0.0) + setting.vllm_gib * GIB
+    context = CONTEXT + setting.vllm_gib * GIB
+    if setting.ranks > 1:
+        context += COMMUNICATION
     return MemoryEstimate(
         parameters=parameters / GIB,
         gradients=peak.gradients / GIB,
@@ -144,77 +147,89 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
 def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     """Return the moment of the pass that precomputes the reference's log-probs; none without one.
 
-    It saves nothing: alive are the hidden states and the MLP of one layer, then the head's tile and
-    each token's fp32 sums (trl/trainer/dpo_trainer.py:1240-1275). No gradients and no optimizer
-    exist yet, which is left out.
+    It saves no activations. Allocated are the hidden states and the MLP of one layer, then the
+    head's tile and each token's fp32 sums (trl/trainer/dpo_trainer.py:1240-1275). That gradients and
+    optimizer do not exist yet is left out.
     """
     if not setting.reference_factor:
         return ()
-    tokens, shape = setting.tokens * setting.reference_factor, setting.shape
-    layer = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
-    mask = (
-        tokens**2 / (setting.rows * setting.reference_factor) * setting.element
-        if setting.masked
-        else 0.0
+    shape = setting.shape
+    tokens = setting.tokens * setting.reference_factor
+    activations = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
+    if setting.masked:
+        rows = setting.rows * setting.reference_factor
+        activations += tokens**2 / rows * setting.element
+    moment = _Moment(
+        "reference pass",
+        gradients=0.0,
+        activations=activations,
+        buffers=gathered_bytes(setting, math.inf),
     )
-    return (_Moment("reference pass", 0.0, layer + mask, 0.0, gathered_bytes(setting, math.inf)),)
+    return (moment,)
 
 
 def _generation(setting: MemorySetting, state: float) -> tuple[_Moment, ...]:
-    """Return the moment of generation, on top of `state` bytes; none without it. ZeRO-3 gathers all
+    """Return the moment of generation; none without it.
+
+    `state` are the bytes of weights and optimizer, which are allocated then too. ZeRO-3 gathers all
     weights for it.
     """
     sampled = setting.generation
     if sampled is None:
         return ()
     if sampled.card_gib is not None:
-        sampled = replace(sampled, card_gib=max(0.0, sampled.card_gib - state / GIB))
-    live = (
-        setting.element * setting.shape.parameters
-        if setting.mode in STAGE_3 and setting.ranks > 1
-        else 0.0
-    )
-    return (_Moment(GENERATION, 0.0, generation_bytes(setting, sampled), 0.0, live),)
+        free = max(0.0, sampled.card_gib - state / GIB)
+        sampled = replace(sampled, card_gib=free)
+    gathered = 0.0
+    if setting.mode in STAGE_3 and setting.ranks > 1:
+        gathered = setting.element * setting.shape.parameters
+    activations = generation_bytes(setting, sampled)
+    return (_Moment(GENERATION, gradients=0.0, activations=activations, buffers=gathered),)
 
 
 def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:
     """Return the bytes of weights and optimizer, and the moments, when all weights are trained."""
     size = setting.shape.parameters
-    state = bytes_per_parameter(
-        setting.mode, setting.ranks, Precision.fp32 if setting.autocast else setting.precision
-    )
-    weights = state.weights * size * (2 if setting.reference else 1)
+    precision = Precision.fp32 if setting.autocast else setting.precision
+    state = bytes_per_parameter(setting.mode, setting.ranks, precision)
+    models = 2 if setting.reference else 1
+    weights = state.weights * size * models
     return weights, state.optimizer * size, _moments(setting, state.gradients * size)
 
 
 def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:
-    """Return the same when an adapter is trained: its gradients and AdamW's moments are in fp32, as
-    a bound.
+    """Return the bytes of weights and optimizer, and the moments, when an adapter is trained.
 
-    The gradients of frozen weights don't exist; a 4-bit matrix is unpacked when its layer needs it.
+    The adapter's gradients and AdamW's moments are taken as fp32, which is an upper bound. Frozen
+    weights have no gradients. A 4-bit matrix is unpacked when its layer needs it.
     """
-    adapter, shape = setting.adapter, setting.shape
+    adapter = setting.adapter
     if adapter is None:
         raise ValueError("no adapter is trained")
-    own = 4 * adapter.parameters
-    saved, mlp_backward = saved_bytes(setting), mlp_backward_bytes(setting)
+    shape = setting.shape
+    trained = 4 * adapter.parameters  # bytes of the adapter, and as many of its gradients
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
-    unpacked = (
-        float(setting.element * shape.hidden * shape.intermediate) if adapter.quantized else 0.0
+    unpacked = 0.0
+    if adapter.quantized:
+        unpacked = float(setting.element * shape.hidden * shape.intermediate)
+    gathered = gathered_bytes(setting, math.inf)
+    loss = _Moment(
+        "loss",
+        gradients=trained,
+        activations=saved_bytes(setting),
+        logits=loss_bytes(setting),
+        buffers=initial_bucket_bytes(setting) + gathered,
     )
-    live, moving = gathered_bytes(setting, math.inf), bucket_bytes(setting)
-    moments = (
-        _Moment("loss", own, saved, loss_bytes(setting), initial_bucket_bytes(setting) + live),
-        _Moment(
-            "last layer",
-            own,
-            layers_bytes(setting) + recomputed + mlp_backward,
-            unpacked,
-            moving + live,
-        ),
-        _Moment("step", own),
+    last_layer = _Moment(
+        "last layer",
+        gradients=trained,
+        activations=layers_bytes(setting) + recomputed + mlp_backward_bytes(setting),
+        logits=unpacked,
+        buffers=bucket_bytes(setting) + gathered,
     )
-    return frozen_bytes(setting, adapter) + own, 2 * own, moments
+    step = _Moment("step", gradients=trained)
+    weights = frozen_bytes(setting, adapter) + trained
+    return weights, 2 * trained, (loss, last_layer, step)
 
 
 def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
@@ -226,59 +241,86 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     and freed. The gradient of a tied output matrix waits through all of backward for the
     embedding's, and their sum is a third tensor.
     """
-    shape, element = setting.shape, setting.weight_element
-    fresh = (
-        setting.mode in (Mode.single, Mode.ddp, Mode.zero1, Mode.fsdp) and setting.accumulation == 1
-    )
-    held = 0.0 if fresh else gradients
+    shape = setting.shape
+    element = setting.weight_element
+    is_unsharded = setting.mode in (Mode.single, Mode.ddp, Mode.zero1, Mode.fsdp)
+    starts_empty = is_unsharded and setting.accumulation == 1
+    held = 0.0 if starts_empty else gradients
     second = second_gradient_bytes(setting, gradients)
-    saved, mlp_backward = saved_bytes(setting), mlp_backward_bytes(setting)
-    head = float(element * shape.embedding)
-    down_projection = float(element * shape.hidden * shape.intermediate)
-    waiting = held + second + (head if shape.tied else 0.0)
+    saved = saved_bytes(setting)
+    mlp_backward = mlp_backward_bytes(setting)
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
     kept_input = residual_bytes(setting) if setting.checkpointing else 0.0
-    first_layer = layer_bytes(setting) + kept_input + shared_bytes(setting)
-    missing = element * (shape.layer + (0 if shape.tied else shape.embedding)) - down_projection
-    embedding_extra = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
-    live, moving = gathered_bytes(setting, math.inf), bucket_bytes(setting)
-    moving_head = moving + scattering_bytes(setting, head)
-    moving_down = moving + scattering_bytes(setting, down_projection)
-    few = gathered_bytes(setting, 2 * shape.layer)
+
+    # gradients
+    head = float(element * shape.embedding)
+    down_projection = float(element * shape.hidden * shape.intermediate)
+    if starts_empty:
+        at_last_layer = head + down_projection
+        embedding_weights = 0 if shape.tied else shape.embedding
+        missing = element * (shape.layer + embedding_weights) - down_projection
+        at_first_layer = gradients - missing
+        embedding_extra = 0.0
+    else:
+        at_last_layer = held + second + (head if shape.tied else 0.0)
+        at_first_layer = at_last_layer
+        embedding_extra = head
+    if shape.tied:
+        embedding_extra += 2 * head
+
+    # buffers
+    gathered = gathered_bytes(setting, math.inf)
+    gathered_two_layers = gathered_bytes(setting, 2 * shape.layer)
+    buckets = bucket_bytes(setting)
+    head_buckets = buckets + scattering_bytes(setting, head)
+    layer_buckets = buckets + scattering_bytes(setting, down_projection)
+
     return (
-        _Moment("loss", held, saved, loss_bytes(setting), initial_bucket_bytes(setting) + live),
-        _Moment("output matrix", held, saved, head_bytes(setting), moving_head + live),
+        _Moment(
+            "loss",
+            gradients=held,
+            activations=saved,
+            logits=loss_bytes(setting),
+            buffers=initial_bucket_bytes(setting) + gathered,
+        ),
+        _Moment(
+            "output matrix",
+            gradients=held,
+            activations=saved,
+            logits=head_bytes(setting),
+            buffers=head_buckets + gathered,
+        ),
         _Moment(
             "last layer",
-            head + down_projection if fresh else waiting,
-            layers_bytes(setting) + recomputed + mlp_backward,
-            0.0,
-            moving_down + live,
+            gradients=at_last_layer,
+            activations=layers_bytes(setting) + recomputed + mlp_backward,
+            buffers=layer_buckets + gathered,
         ),
         _Moment(
             "first layer",
-            gradients - missing if fresh else waiting,
-            first_layer + mlp_backward,
-            0.0,
-            moving_down + few,
+            gradients=at_first_layer,
+            activations=layer_bytes(setting) + kept_input + shared_bytes(setting) + mlp_backward,
+            buffers=layer_buckets + gathered_two_layers,
         ),
         _Moment(
             "embedding",
-            gradients + second,
-            residual_bytes(setting),
-            0.0,
-            moving_head + embedding_extra,
+            gradients=gradients + second,
+            activations=residual_bytes(setting),
+            buffers=head_buckets + embedding_extra,
         ),
         _Moment(
-            "step", step_gradient_bytes(setting, gradients), 0.0, 0.0, step_temporary_bytes(setting)
+            "step",
+            gradients=step_gradient_bytes(setting, gradients),
+            buffers=step_temporary_bytes(setting),
         ),
     )
 
 
-# elements: reduce_bucket_size of accelerate_configs/deepspeed/zero1.json and zero2.json
+# Sizes in elements, as accelerate_configs/deepspeed/ sets them: reduce_bucket_size of zero1.json and
+# zero2.json, sub_group_size and stage3_max_live_parameters of zero3.json.
 ZERO_BUCKET = 500_000_000
-SUB_GROUP = 1_000_000_000  # elements: sub_group_size of zero3.json
-MAX_LIVE_PARAMETERS = 1_000_000_000  # elements: stage3_max_live_parameters of zero3.json
+SUB_GROUP = 1_000_000_000
+MAX_LIVE_PARAMETERS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -326,10 +368,10 @@ def frozen_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
     shape = setting.shape
     if adapter.quantized:
         packed = float(shape.layers * shape.layer)
-        return packed * (0.5 + 1 / 64 + 4 / (64 * 256)) + adapter.other_bytes * (
-            shape.parameters - packed
-        )
-    return setting.element * shape.parameters / (setting.ranks if setting.mode in STAGE_3 else 1)
+        packed_bytes = packed * (0.5 + 1 / 64 + 4 / (64 * 256))
+        return packed_bytes + adapter.other_bytes * (shape.parameters - packed)
+    shards = setting.ranks if setting.mode in STAGE_3 else 1
+    return setting.element * shape.parameters / shards
 
 
 def bucket_bytes(setting: MemorySetting) -> float:
@@ -339,16 +381,16 @@ def bucket_bytes(setting: MemorySetting) -> float:
     buckets, as overlap_comm is on (deepspeed stage_1_and_2.py:3256-3283), allocated when the first
     gradient arrives. ZeRO 3: one of hidden x hidden (accelerate accelerator.py:2323).
     """
-    shape, element = setting.shape, setting.element
+    shape = setting.shape
     if setting.mode == Mode.ddp:
-        return (
-            4 * setting.adapter.parameters
-            if setting.adapter
-            else setting.weight_element * shape.parameters
-        )
+        if setting.adapter:
+            return 4 * setting.adapter.parameters
+        return setting.weight_element * shape.parameters
     if setting.mode in (Mode.zero1, Mode.zero2):
-        return 2.0 * ZERO_BUCKET * element
-    return float(element * shape.hidden**2) if setting.mode in STAGE_3 else 0.0
+        return 2.0 * ZERO_BUCKET * setting.element
+    if setting.mode in STAGE_3:
+        return float(setting.element * shape.hidden**2)
+    return 0.0
 
 
 def initial_bucket_bytes(setting: MemorySetting) -> float:
@@ -412,8 +454,8 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
     of the parameters' size (torch/optim/adamw.py). OLMo-core's in olmo_core_finetune holds three at
     once, of all weights (olmo_core/optim/adamw.py:82-99), in dpo of one (:1-48).
     """
-    shape, ranks = setting.shape, setting.ranks
-    shard = shape.parameters / ranks
+    shape = setting.shape
+    shard = shape.parameters / setting.ranks
     if setting.mode in (Mode.zero1, Mode.zero2):
         return (setting.element + 4) * shard
     if setting.mode == Mode.zero3:
@@ -421,5 +463,7 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
     if setting.mode == Mode.zero3_offload:
         return setting.element * min(shard, SUB_GROUP)
     if setting.mode == Mode.fsdp:
-        return 3 * 4 * shard if setting.kind == Kind.sft else 4 * shape.embedding / ranks
+        if setting.kind == Kind.sft:
+            return 3 * 4 * shard
+        return 4 * shape.embedding / setting.ranks
     return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
