@@ -1,6 +1,4 @@
-"""`python -m launch [VERB] [key=value ...]`: runs the verb's function and prints problems, one
-sentence each.
-"""
+"""`python -m launch [VERB] [key=value ...]`: runs the verb's function and prints its problems."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code (see launch.errors)."""
     try:
-        # a shell asks what may stand here
+        # A shell requests the candidates for completion.
         if any(argument.startswith("query=") for argument in argv):
             from launch.commands.shell_completion import answer_query
 
@@ -54,49 +52,51 @@ def main(argv: Sequence[str]) -> int:
             notify(str(problem))
         return EXIT_REFUSED
     except KeyboardInterrupt as interrupt:
-        notify(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
+        signal_name = str(interrupt)
+        notify(f"interrupted by {signal_name}" if signal_name else "interrupted")
         return EXIT_INTERRUPTED
-    except (
-        BrokenPipeError
-    ):  # whatever reads the output has ended, as `head` does; Python must not flush into it again
+    except BrokenPipeError:
+        # The reader of the output has ended, as `head` does; Python must not flush into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (OSError, RuntimeError, ModuleNotFoundError) as error:
-        mistake = (
-            _missing_package(error)
-            if isinstance(error, ModuleNotFoundError)
-            else _mistaken_path(error)
-        )
+        mistake = _explain(error)
         if mistake is None:
             raise
-        notify(str(mistake))
+        notify(mistake)
         return EXIT_REFUSED
 
 
+def _explain(error: OSError | RuntimeError | ModuleNotFoundError) -> str | None:
+    """Return the message of an error that is a user's mistake, None for any other error."""
+    if isinstance(error, ModuleNotFoundError):
+        return _missing_package(error)
+    problem = _mistaken_path(error)
+    return None if problem is None else str(problem)
+
+
 def _missing_package(error: ModuleNotFoundError) -> str | None:
-    """Return what to type where this Python lacks a required package, as in a clone whose .venv is
-    not active.
+    """Return the command that provides a required package which this Python lacks.
+
+    It is missing, for instance, in a clone whose .venv is not active.
     """
     package = (error.name or "launch").partition(".")[0]
     if package == "launch":
         return None
-    activate, setup = ROOT / ".venv/bin/activate", ROOT / "scripts/setup"
+    activate = ROOT / ".venv/bin/activate"
+    setup = ROOT / "scripts/setup"
     if activate.is_file():
         cure = f"activate this clone's environment: source {shlex.quote(str(activate))}"
     elif setup.is_file():
         cure = f"install what launch requires: {shlex.quote(str(setup))}"
     else:
-        cure = (
-            f"install it with what it requires: {shlex.quote(sys.executable)} -m pip install "
-            "tulu-launch"
-        )
+        python = shlex.quote(sys.executable)
+        cure = f"install it with what it requires: {python} -m pip install tulu-launch"
     return f"this Python ({sys.executable}) lacks the package {package}; {cure}"
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:
-    """Return the problem of a path, given in an argument or a variable, that no file can have or
-    that is forbidden.
-    """
+    """Return the problem of a path in an argument or a variable that is impossible or forbidden."""
     if isinstance(error, OSError):
         is_path = isinstance(error.filename, str) and error.errno in _PATH_ERRORS
         return path_problem(error, error.filename) if is_path else None
@@ -104,10 +104,12 @@ def _mistaken_path(error: OSError | RuntimeError) -> Finding | None:
 
 
 def _run_verb(arguments: list[str]) -> int:
+    """Run the verb that the line begins with, `run` without one; return its exit code."""
     first = arguments[0] if arguments else "help"
     verb = VERBS.get(_OPTIONS.get(first, first))
-    own = arguments[1 : arguments.index("--")] if "--" in arguments else arguments[1:]
-    if verb is not None and not verb.composes and _HELP.isdisjoint(own):
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    asks_help = not _HELP.isdisjoint(arguments[1:end])
+    if verb is not None and not verb.composes and not asks_help:
         return verb.function()(arguments[1:])
     line = parse_line(arguments, list(VERBS), VISIBLE)
     if not _HELP.isdisjoint(line.argv):
@@ -130,23 +132,23 @@ def console() -> None:
     gc.set_threshold(50_000, 20, 50)
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # a name that the terminal's encoding lacks is escaped
+        # A character that the terminal's encoding lacks is escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
-            signal.signal(getattr(signal, name), _interrupt)
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _interrupt)
     sys.excepthook = _print_traceback
     raise SystemExit(main(sys.argv[1:]))
 
 
 def open_closed_streams() -> None:
-    """Give a process that was started with closed streams (`>&-`) some that discard what is
-    written.
-    """
+    """Replace streams that were closed at the start (`>&-`) by some that discard all output."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  open until the end
+            stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open to the end
+            setattr(sys, name, stream)
 
 
 def _print_traceback(
@@ -156,15 +158,18 @@ def _print_traceback(
 
 
 class _Interrupt(KeyboardInterrupt):
-    """A class of its own: where KeyboardInterrupt itself leaves an `exec` of text, as in making a
-    dataclass, Python kills its process with SIGINT in the end, whatever exit code was asked for
-    (pythonrun.c, run_eval_code_obj).
+    """An interrupt by a signal, with the signal's name.
+
+    If KeyboardInterrupt itself leaves an `exec` of text, as in making a dataclass, Python kills its
+    process with SIGINT in the end, whatever its exit code (pythonrun.c, run_eval_code_obj). It does
+    not do so for a subclass.
     """
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwind as Ctrl-C does, so that locks are released; a run replaces this once it has processes
-    to end.
+    """Unwind as Ctrl-C does, so that locks are released.
+
+    A run replaces this handler once it has processes to end.
     """
     raise _Interrupt(signal.Signals(number).name)
 

@@ -1,6 +1,4 @@
-"""Run other programs to their end, and log what was run and how long it took (`LAUNCH_LOG=debug`);
-wait for others.
-"""
+"""Runs other programs to their end, and logs each with its duration (`LAUNCH_LOG=debug`)."""
 
 from __future__ import annotations
 
@@ -32,19 +30,16 @@ class _Formatter(logging.Formatter):
 
 
 def configure_logging(environ: Mapping[str, str]) -> None:
-    """Log to stderr from the level in `LAUNCH_LOG`; nothing without it. Raises UserError:
-    unknown_log_level.
+    """Log to stderr from the level in `LAUNCH_LOG`; without it, nothing is logged.
+
+    Raises UserError: unknown_log_level.
     """
     level = environ.get(_VARIABLE, "").lower()
     if not level:
         return
     if level not in LEVELS:
-        raise refusal(
-            "unknown_log_level",
-            f"{level!r} is not a log level",
-            _VARIABLE,
-            f"set it to {', '.join(LEVELS)}",
-        )
+        message = f"{level!r} is not a log level"
+        raise refusal("unknown_log_level", message, _VARIABLE, f"set it to {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     _logger.handlers = [handler]
@@ -68,8 +63,10 @@ def logged_call(argv: Sequence[str]) -> Iterator[Call]:
         yield call
     finally:
         if _logger.isEnabledFor(logging.DEBUG):
-            command = shlex.join(process_redactor().redact_argv(list(argv))).replace("\n", " ")
-            command = command if len(command) <= _LONGEST else f"{command[:_LONGEST]}..."
+            masked = process_redactor().redact_argv(list(argv))
+            command = shlex.join(masked).replace("\n", " ")
+            if len(command) > _LONGEST:
+                command = f"{command[:_LONGEST]}..."
             _logger.debug("%.3f s, %s: %s", time.monotonic() - began, call.outcome, command)
 
 
@@ -83,8 +80,9 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program without input and return what it prints; bytes that are not UTF-8 are replaced.
 
-    `timeout`: seconds. `env`: its variables; without it, this process's. `own_session`: Ctrl-C does
-    not reach it.
+    `timeout` is in seconds. `env` has the program's variables; without it, it gets this process's.
+    With `own_session` Ctrl-C does not reach the program.
+
     Raises OSError (it cannot be started), subprocess.TimeoutExpired, and with `check`
     subprocess.CalledProcessError.
     """
@@ -112,14 +110,18 @@ def run_command(
 
 def failure_reason(process: subprocess.CompletedProcess[str]) -> str:
     """Return the last line that a failed program wrote to stderr; without one, its exit status."""
-    return (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit status {process.returncode}"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float | None, interval: float = 0.1) -> bool:
-    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in
-    seconds.
+    """Wait until a condition holds, at most `seconds`, and return whether it does.
+
+    `interval` is the number of seconds between two checks.
     """
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < deadline:
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(interval)
-    return holds
+    return True

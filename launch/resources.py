@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# the folder that holds the package: the root of a checkout, or site-packages
+# The folder that holds the package: the root of a checkout, or site-packages.
 ROOT = _PACKAGE.parent
 
-IN_CLONE = (ROOT / "constraints.txt").is_file()  # and not installed from a wheel
+IN_CLONE = (ROOT / "constraints.txt").is_file()  # False if it is installed from a wheel
 
 
 def requirement(extras: str) -> str:
-    """Return what `pip install` takes for launch with extras, comma-separated; in a clone, typed at
-    its root.
+    """Return what `pip install` takes for launch with extras, which are comma-separated.
+
+    In a clone the command is typed at its root.
     """
-    return f"-e '.[{extras}]' -c constraints.txt" if IN_CLONE else f"'tulu-launch[{extras}]'"
+    if IN_CLONE:
+        return f"-e '.[{extras}]' -c constraints.txt"
+    return f"'tulu-launch[{extras}]'"
 
 
 def locate(path: str) -> Path:
@@ -33,37 +36,37 @@ CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
 # Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would
-# be imported
+# be imported.
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
-# the folders of CONFIGS, and of the user's own: each file in one is an option of the group
+# The folders of CONFIGS and of the user's folder: each file in one is an option of the group.
 GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 
 
 def default_user_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else
-    ~/.config/launch.
+    """Return the folder of the user's own files: LAUNCH_CONFIG_DIR, else ~/.config/launch.
+
+    It may not exist.
     """
     configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
     return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
 
 
 def user_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder of what launch keeps for a user between commands, which may not exist:
-    ~/.cache/launch.
-    """
+    """Return the folder that launch keeps between commands: ~/.cache/launch. It may not exist."""
     caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '~')}/.cache"
     return Path(f"{caches}/launch").expanduser().absolute()
 
 
 def config_roots() -> tuple[Path, ...]:
-    """Return the folders that hold the groups: the user's, which may not exist, and the shipped
-    one.
-    """
+    """Return the folders that hold the groups: the user's, which may not exist, and the shipped."""
     return default_user_folder(os.environ), CONFIGS
 
 
 def group_options(group: str) -> list[str]:
     """Return the options of a group: the user's own and the shipped ones."""
-    return sorted({path.stem for root in config_roots() for path in (root / group).glob("*.yaml")})
+    options: set[str] = set()
+    for root in config_roots():
+        options.update(path.stem for path in (root / group).glob("*.yaml"))
+    return sorted(options)

@@ -1,6 +1,4 @@
-"""Prints what neither controls the terminal nor shows a secret, whatever a trainer, a file or a
-name contains.
-"""
+"""Prints text without secrets and without characters that control the terminal."""
 
 from __future__ import annotations
 
@@ -13,36 +11,43 @@ from typing import TextIO
 from launch.files import encode_json
 from launch.redact import process_redactor
 
-# ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line),
-# two-byte escapes
+# The escape sequences of ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed
+# one ends with its line), and two-byte escapes.
 _ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]"
 )
-# the same in bytes of any encoding; what a cut leaves of one is made harmless by the removal of its
-# ESC
+# The same sequences in bytes of any encoding. The removal of its ESC makes a sequence harmless that
+# was cut in two.
 _BYTE_ESCAPES = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|\xc2[\x80-\x9f]"
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    rb"|\xc2[\x80-\x9f]"
     rb"|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
-# tab and newline may stay
+# Control characters, except tab and newline.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def strip_escapes(text: str) -> str:
     """Remove terminal escape sequences (colours, titles, cursor movements) from `text`."""
-    return _ESCAPES.sub("", text) if "\x1b" in text or not text.isascii() else text
+    if "\x1b" not in text and text.isascii():
+        return text
+    return _ESCAPES.sub("", text)
 
 
 def printable(text: str) -> str:
-    """Remove escape sequences, and replace every other control character but tab and newline by a
-    visible `\\xNN`.
+    """Remove escape sequences, and replace other control characters by a visible `\\xNN`.
+
+    Tab and newline are kept.
     """
+
+    def escape(match: re.Match[str]) -> str:
+        return match[0].encode("unicode_escape").decode("ascii")
+
     if text.isprintable():
         return text
-    return _CONTROLS.sub(
-        lambda match: match[0].encode("unicode_escape").decode("ascii"), strip_escapes(text)
-    )
+    return _CONTROLS.sub(escape, strip_escapes(text))
 
 
 def clean(text: str) -> str:
@@ -58,21 +63,22 @@ def echo(
     flush: bool = False,
     coloured: bool = False,
 ) -> None:
-    """Print without secrets and control characters; `coloured`: the text's escape sequences are
-    ours.
-    """
-    shown = process_redactor().redact_text(str(text)) if coloured else clean(str(text))
-    print(shown, end=end, file=file, flush=flush)
+    """Print without secrets and control characters; `coloured` text keeps its escape sequences."""
+    masked = process_redactor().redact_text(str(text))
+    print(masked if coloured else printable(masked), end=end, file=file, flush=flush)
 
 
 def print_json(value: object, indent: int | None = 2) -> None:
     """Print a value as JSON without secrets; what would control a terminal is escaped."""
-    print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", encode_json(value, indent)))
+
+    def escape(match: re.Match[str]) -> str:
+        return f"\\u{ord(match[0]):04x}"
+
+    print(_CONTROLS.sub(escape, encode_json(value, indent)))
 
 
 def notify(text: str) -> None:
-    """Print a sentence for the user on stderr, at once: what a wait waits for, what is refused.
-    Long values are cut.
+    """Print a sentence for the user on stderr at once, such as a warning; long values are cut.
 
     On a full disk, or without a reader, it is lost: that changes neither a run nor the exit code.
     """
@@ -84,20 +90,22 @@ def notify(text: str) -> None:
 
 def format_ranks(ranks: Sequence[int]) -> str:
     """Return `rank 3` or `ranks 0, 1`."""
-    return (
-        f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks))}"
 
 
 def shorten(text: str) -> str:
-    """Cut out the middle of every run of more than 320 characters without a space: a value, not a
-    path or a key.
+    """Cut out the middle of every run of more than 320 characters without a space.
+
+    Paths and keys are shorter, so that only values are cut.
     """
     return re.sub(r"(\S{200})\S{80,}(\S{40})", r"\1...\2", text)
 
 
 def printable_bytes(data: bytes) -> bytes:
-    """Remove escape sequences and control characters but NUL, tab, newline and CR from the bytes of
-    a log.
+    """Remove escape sequences and control characters from the bytes of a log.
+
+    NUL, tab, newline and CR are kept.
     """
     return _BYTE_ESCAPES.sub(b"", data)

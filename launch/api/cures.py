@@ -1,8 +1,7 @@
-"""Cures that work: what a problem advises is planned, on the line at hand, before it is printed.
+"""Checks the cures of problems: what a problem advises is planned before it is printed.
 
-Advice that leads back to the same problem, or to one whose own advice takes it back, is left out;
-if none is left, what is advised is to remove the override that the problem is about, where that
-plans.
+Advice that leads back to the same problem, or to one whose own advice reverts it, is left out. If
+no advice is left, the override that the problem is about is to be removed, if that works.
 """
 
 from __future__ import annotations
@@ -22,20 +21,28 @@ _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
 def apply_way(way: Way, line: CommandLine) -> CommandLine:
-    """Return the line that follows the advice: without its keys and what it removes, an option with
-    its value.
+    """Return the line that follows the advice.
+
+    The keys that it sets, and what it removes, are dropped first; an option is dropped with its
+    value.
     """
-    gone, kept = keys_of(way) | {way.removes}, list[str]()
-    is_value = False  # of an option that is gone
+    dropped_keys = keys_of(way) | {way.removes}
+    kept: list[str] = []
+    follows_dropped_option = False
     for argument in line.argv:
-        is_gone = argument.partition("=")[0] in gone or override_key(argument) in gone
-        if not is_gone and not (is_value and "=" not in argument and not argument.startswith("-")):
+        has_value = "=" in argument
+        is_option = argument.startswith("-")
+        is_option_value = follows_dropped_option and not has_value and not is_option
+        name = argument.partition("=")[0]
+        is_dropped = name in dropped_keys or override_key(argument) in dropped_keys
+        if not is_dropped and not is_option_value:
             kept.append(argument)
-        is_value = is_gone and argument.startswith("-") and "=" not in argument
+        follows_dropped_option = is_dropped and is_option and not has_value
     return replace(line, argv=(*kept, *way.sets), verb="plan")
 
 
 def keys_of(way: Way) -> set[str]:
+    """Return the keys of the overrides that a way sets."""
     return {override_key(override) for override in way.sets}
 
 
@@ -51,7 +58,7 @@ def check_cures(line: CommandLine, problems: Sequence[Finding]) -> list[Finding]
     if line.sweeps:
         from launch.config.compose import expand_sweep
 
-        line = expand_sweep(line)[0]  # the other settings differ in values
+        line = expand_sweep(line)[0]  # the other settings differ only in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
 
@@ -62,31 +69,45 @@ def check_advice(plan: Plan, problems: Sequence[Finding]) -> list[Finding]:
 
 
 def _with_working_cure(line: CommandLine, problem: Finding, end: float) -> Finding:
+    """Return the problem with the ways that work; after `end` (monotonic) no other is tried."""
     ways = exact_ways(problem.cure)
-    obstacles = {
-        way: None if time.monotonic() > end else _find_obstacle(line, problem, way) for way in ways
-    }
+    obstacles: dict[Way, str | None] = {}
+    for way in ways:
+        is_late = time.monotonic() > end
+        obstacles[way] = None if is_late else _find_obstacle(line, problem, way)
     working = [way for way in ways if obstacles[way] is None]
     if len(working) == len(ways):
         return problem
     if working:
-        places = (
-            f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working)
-        )
-        return replace(problem, cure=Fix.of(", or ".join(places), *working))
-    key = ways[0].removes or (problem.where or "").removeprefix("override ")
+        parts = []
+        for index, way in enumerate(working):
+            action = "set" if way.sets else "remove"
+            parts.append(f"{action} {{{index}}}")
+        return replace(problem, cure=Fix.of(", or ".join(parts), *working))
+    return _with_removal(line, problem, ways[0], obstacles[ways[0]])
+
+
+def _with_removal(line: CommandLine, problem: Finding, way: Way, obstacle: str | None) -> Finding:
+    """Return the problem with the advice to remove its override, or with none if that fails, too.
+
+    `obstacle` is why its own way does not work.
+    """
+    key = way.removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
     is_set = key not in GROUPS and apply_way(removal, line).argv != line.argv
-    works = is_set and _find_obstacle(line, problem, removal) is None
-    why = obstacles[ways[0]]
+    if not is_set or _find_obstacle(line, problem, removal) is not None:
+        return replace(problem, cure=None)
     is_guess = str(problem.cure).startswith("did you mean")
-    reason = f": {why}" if why and why != problem.message and not is_guess else ""
-    return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal) if works else None)
+    reason = ""
+    if obstacle and obstacle != problem.message and not is_guess:
+        reason = f": {obstacle}"
+    return replace(problem, cure=Fix.of(f"remove {{0}}{reason}", removal))
 
 
 def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
-    """Return why a way leads back: what its line meets instead takes it back. None: it plans, or
-    meets another.
+    """Return why a way leads back to where it started; None if its line works.
+
+    A line that meets another problem works as well, unless the advice of that one reverts the way.
     """
     from launch.config.compose import compose_once
     from launch.slurm.cluster import plan_with_cluster
@@ -100,17 +121,20 @@ def _find_obstacle(line: CommandLine, problem: Finding, way: Way) -> str | None:
         elif problem in plan_with_cluster(compose_once(advised)).warnings:
             return problem.message
     except UserError as error:
-        return next(
-            (after.message for after in error.problems if _is_dead_end(after, problem, way)), None
-        )
+        for after in error.problems:
+            if _is_dead_end(after, problem, way):
+                return after.message
     return None
 
 
 def _is_dead_end(after: Finding, problem: Finding, way: Way) -> bool:
-    if (after.id, after.where) == (problem.id, problem.where):
+    """Whether the problem `after` a way is the same one, or advises to revert the way."""
+    if after.id == problem.id and after.where == problem.where:
         return not way.removes or after.message == problem.message
     keys = keys_of(way)
     is_about_it = any(key in f"{after.where} {after.message}" for key in keys)
-    # with a value left to the reader, too
-    advised = set().union(*map(keys_of, ways_of(after.cure)))
+    # Ways that leave a value to the reader count as well.
+    advised: set[str] = set()
+    for advised_way in ways_of(after.cure):
+        advised |= keys_of(advised_way)
     return is_about_it and (after.id.endswith("conflict") or not advised - keys)

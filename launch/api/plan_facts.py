@@ -1,9 +1,8 @@
-"""The facts of a plan: what `launch plan` prints above the flags, and what a notebook shows of a
-planned run.
-"""
+"""The facts of a plan, which `launch plan` prints above the flags and a notebook shows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from launch.config.origins import Origin
@@ -27,83 +26,94 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 def plan_facts(
     plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast | None
 ) -> list[tuple[str, str]]:
-    """Return a name and a text for each fact; a name is empty where the text continues the fact
-    above.
-    """
+    """Return a name and a text for each fact; an empty name continues the fact above."""
     description = plan.config.stage.description
-    forecast = describe(memory) if memory else []
-    tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
-    evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
-    recipe, sharing = plan.config.recipe, f", parallel={plan.parallel.mode}"
-    groups = (
-        f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
-    )
-    if is_ray := plan.config.trainer.launcher == Launcher.ray:
+    is_ray = plan.config.trainer.launcher == Launcher.ray
+    sharing = f", parallel={plan.parallel.mode}"
+    if is_ray:
         sharing = f"; Ray reserves {ray_needs(values_of(plan.flags))}"
+    checked = ""
+    if plan.files_checked:
+        checked = f"keys checked against {', '.join(plan.files_checked)}"
+    forecast = describe(memory) if memory else []
+    token_facts: Iterable[tuple[str, str]] = ()
+    if plan.lengths_file:
+        token_facts = describe_tokens(tokens, plan.batch, plan.config.trainer.family)
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("", describe_unchecked(plan.upstream.unchecked)),
         ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
-        ("batch", "" if is_ray else f"global {plan.batch}"),
-        ("batch" if is_ray else "", groups if recipe.prompts_per_step else ""),
-        *(
-            ("" if number else "data", text)
-            for number, text in enumerate(describe_data(plan.inputs, plan.data))
-        ),
+        *_batch_facts(plan, is_ray),
+        *_name_first("data", describe_data(plan.inputs, plan.data)),
         ("validation", describe_schedule(plan.config) or ""),
         ("loss", _describe_loss(plan)),
-        ("schedule", _schedule(plan, tokens.samples if tokens else None)),
-        ("adapter", _adapter(plan)),
+        ("schedule", _describe_duration(plan, tokens.samples if tokens else None)),
+        ("adapter", _describe_adapter(plan)),
         ("template", _describe_template(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),
         ("files", "  ".join(_relative(path) for path in plan.parallel.files) or "none"),
-        ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
+        ("", checked),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
         ("python", _describe_python(plan)),
-        ("afterwards", evaluation if plan.config.evaluate else ""),
-        *(("" if number else "memory", text) for number, text in enumerate(forecast)),
-        *(
-            describe_tokens(tokens, plan.batch, plan.config.trainer.family)
-            if plan.lengths_file
-            else ()
-        ),
+        ("afterwards", _describe_evaluation(plan)),
+        *_name_first("memory", forecast),
+        *token_facts,
         ("packing", _describe_packing(plan)),
     ]
     return [(name, text) for name, text in facts if text]
 
 
+def _name_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the texts as one fact, which has its name only once."""
+    return [("" if number else name, text) for number, text in enumerate(texts)]
+
+
+def _batch_facts(plan: Plan, is_ray: bool) -> list[tuple[str, str]]:
+    texts = [] if is_ray else [f"global {plan.batch}"]
+    recipe = plan.config.recipe
+    if recipe.prompts_per_step:
+        groups = f"{recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
+        texts.append(f"completions = {groups}")
+    return _name_first("batch", texts)
+
+
+def _describe_evaluation(plan: Plan) -> str:
+    """Describe the evaluation after the training; empty without one."""
+    if not plan.config.evaluate:
+        return ""
+    tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
+    return f"evaluated on {tasks}, compared with the starting checkpoint"
+
+
 def _describe_loss(plan: Plan) -> str:
-    """How the loss weights its tokens or pairs, and the stage's own value where the trainer lacks
-    it.
+    """Describe how the loss weights its tokens or pairs.
+
+    If the trainer lacks the averaging that the stage sets, that is added.
     """
-    text, own = plan.loss_weighting.text, plan.replaced.get("loss_averaging")
-    if own is None:
+    requested = plan.replaced.get("loss_averaging")
+    text = plan.loss_weighting.text
+    if requested is None:
         return text
-    return (
-        f"{text}; {plan.trainer} has no recipe.loss_averaging={own}, which {plan.stage} sets, "
-        "and this is nearest"
-    )
+    missing = f"{plan.trainer} has no recipe.loss_averaging={requested}"
+    return f"{text}; {missing}, which {plan.stage} sets, and this is nearest"
 
 
 def _describe_packing(plan: Plan) -> str:
-    """Describe how full dpo.py's packed rows will be; empty for another plan, or without the data's
-    lengths.
+    """Describe how full dpo.py's packed rows will be.
+
+    The text is empty for another plan, or without the data's lengths.
     """
     recipe = plan.config.recipe
-    lengths = load_lengths(plan.lengths_file)
-    if (
-        plan.trainer != OLMO_CORE_DPO
-        or recipe.packing != Packing.bins
-        or lengths is None
-        or not lengths.pairs
-    ):
+    if plan.trainer != OLMO_CORE_DPO or recipe.packing != Packing.bins:
         return ""
-    return describe_packing(
-        forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch
-    )
+    lengths = load_lengths(plan.lengths_file)
+    if lengths is None or not lengths.pairs:
+        return ""
+    packing = forecast_packing(lengths, recipe.max_seq_length, plan.batch)
+    return describe_packing(packing, plan.batch)
 
 
 def _describe_python(plan: Plan) -> str:
@@ -111,80 +121,78 @@ def _describe_python(plan: Plan) -> str:
     provenance = plan.origins.of("python")
     if plan.config.python is None or provenance.origin == Origin.override:
         return ""
-    packages = (
-        "its packages are read from their folders"
-        if plan.machine.packages
-        else "its packages are unknown here"
-    )
-    return (
-        f"{plan.command[0]}, set in {provenance.where or 'a file'}; not started, {packages}: "
-        "`check` and `run` start it"
-    )
+    packages = "its packages are unknown here"
+    if plan.machine.packages:
+        packages = "its packages are read from their folders"
+    where = provenance.where or "a file"
+    started_by = "`check` and `run` start it"
+    return f"{plan.command[0]}, set in {where}; not started, {packages}: {started_by}"
 
 
-def _schedule(plan: Plan, samples: int | None) -> str:
-    """How long a run trains, and what DPO's strength is: settings that no key for speed may
-    change.
+def _describe_duration(plan: Plan, samples: int | None) -> str:
+    """Describe how long a run trains, and the strength of DPO.
+
+    No key for speed may change these settings.
     """
     recipe = plan.config.recipe
-    beta = f", beta {recipe.beta:g}" if recipe.beta is not None else ""
-    epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
     steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
-    end = epochs if steps is None else f"{epochs}, {steps:,} step{'s' if steps != 1 else ''}"
-    end = f"at most {recipe.max_steps:,} steps" if recipe.max_steps else end
-    packed = {
-        Packing.none: "",
-        Packing.flatten: "; packing leaves the number of steps as it is",
-        Packing.bins: "; packing makes fewer, larger steps: a row counts as one sample",
-    }
-    return f"{end}{beta}{packed[recipe.packing] if plan.trainer != OLMO_CORE_DPO else ''}"
+    text = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
+    if recipe.max_steps:
+        text = f"at most {recipe.max_steps:,} steps"
+    elif steps is not None:
+        text += f", {steps:,} step" if steps == 1 else f", {steps:,} steps"
+    if recipe.beta is not None:
+        text += f", beta {recipe.beta:g}"
+    if plan.trainer == OLMO_CORE_DPO:  # its own fact describes its packing
+        return text
+    if recipe.packing == Packing.flatten:
+        text += "; packing leaves the number of steps as it is"
+    elif recipe.packing == Packing.bins:
+        text += "; packing makes fewer, larger steps: a row counts as one sample"
+    return text
 
 
-def _adapter(plan: Plan) -> str:
-    """The adapter that is trained; nothing where all weights are."""
-    if plan.lora is None:
+def _describe_adapter(plan: Plan) -> str:
+    """Describe the adapter that is trained; empty if all weights are trained."""
+    lora = plan.lora
+    if lora is None:
         return ""
-    targets = (
-        plan.lora.targets if isinstance(plan.lora.targets, str) else ", ".join(plan.lora.targets)
-    )
-    base = (
-        "4-bit (nf4)" if plan.lora.quantize == Quantization.nf4 else plan.parallel.precision.value
-    )
+    targets = lora.targets if isinstance(lora.targets, str) else ", ".join(lora.targets)
+    is_4_bit = lora.quantize == Quantization.nf4
+    base = "4-bit (nf4)" if is_4_bit else plan.parallel.precision.value
+    text = f"LoRA of rank {lora.rank}, alpha {lora.alpha}, on {targets}; frozen weights in {base}"
     adapter = plan.inputs.model.adapter
-    start = (
-        f"; resumes training {adapter.folder}"
-        if adapter is not None and plan.inputs.model.build is None
-        else ""
-    )
-    return (
-        f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights "
-        f"in {base}{start}"
-    )
+    if adapter is not None and plan.inputs.model.build is None:
+        text += f"; resumes training {adapter.folder}"
+    return text
 
 
 def _describe_template(plan: Plan) -> str:
-    """Where the text of a template of TRL's is from; empty for another one."""
+    """Describe where the text of a template of TRL's is from; empty for another template."""
     template = plan.trl_template
     if template is None:
         return ""
-    later = (
-        ""
-        if template.text is not None
-        else ", by its digest in the lock: `check` and `run` read the text"
-    )
-    return f"{template.name} {template.source}{later}"
+    text = f"{template.name} {template.source}"
+    if template.text is None:
+        text += ", by its digest in the lock: `check` and `run` read the text"
+    return text
 
 
 def _describe_ranks(plan: Plan) -> str:
-    size = plan.parallel.width.world_size
-    kind = "GPU" if plan.parallel.width.device == "cuda" else "CPU process"
-    nodes = plan.parallel.width.nodes
-    over = f" on {nodes} nodes, the place of each in $LAUNCH_NODE_RANK" if nodes > 1 else ""
-    return f"{size} {kind}" + ("" if size == 1 else "es" if kind.endswith("s") else "s") + over
+    width = plan.parallel.width
+    if width.device == "cuda":
+        text = "1 GPU" if width.world_size == 1 else f"{width.world_size} GPUs"
+    else:
+        text = "1 CPU process" if width.world_size == 1 else f"{width.world_size} CPU processes"
+    if width.nodes > 1:
+        text += f" on {width.nodes} nodes, the place of each in $LAUNCH_NODE_RANK"
+    return text
 
 
 def _relative(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    """Return a path relative to the current folder, if it is below that."""
+    folder = Path.cwd()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 def _format_patch(patch: str) -> str:

@@ -116,19 +116,19 @@ class RunHandle:
 
         Raises UserError: not_running, runs_elsewhere, launcher_mismatch.
         """
-        holder, lock = self.holder, lock_path(self.folder)
+        lock = lock_path(self.folder)
+        holder = self.holder
         if holder is None:
             raise refusal("not_running", f"{self.name} is not running")
         if holder.machine != this_process().machine:
             message = f"{self.name} runs on {holder.host} as process {holder.pid}"
-            raise refusal(
-                "runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}"
-            )
+            cure = f"there: {command_for('stop', self.folder)}"
+            raise refusal("runs_elsewhere", message, None, cure)
         process = prove_launcher(lock, holder)
         if process is None:
             message = (
-                f"{lock} names process {holder.pid}, which does not hold that file: no "
-                "signal was sent"
+                f"{lock} names process {holder.pid}, which does not hold that file: "
+                "no signal was sent"
             )
             cure = "remove the file if no launcher works on this run"
             raise refusal("launcher_mismatch", message, None, cure)

@@ -1,6 +1,4 @@
-"""Runs listed and compared: the tables that `launch status` and `launch compare` print and a
-notebook shows.
-"""
+"""Lists and compares runs: the tables of `launch status`, `launch compare` and a notebook."""
 
 from __future__ import annotations
 
@@ -33,14 +31,12 @@ OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the 
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """What a verb shows: `print` has its text, a notebook its table, `as_json` what it prints with
-    --json.
-    """
+    """What a verb shows, as text for `print`, as a table for a notebook and as JSON."""
 
     name: str
     lines: Sequence[str]
     table: Table
-    as_json: Any
+    as_json: Any  # what the verb prints with --json
 
     def show(self, as_json: bool) -> None:
         """Print it on the terminal."""
@@ -62,26 +58,44 @@ class Shown:
 def status(*names: str, folder: str | Path = "runs") -> Shown:
     """List all runs and jobs below `folder`, or those named.
 
-    Slurm is queried once, and only if a job was ever submitted from here; it is a warning when it
-    does not answer.
+    Slurm is queried once, and only if a job was ever submitted from here. If it does not respond,
+    that is a warning.
+
     Raises UserError: unknown_run, ambiguous_run.
     """
     runs = Path(folder)
-    pipelines = {name: pipeline for name in names if (pipeline := find_pipeline(name, runs))}
     queue = query_queue(runs)
     if names:
-        submitted = list(find_job_folders(runs))
-        found = [run for pipeline in pipelines.values() for _, run in stage_runs(pipeline)]
-        found += [resolve_run(name, runs, submitted) for name in names if name not in pipelines]
-        statuses = [read_job_status(run, runs, queue) for run in found]
+        pipelines, paths = _find_named(names, runs)
+        statuses = [read_job_status(path, runs, queue) for path in paths]
     else:
+        pipelines = find_pipelines(runs)
         statuses = list_job_statuses(runs, queue)
     table, lines = status_table(statuses)
-    listed = pipelines.values() if names else find_pipelines(runs)
-    lines += [f"pipeline {pipeline.name}: {describe_stages(pipeline)}" for pipeline in listed]
-    content = [{**each.as_json(), "evaluation": read_summary(each.run.path)} for each in statuses]
-    shown = lines if statuses else [f"no runs in {runs.absolute()}"]
-    return Shown(f"{len(statuses)} runs in {runs}", shown, table, content)
+    lines += [f"pipeline {pipeline.name}: {describe_stages(pipeline)}" for pipeline in pipelines]
+    if not statuses:
+        lines = [f"no runs in {runs.absolute()}"]
+    content = []
+    for run_status in statuses:
+        evaluation = read_summary(run_status.run.path)
+        content.append({**run_status.as_json(), "evaluation": evaluation})
+    return Shown(f"{len(statuses)} runs in {runs}", lines, table, content)
+
+
+def _find_named(names: Sequence[str], runs: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders of the named pipelines, and those of their runs and of the named runs."""
+    pipelines: list[Path] = []
+    of_pipelines: list[Path] = []
+    others: list[Path] = []
+    submitted = list(find_job_folders(runs))
+    for name in names:
+        pipeline = find_pipeline(name, runs)
+        if pipeline is None:
+            others.append(resolve_run(name, runs, submitted))
+        elif pipeline not in pipelines:
+            pipelines.append(pipeline)
+            of_pipelines.extend(run for _, run in stage_runs(pipeline))
+    return pipelines, of_pipelines + others
 
 
 def compare(
@@ -95,7 +109,12 @@ def compare(
 
     Raises UserError: unknown_run, ambiguous_run, no_checkpoint, other_format.
     """
-    from launch.evaluation.compared_run import ComparedBase, compared_run, split_checkpoint
+    from launch.evaluation.compared_run import (
+        ComparedBase,
+        ComparedRun,
+        compared_run,
+        split_checkpoint,
+    )
     from launch.evaluation.comparison import compare_runs, describe_comparison, read_noise, tabulate
     from launch.evaluation.models import ModelSource, find_run_or_model
     from launch.execution.report.page import announce_reading
@@ -108,21 +127,25 @@ def compare(
         if run.other_format is not None:
             raise UserError(run.other_format)
     announce_reading(folders, notify)
-    facts = [
-        ComparedBase(name, side.folder, folders)
-        if isinstance(side, ModelSource)
-        else compared_run(side, split_checkpoint(name)[1])
-        for name, side in zip(names, sides, strict=True)
-    ]
-    comparison = compare_runs(facts, read_noise(runs, [path.parent.name for path in folders]))
-    table, names_shown = tabulate(comparison), ", ".join(run.name for run in facts)
+    compared: list[ComparedRun | ComparedBase] = []
+    for name, side in zip(names, sides, strict=True):
+        if isinstance(side, ModelSource):
+            compared.append(ComparedBase(name, side.folder, folders))
+        else:
+            _, checkpoint = split_checkpoint(name)
+            compared.append(compared_run(side, checkpoint))
+    noise = read_noise(runs, [path.parent.name for path in folders])
+    comparison = compare_runs(compared, noise)
+    table = tabulate(comparison)
     lines = [*table.lines(), *describe_comparison(comparison)]
-    return Shown(f"{names_shown} compared", lines, table, comparison.as_json())
+    title = f"{', '.join(run.name for run in compared)} compared"
+    return Shown(title, lines, table, comparison.as_json())
 
 
 def query_queue(runs: Path) -> list[QueuedJob] | None:
-    """Return the user's jobs; None if nothing was ever submitted, or Slurm is missing or does not
-    answer.
+    """Return the user's jobs.
+
+    None is returned if nothing was ever submitted, or Slurm is missing or does not respond.
     """
     if not (runs / ".jobs").is_dir() or shutil.which("squeue") is None:
         return None
@@ -188,7 +211,7 @@ def _shown(value: T | None, form: Callable[[T], str]) -> str:
 def _describe_step(run: RunStatus) -> str:
     if run.step is None:
         return run.phase or ""
-    return f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
+    return f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
 
 
 def _describe_since(status: JobStatus, now: float) -> str:
@@ -199,20 +222,25 @@ def _describe_since(status: JobStatus, now: float) -> str:
 
 def _describe_validation(validation: ValidationRecord) -> str:
     best = validation.best
-    is_last = best is None or best.step == validation.step
-    return f"{validation.eval_loss:.4f}" + (
-        "" if is_last or best is None else f" (best {best.eval_loss:.4f} at {best.step})"
-    )
+    text = f"{validation.eval_loss:.4f}"
+    if best is not None and best.step != validation.step:
+        text += f" (best {best.eval_loss:.4f} at {best.step})"
+    return text
 
 
 def _describe_state(status: JobStatus) -> str:
-    run, job, state = status.run, status.job, status.state
+    run = status.run
+    job = status.job
+    state = status.state
     if run.holder and run.heartbeat is not None:
-        # the table shows its nodes, and nobody should kill a process
+        text = state
+        # The table shows a job's nodes, and no one should kill its processes.
         in_job = job is not None and job.holds_nodes
-        process = "" if in_job else f", process {run.holder.pid} on {run.holder.host}"
-        is_fresh = in_job and run.heartbeat < OVERDUE_HEARTBEAT
-        return state + process + ("" if is_fresh else f", heartbeat {run.heartbeat:.0f} s ago")
+        if not in_job:
+            text += f", process {run.holder.pid} on {run.holder.host}"
+        if not in_job or run.heartbeat >= OVERDUE_HEARTBEAT:
+            text += f", heartbeat {run.heartbeat:.0f} s ago"
+        return text
     if run.outcome and run.outcome.exit_code and state == run.state:
         return f"{state} ({run.outcome.exit_code})"
     if job and job.is_waiting:
@@ -227,8 +255,5 @@ def _job_cells(status: JobStatus) -> tuple[str, str, str]:
     job = status.job
     if job is None or not job.is_live:
         return status.job_id or "", "", ""
-    return (
-        job.job_id,
-        job.hosts or str(job.nodes),
-        "" if job.left is None else format_duration(job.left),
-    )
+    time_left = "" if job.left is None else format_duration(job.left)
+    return job.job_id, job.hosts or str(job.nodes), time_left

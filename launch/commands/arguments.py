@@ -1,6 +1,4 @@
-"""The parser of a verb's arguments: help with examples first, `key=value` beside `--options`,
-errors with an id.
-"""
+"""The parser of a verb's arguments, which takes `key=value` beside `--options`."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ class VerbParser(argparse.ArgumentParser):
         )
         self.arguments = self.add_argument_group("arguments")
         self.add = self.arguments.add_argument
-        self._keys: dict[str, str] = {}  # their options by name
+        self._keys: dict[str, str] = {}  # the option of each key, by its name
 
     @property
     def options(self) -> list[str]:
@@ -76,8 +74,9 @@ class VerbParser(argparse.ArgumentParser):
         action.is_key = True  # type: ignore[attr-defined]  # for _VerbHelp
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value,
-        duplicate_override.
+        """Parse all arguments.
+
+        Raises UserError: usage, unknown_option, bad_value, duplicate_override.
         """
         self._refuse_unknown(argv)
         options, surplus = self._parse(argv, self.parse_known_intermixed_args)
@@ -86,39 +85,38 @@ class VerbParser(argparse.ArgumentParser):
         return options
 
     def pop(self, line: CommandLine) -> tuple[argparse.Namespace, CommandLine]:
-        """Parse the options of a verb that composes a stage; return them, and the line without
-        them.
+        """Parse the options of a verb that composes a stage; return them, and the rest of the line.
 
         Raises UserError: usage, bad_value, duplicate_override.
         """
-        argv = [*line.argv, *(["--json"] if line.json else [])]
+        argv = list(line.argv)
+        if line.json:
+            argv.append("--json")
         options, remaining = self._parse(argv, self.parse_known_args)
         return options, replace(line, argv=tuple(remaining))
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found. Raises UserError: usage."""
+        """Raise the error of argparse as a UserError: usage."""
         missing = message.partition("are required: ")[2]
-        raise UserError(
-            self._problem("usage", f"'{self.verb}' needs {missing}" if missing else message)
-        )
+        if missing:
+            message = f"'{self.verb}' needs {missing}"
+        raise UserError(self._problem("usage", message))
 
     def _parse(
         self,
         argv: Sequence[str],
         parse: Callable[[list[str]], tuple[argparse.Namespace, list[str]]],
     ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse with argparse, which gets each key as an option."""
         values, rest = CommandLine(self.verb, False, tuple(argv)).pop_overrides(self._keys)
+        options = [f"{self._keys[key]}={value}" for key, value in values.items()]
         try:
-            return parse(
-                [*(f"{self._keys[key]}={value}" for key, value in values.items()), *rest.argv]
-            )
+            return parse([*options, *rest.argv])
         except argparse.ArgumentError as error:
-            name = next(
-                (key for key, option in self._keys.items() if option == error.argument_name), None
-            )
-            raise UserError(
-                self._argument_problem(name or error.argument_name or "", error.message)
-            ) from None
+            key_of_option = {option: key for key, option in self._keys.items()}
+            argument = error.argument_name or ""
+            name = key_of_option.get(argument, argument)
+            raise UserError(self._argument_problem(name, error.message)) from None
 
     def _argument_problem(self, name: str, message: str) -> Finding:
         if message.startswith("expected"):
@@ -126,9 +124,8 @@ class VerbParser(argparse.ArgumentParser):
         if message.startswith("ignored explicit argument"):
             return self._problem("usage", f"{name} takes no value")
         if message.startswith("not allowed with argument"):
-            return self._problem(
-                "usage", f"{name} and {message.rpartition(' ')[2]} exclude each other"
-            )
+            other = message.rpartition(" ")[2]
+            return self._problem("usage", f"{name} and {other} exclude each other")
         where = f"override {name}" if name in self._keys else "command line"
         return Finding.error("bad_value", f"{name} {message}", where)
 
@@ -143,22 +140,21 @@ class VerbParser(argparse.ArgumentParser):
             option = _OPTION.fullmatch(argument)
             key = _KEY.fullmatch(argument)
             if option and option["name"] not in self._option_string_actions:
-                near = did_you_mean(option["name"], self.options)
-                raise UserError(
-                    self._problem("unknown_option", f"'{self.verb}' has no option {argument}", near)
-                )
+                message = f"'{self.verb}' has no option {argument}"
+                cure = did_you_mean(option["name"], self.options)
+                raise UserError(self._problem("unknown_option", message, cure))
             if key and self._keys and key["name"] not in self._keys:
-                near = did_you_mean(key["name"], self._keys)
-                raise UserError(
-                    self._problem("unknown_option", f"'{self.verb}' has no key {key['name']}", near)
-                )
+                message = f"'{self.verb}' has no key {key['name']}"
+                cure = did_you_mean(key["name"], self._keys)
+                raise UserError(self._problem("unknown_option", message, cure))
 
     def _problem(self, id: str, message: str, cure: str | None = None) -> Finding:
         return Finding.error(id, message, "command line", cure or self.usage)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not among an argument's choices, with the nearest. Raises
-        UserError: bad_value.
+        """Refuse a value that is not among an argument's choices; the cure names the nearest.
+
+        Raises UserError: bad_value.
         """
         if action.choices is None or value in action.choices:
             return
@@ -169,9 +165,7 @@ class VerbParser(argparse.ArgumentParser):
 
 
 class _VerbHelp(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, with `key=VALUE` for a key and `-o, --output FILE` for an
-    option.
-    """
+    """Help as wide as the terminal; a key is `key=VALUE`, an option `-o, --output FILE`."""
 
     def __init__(self, prog: str) -> None:
         width = min(_WIDEST_HELP, shutil.get_terminal_size((_WIDEST_HELP, 24)).columns)
@@ -187,8 +181,9 @@ class _VerbHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def number(kind: type[Number], low: float, high: float = math.inf) -> Callable[[str], Number]:
-    """Return a converter for numbers from `low` to `high`; its error completes a sentence that
-    begins with the name.
+    """Return a converter for numbers from `low` to `high`.
+
+    Its error completes a sentence that begins with the argument's name.
     """
     limits = f"{low:g} or greater" if high == math.inf else f"between {low:g} and {high:g}"
 

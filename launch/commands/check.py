@@ -1,6 +1,4 @@
-"""`check`: plan the stage and check every rule about this machine; `preview`: samples as the
-trainer will see them.
-"""
+"""`check` plans a stage and checks this machine; `preview` shows samples as the trainer does."""
 
 from __future__ import annotations
 
@@ -36,8 +34,9 @@ _WIDTH = 100
 
 
 def check(line: CommandLine) -> int:
-    """Print each rule's finding for the composed stage, or for a pipeline's. Exit code 2 if one
-    would stop the run.
+    """Print each rule's finding for the composed stage, or for a pipeline's stages.
+
+    The exit code is 2 if a finding would stop the run.
 
     Raises UserError: those of VerbParser.pop; of a pipeline those of plan_pipeline.
     """
@@ -55,9 +54,7 @@ def check(line: CommandLine) -> int:
 
 
 def _check_pipeline(pipeline: Pipeline, options: argparse.Namespace) -> int:
-    """Check the stages that are not done; what needs a model that is still to be made is left
-    out.
-    """
+    """Check the stages that are not done, without what needs a model that is still to be made."""
     codes = [EXIT_DONE]
     for index, plan in enumerate(pipeline.plans):
         require_one_machine(plan.config)
@@ -72,75 +69,79 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
     """Print the findings of one stage."""
     started = time.monotonic()
     findings = list(inspect(plan))
-    # without its packages the trainer can't tokenise
-    stops = any(finding.stops for finding in findings)
-    if not stops and not plan.is_pending:
+    # The trainer cannot tokenise without its packages.
+    is_stopped = any(finding.stops for finding in findings)
+    if not is_stopped and not plan.is_pending:
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
-    warnings = check_advice(plan, [*findings, *plan.warnings])
-    findings = [replace(finding, cure=warnings.pop(0).cure) for finding in findings]
+    advised = check_advice(plan, [*findings, *plan.warnings])
+    cures = [finding.cure for finding in advised[: len(findings)]]
+    warnings = advised[len(findings) :]
+    findings = [replace(finding, cure=cure) for finding, cure in zip(findings, cures, strict=True)]
     if options.json:
-        payload = versioned(
-            {
-                "stage": plan.stage,
-                "name": plan.name,
-                "ok": not stopping,
-                "seconds": round(time.monotonic() - started, 3),
-                "findings": [_as_json(finding) for finding in findings],
-                "warnings": warnings,
-            }
-        )
-        print_json(payload)
+        fields = {
+            "stage": plan.stage,
+            "name": plan.name,
+            "ok": not stopping,
+            "seconds": round(time.monotonic() - started, 3),
+            "findings": [_as_json(finding) for finding in findings],
+            "warnings": warnings,
+        }
+        print_json(versioned(fields))
     else:
-        for row in [*format_table(findings), "", *filter(None, [_summary(findings)])]:
+        for row in [*format_table(findings), ""]:
             echo(row)
+        summary = _summary(findings)
+        if summary:
+            echo(summary)
         for warning in warnings:
             notify(f"warning: {warning}")
     return EXIT_REFUSED if stopping else EXIT_DONE
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    named = {
+    return {
         "id": finding.id,
         "verdict": finding.severity,
         "facts": finding.message,
         "cure": finding.cure,
+        "where": finding.where,
+        "allowed": finding.allowed,
     }
-    return {**named, "where": finding.where, "allowed": finding.allowed}
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
-    """Return a line for what each rule looked at, with a fault's cure below, and one for what was
-    not looked at.
-    """
+    """Format a line for each finding, with its cure below, and one for the skipped rules."""
     subjects = {rule.id: rule.subject for rule in RULES}
     rows: list[tuple[str, str]] = []
-    skipped: dict[str, list[str]] = {}  # by the reason
+    skipped: dict[str, list[str]] = {}  # reason -> subjects of the rules
     for finding in findings:
         subject = subjects.get(finding.id, finding.id.replace("_", " "))
         if finding.severity == "skipped":
             skipped.setdefault(finding.message, []).append(subject)
             continue
-        level = "" if finding.severity == "pass" else "error: " if finding.stops else "warning: "
-        level = "allowed: " if finding.allowed else level
-        place, id = (
-            f"{finding.where}: " if finding.where else "",
-            f" [{finding.id}]" if level else "",
-        )
-        rows.append((subject, f"{level}{place}{finding.message}{id}"))
+        rows.append((subject, _format_finding(finding)))
         if finding.cure:
             rows.append(("", f"-> {finding.cure}"))
     if skipped:
-        rows.append(
-            (
-                "not checked",
-                "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items()),
-            )
-        )
+        reasons = [f"{', '.join(names)} ({reason})" for reason, names in skipped.items()]
+        rows.append(("not checked", "; ".join(reasons)))
     return Table("", rows).lines(wrap_at=width)
 
 
+def _format_finding(finding: Finding) -> str:
+    where = f"{finding.where}: " if finding.where else ""
+    text = f"{where}{finding.message}"
+    if finding.allowed:
+        return f"allowed: {text} [{finding.id}]"
+    if finding.severity == "pass":
+        return text
+    level = "error" if finding.stops else "warning"
+    return f"{level}: {text} [{finding.id}]"
+
+
 def _summary(findings: Sequence[Finding]) -> str:
+    """Count the findings that are not passed: `1 error, 2 warnings`."""
     errors = sum(finding.stops for finding in findings)
     warnings = sum(finding.severity == "warn" for finding in findings)
     counts = {
@@ -152,35 +153,33 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 
 def preview(line: CommandLine) -> int:
-    """Print samples of the composed stage. Raises UserError: those of VerbParser.pop;
-    preview_failed.
+    """Print samples of the composed stage.
+
+    Raises UserError: those of VerbParser.pop; preview_failed.
     """
     options, rest = build_preview_parser().pop(line)
 
     def show(composed: Composed) -> int:
-        # an epoch that is too small to train on can be looked at
+        # An epoch that is too small to train on can still be previewed.
         plan = build_plan(composed, this_machine(composed), reads_rows=False)
         notify(f"starting {plan.trainer} to tokenize the samples")
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)
         recipe = plan.config.recipe
         limit = f"at most {recipe.max_seq_length} tokens"
-        notes = [
-            f"{plan.trainer}, chat template {data.template}, {limit}, packing {recipe.packing}"
-        ]
+        template = f"chat template {data.template}"
+        notes = [f"{plan.trainer}, {template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         if options.json:
-            payload = versioned(
-                {
-                    "stage": plan.stage,
-                    "trainer": plan.trainer,
-                    "samples": data.samples,
-                    "batch": data.batch,
-                    "warnings": problems,
-                }
-            )
-            print_json(payload)
+            fields = {
+                "stage": plan.stage,
+                "trainer": plan.trainer,
+                "samples": data.samples,
+                "batch": data.batch,
+                "warnings": problems,
+            }
+            print_json(versioned(fields))
             return EXIT_DONE
         if options.html:
             echo(render_page(f"{plan.stage}: samples", data, notes, problems), end="")

@@ -1,6 +1,4 @@
-"""The verbs that draft a file of the user's own: `new NAME --data FILE` a stage, `cluster NAME` a
-Slurm cluster.
-"""
+"""The verbs that draft a user's file: `new NAME --data FILE` a stage, `cluster NAME` a cluster."""
 
 from __future__ import annotations
 
@@ -67,16 +65,18 @@ def new(argv: list[str]) -> int:
     elif options.model is None:
         start = _find_start(options.after, Path("runs"))
     else:
-        message = (
-            "--after names the stage or the run whose model it starts from, and --model another one"
-        )
+        source = "the stage or the run whose model it starts from"
+        message = f"--after names {source}, and --model another one"
         raise refusal("usage", message, "command line", "leave one of them out")
+    on_cpu = start.on_cpu
+    if on_cpu is None and not find_gpus(os.environ).seen:
+        on_cpu = "there is no GPU here"
     text = draft_stage(
         data,
         group=start.group,
         path=start.path,
         trainer=_choose_trainer(data),
-        on_cpu=start.on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here"),
+        on_cpu=on_cpu,
         after=start.stage,
         context=start.context,
         lacks_template=start.lacks_template,
@@ -87,25 +87,24 @@ def new(argv: list[str]) -> int:
     write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
-    echo(
-        f"next: launch plan pipeline={start.stage},{name}"
-        if start.stage
-        else f"next: launch preview stage={name}"
-    )
+    next_command = f"launch preview stage={name}"
+    if start.stage:
+        next_command = f"launch plan pipeline={start.stage},{name}"
+    echo(f"next: {next_command}")
     return EXIT_DONE
 
 
 def _parse_columns(text: str | None) -> dict[str, str]:
-    pairs = [item.partition("=") for item in text.split(",")] if text else []
-    if any(not (known and equals and name) for known, equals, name in pairs):
-        message = f"'{text}' is not a list of KNOWN=YOURS"
-        raise refusal(
-            "unreadable_columns",
-            message,
-            "--columns",
-            "for example prompt=frage,completion=antwort",
-        )
-    return {known: name for known, _, name in pairs}
+    """Parse KNOWN=YOURS,...; raises UserError: unreadable_columns."""
+    columns: dict[str, str] = {}
+    for item in text.split(",") if text else []:
+        known, _, name = item.partition("=")
+        if not known or not name:
+            message = f"'{text}' is not a list of KNOWN=YOURS"
+            example = "for example prompt=frage,completion=antwort"
+            raise refusal("unreadable_columns", message, "--columns", example)
+        columns[known] = name
+    return columns
 
 
 @dataclass(frozen=True)
@@ -115,14 +114,14 @@ class _Start:
     group: str | None = None  # the model group whose recipe suits it
     path: str | None = None  # a hub id or a folder, which is trained in the group's place
     stage: str | None = None  # the stage of a pipeline that makes it
-    # of the stage or the run that makes it
+    # The settings of the stage or the run that makes it.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    context: int | None = None  # its positions, where they are known
-    lacks_template: bool = False  # its tokenizer has no chat template
+    context: int | None = None  # number of its positions, where it is known
+    lacks_template: bool = False  # whether its tokenizer has no chat template
 
     @property
     def on_cpu(self) -> str | None:
-        """Why the drafted stage should train on the CPU, where the stage or the run did."""
+        """Why the drafted stage should train on the CPU, if the stage or the run did."""
         was_on_cpu = self.settings.get("device") == "cpu" or self.settings.get("gpus") == 0
         return "its base was trained on the CPU" if was_on_cpu else None
 
@@ -138,58 +137,64 @@ def _find_start(name: str, runs: Path) -> _Start:
     else:
         start = _start_from_folder(resolve_run(name, runs))
     kind = str(mapping(start.settings.get("stage")).get("kind"))
-    if made := {str(final): what for final, what in FINAL_KINDS.items()}.get(kind):
-        message = f"no stage can start from {name}, which trains {made}"
-        raise refusal("pipeline_model", message, "--after", "name an SFT or DPO stage or run")
+    for final_kind, model in FINAL_KINDS.items():
+        if str(final_kind) == kind:
+            message = f"no stage can start from {name}, which trains {model}"
+            raise refusal("pipeline_model", message, "--after", "name an SFT or DPO stage or run")
     return start
 
 
 def _find_model(given: str | None, runs: Path) -> _Start:
-    """Return the start that `--model` names: a model group, a folder, a finished run as
-    `model.path` takes it, or a hub id. Raises UserError: unknown_model, ambiguous_run.
+    """Return the start that `--model` names.
+
+    It is a model group, a folder, a finished run as `model.path` takes it, or a hub id.
+
+    Raises UserError: unknown_model, ambiguous_run.
     """
     groups = group_options("model")
     if given is None or given in groups:
         return _Start(given)
-    folders = (Path.cwd() / Path(given).expanduser(), Path.cwd() / runs / given)
-    folder = next(filter(Path.is_dir, folders), None)
-    if folder is None:
-        folder = find_run(
-            given,
-            [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()],
-            "--model",
-        )
+    folder = _find_model_folder(given, runs)
     if folder is not None:
         return _start_from_folder(folder)
     if _is_hub_id(given):
         return _Start(path=given)
-    cure = (
-        did_you_mean(given, groups, limit=1)
-        or f"choose {', '.join(groups)}, a run, a hub id or a folder"
-    )
-    raise refusal(
-        "unknown_model",
-        f"'{given}' is neither a model group, a run, a hub id nor a folder",
-        "--model",
-        cure,
-    )
+    message = f"'{given}' is neither a model group, a run, a hub id nor a folder"
+    cure = did_you_mean(given, groups, limit=1)
+    alternatives = f"choose {', '.join(groups)}, a run, a hub id or a folder"
+    raise refusal("unknown_model", message, "--model", cure or alternatives)
 
 
-_DEPTH = 3  # of a checkpoint below its run
+def _find_model_folder(name: str, runs: Path) -> Path | None:
+    """Return the folder of this path or of this run, None if there is none."""
+    for folder in (Path.cwd() / Path(name).expanduser(), Path.cwd() / runs / name):
+        if folder.is_dir():
+            return folder
+    finished = [run for run in find_runs(runs.absolute()) if (run / "DONE").is_file()]
+    return find_run(name, finished, "--model")
+
+
+_DEPTH = 3  # levels of a checkpoint below its run
+
+
+def _find_run_above(folder: Path) -> Path | None:
+    """Return the run folder that a folder is or is in, None if it is in none."""
+    for path in (folder, *folder.parents[:_DEPTH]):
+        if (path / "plan.json").is_file():
+            return path
+    return None
 
 
 def _start_from_folder(folder: Path) -> _Start:
     """Return the start that a run, a folder in one, or another model's folder is."""
-    run = next(
-        (above for above in (folder, *folder.parents[:_DEPTH]) if (above / "plan.json").is_file()),
-        None,
-    )
+    run = _find_run_above(folder)
     settings = Run(run).settings if run else {}
     model = folder / "model" if folder == run else folder
     adapter = read_adapter(model)
     base = adapter.local_base if adapter else model
-    made = mapping(settings.get("model"))
-    is_demo = not made.get("path") and str(made.get("build")).startswith("demo")
+    trained_from = mapping(settings.get("model"))
+    builds_demo = str(trained_from.get("build")).startswith("demo")
+    is_demo = builds_demo and not trained_from.get("path")
     group = "demo" if is_demo or (base is not None and _has_demo_shape(base)) else None
     lacks_template = (model / "tokenizer_config.json").is_file() and read_template(model) is None
     context = read_context(base) if base else None
@@ -199,23 +204,29 @@ def _start_from_folder(folder: Path) -> _Start:
 
 
 def _has_demo_shape(model: Path) -> bool:
-    """Whether a model has the layers and the width of the demo's, for which its recipes were
-    chosen.
+    """Whether a model has the layers and the width of the demo's model.
+
+    The recipes of the demo were chosen for that shape.
     """
     demo = load_yaml((CONFIGS / "model" / "demo.yaml").read_text(encoding="utf-8"))["shape"]
     shape = read_shape(model)
-    return shape is not None and (shape.layers, shape.hidden) == (demo["layers"], demo["hidden"])
+    if shape is None:
+        return False
+    return bool(shape.layers == demo["layers"] and shape.hidden == demo["hidden"])
 
 
 def _is_hub_id(name: str) -> bool:
     """Whether a name is `owner/name` of the hub, and not a file or a misspelt one beside others."""
-    is_written_so = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and not file_format(Path(name))[0]
-    return bool(is_written_so) and not Path(name).parent.is_dir()
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+        return False
+    data_format, *_ = file_format(Path(name))
+    return not data_format and not Path(name).parent.is_dir()
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a
-    reward model.
+    """Return TRL's trainer if open-instruct is missing, None to keep the stage's trainer.
+
+    TRL's trainer is not used for a reward model.
     """
     if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
         return None
@@ -223,14 +234,14 @@ def _choose_trainer(data: DraftedData) -> str | None:
 
 
 _NETWORK_FILE_SYSTEM = re.compile(
-    r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"
+    r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs"
+    r"|fuse\.(ceph|juicefs|glusterfs)\b.*"
 )
 _FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, RoCE
 
 
 def cluster(argv: list[str]) -> int:
-    """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration
-    folder, or print it.
+    """Draft `cluster/NAME.yaml` from Slurm's output; write it to the user's folder, or print it.
 
     Raises UserError: those of VerbParser.parse; no_slurm, slurm_unresponsive, unknown_partition,
     cluster_exists, not_writable.
@@ -244,7 +255,9 @@ def cluster(argv: list[str]) -> int:
     sinfo = query_slurm(["sinfo", "--noheader"])  # raises if Slurm is missing or does not answer
     available = list_partitions() or []
     if not available:
-        message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
+        message = "sinfo reports no partitions"
+        if sinfo.status:
+            message = f"{message}: {sinfo.message}"
         raise refusal("slurm_unresponsive", message, None, "contact the cluster's admins")
     facts = _collect_facts()
     named = [partition for partition in available if partition.name == options.partition]
@@ -267,27 +280,31 @@ def _collect_facts() -> ClusterFacts:
         name, equals, value = line.partition("=")
         if equals:
             settings[name.strip()] = value.strip()
-    containers = ["pyxis"] if "--container-image" in (try_command(["srun", "--help"]) or "") else []
-    containers += ["apptainer"] if shutil.which("apptainer") else []
-    mounts: list[Any] = []
+    containers = []
+    srun_help = try_command(["srun", "--help"]) or ""
+    if "--container-image" in srun_help:
+        containers.append("pyxis")
+    if shutil.which("apptainer"):
+        containers.append("apptainer")
+    mount_points: set[str] = set()
     with contextlib.suppress(OSError):
-        mounts = psutil.disk_partitions(all=True)
+        for mount in psutil.disk_partitions(all=True):
+            if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype):
+                mount_points.add(mount.mountpoint)
+    interfaces = [path.name for path in Path("/sys/class/net").glob("*")]
     return ClusterFacts(
         settings=settings,
         accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
-        shared=sorted(
-            {mount.mountpoint for mount in mounts if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype)}
-        ),
+        shared=sorted(mount_points),
         containers=containers,
-        interfaces=sorted(
-            filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))
-        ),
+        interfaces=sorted(name for name in interfaces if _FAST_INTERFACE.match(name)),
     )
 
 
 def locate_option(group: str, name: str, usage: str | None) -> Path:
-    """Return where the file of a group's option is written. Raises UserError: usage,
-    secret_on_line.
+    """Return where the file of a group's option is written.
+
+    Raises UserError: usage, secret_on_line.
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
         message = f"names must match [A-Za-z0-9_][A-Za-z0-9_.-]*, got '{name}'"
@@ -299,8 +316,9 @@ def locate_option(group: str, name: str, usage: str | None) -> Path:
 
 
 def write_option(path: Path, text: str, beside: Mapping[str, object] | None = None) -> None:
-    """Write a new file, after renewing the JSON files `beside` it, by name. Raises UserError:
-    not_writable.
+    """Write a new file, after renewing the JSON files `beside` it, which are given by name.
+
+    Raises UserError: not_writable.
     """
     try:
         for name, content in (beside or {}).items():

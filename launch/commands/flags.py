@@ -34,7 +34,8 @@ from launch.upstream.trainers import TRL, parse_trainer
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
-_ATTRIBUTES = (  # of a field, in JSON
+# The attributes of a field that the JSON has.
+_ATTRIBUTES = (
     "type",
     "kind",
     "nargs",
@@ -51,29 +52,29 @@ _ATTRIBUTES = (  # of a field, in JSON
     "unsettable_because",
     "unknown",
 )
-_MAX_REASONS = 3  # in the sentence about unread help
+_MAX_REASONS = 3  # number of reasons in the sentence about unread help
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Why the help of some flags is unknown, and what brings it: an item of `unknown` in the
-    JSON.
-    """
+    """Why the help of some flags is unknown: an item of `unknown` in the JSON."""
 
     what: str = "help"
     reason: str
-    cure: str | None = None  # None: nothing does, as for a text that the trainer computes
+    cure: str | None = None  # None if nothing provides it, as for a text that the trainer computes
 
 
 def flags(args: list[str]) -> int:
-    """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag,
-    ...
+    """Run `launch flags` and return its exit code.
+
+    Raises UserError: unknown_trainer, unknown_flag; those of VerbParser.parse, resolve_schema and
+    check_interpreter.
     """
     options = build_flags_parser().parse(args)
     trainer = parse_trainer(options.trainer)
-    checkout = (
-        None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
-    )
+    checkout = None
+    if trainer not in TRL:
+        checkout = find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
     python = trainer_python(options.python)
     packages = _find_packages(options.python, python, may_start=not options.from_lock)
@@ -86,7 +87,8 @@ def flags(args: list[str]) -> int:
     former = [former_flags[name] for name in _match_pattern(former_flags, options.pattern)]
     if options.pattern and not fields and not former:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
-    help_texts = read_help(fields, [*([checkout.root] if checkout else []), *packages])
+    source_folders = [checkout.root, *packages] if checkout else packages
+    help_texts = read_help(fields, source_folders)
     unread = _explain_unread(help_texts, trainer, checkout, packages, python)
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
@@ -94,61 +96,56 @@ def flags(args: list[str]) -> int:
         unread = unread and replace(unread, cure=advice)
         source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
-        content = versioned(
-            {
-                "trainer": trainer,
-                "source": source,
-                "flags": {field.name: flag_json(trainer, field, help_texts) for field in fields},
-                "renames": {entry.flag: entry for entry in former},
-                "unknown": [*schema.unknown, *([unread] if unread else [])],
-            }
-        )
-        print_json(content, indent=1)
+        unknown_items: list[Any] = list(schema.unknown)
+        if unread:
+            unknown_items.append(unread)
+        content = {
+            "trainer": trainer,
+            "source": source,
+            "flags": {field.name: flag_json(trainer, field, help_texts) for field in fields},
+            "renames": {entry.flag: entry for entry in former},
+            "unknown": unknown_items,
+        }
+        print_json(versioned(content), indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
-    echo(
-        "\n".join(
-            render_table(fields, former, width, help_texts.texts, full_help=bool(options.pattern))
-        )
-    )
+    full_help = bool(options.pattern)
+    echo("\n".join(render_table(fields, former, width, help_texts.texts, full_help=full_help)))
     count = f"{len(fields)} of {len(schema.fields)}" if options.pattern else str(len(fields))
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
     if unread:
-        count = f"{len(help_texts.unread)} of {len(fields)} flag{'s' if len(fields) > 1 else ''}"
-        notify(
-            f"the help of {count} is unread: {unread.reason}"
-            + (f"; {unread.cure}" if unread.cure else "")
-        )
+        plural = "s" if len(fields) > 1 else ""
+        count = f"{len(help_texts.unread)} of {len(fields)} flag{plural}"
+        cure = f"; {unread.cure}" if unread.cure else ""
+        notify(f"the help of {count} is unread: {unread.reason}{cure}")
     return EXIT_DONE
 
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
     """Return the folders of the packages of --python. Raises UserError: no_interpreter."""
-    if problem := check_interpreter(configured, python, may_start=may_start):
+    problem = check_interpreter(configured, python, may_start=may_start)
+    if problem:
         message = problem.message.replace("python=", "--python ")
         cure = str(problem.cure or "").replace("python=", "--python ")
         raise UserError(replace(problem, message=message, cure=Fix(cure) if cure else None))
-    return (
-        package_folders(python) if may_start or configured is None else find_package_folders(python)
-    )
+    if may_start or configured is None:
+        return package_folders(python)
+    return find_package_folders(python)
 
 
 def flag_json(trainer: str, field: Field, help_texts: HelpTexts) -> dict[str, Any]:
-    """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest
-    first.
+    """Return one flag as JSON; `renamed_from` has its earlier names, the oldest first.
 
     A `help` of null is unknown if `unknown` has it, else the flag has none.
     """
     content = {name: getattr(field, name) for name in _ATTRIBUTES}
     reason = help_texts.unread.get(field.name)
-    unknown = {**field.unknown, **({"help": reason} if reason else {})}
-    shown = {
-        "help": help_texts.texts.get(field.name),
-        "renamed_from": _earlier_names(trainer, field.name),
-    }
-    return {**content, "unknown": unknown, **shown}
+    content["unknown"] = {**field.unknown, "help": reason} if reason else dict(field.unknown)
+    content["help"] = help_texts.texts.get(field.name)
+    content["renamed_from"] = _earlier_names(trainer, field.name)
+    return content
 
 
 def _explain_unread(
@@ -163,16 +160,16 @@ def _explain_unread(
     if not reasons:
         return None
     if trainer in TRL and not installed_version("trl", packages):
-        cure = (
-            f"`{python} -m pip install {requirement('train')}` installs it, --python PYTHON "
-            "names where it is"
-        )
+        install = f"`{python} -m pip install {requirement('train')}` installs it"
+        cure = f"{install}, --python PYTHON names where it is"
         return Unread(reason=f"TRL is not installed for {python}", cure=cure)
     if trainer not in TRL and checkout is None:
         cure = f"`{fetch_command()}` fetches one, --upstream DIR names one that is elsewhere"
         return Unread(reason="no open-instruct checkout found", cure=cure)
-    more = [f"{len(reasons) - _MAX_REASONS} more files"] if len(reasons) > _MAX_REASONS else []
-    return Unread(reason="; ".join([*reasons[:_MAX_REASONS], *more]))
+    shown = reasons[:_MAX_REASONS]
+    if len(reasons) > _MAX_REASONS:
+        shown.append(f"{len(reasons) - _MAX_REASONS} more files")
+    return Unread(reason="; ".join(shown))
 
 
 def render_table(
@@ -183,8 +180,9 @@ def render_table(
     *,
     full_help: bool,
 ) -> list[str]:
-    """Render each flag as a line (name, type, default, source line) and its help, in full or cut to
-    `width` columns.
+    """Render each flag as a line (name, type, default, source line) and its help.
+
+    The help is in full, or cut to one line of `width` columns.
     """
     names = [*(field.name for field in fields), *(entry.flag for entry in former)]
     name_width = max(map(len, names), default=0) + 3
@@ -192,10 +190,9 @@ def render_table(
     lines: list[str] = []
     for field in fields:
         required = "*" if field.required else " "
-        properties = [field.type, *_describe_properties(field)]
-        lines.append(
-            f"{required} {field.name:<{name_width}}{'  '.join(properties)}  ({field.where})"
-        )
+        name = f"{required} {field.name:<{name_width}}"
+        properties = "  ".join([field.type, *_describe_properties(field)])
+        lines.append(f"{name}{properties}  ({field.where})")
         lines += textwrap.wrap(
             " ".join(help_texts.get(field.name, "").split()),
             max(46, width),
@@ -204,8 +201,10 @@ def render_table(
             max_lines=None if full_help else 1,
             placeholder=" ...",
         )
+    if former and lines:
+        lines.append("")
     if former:
-        lines += [*([""] if lines else []), "renamed or removed:"]
+        lines.append("renamed or removed:")
     for entry in former:
         change = f"now {entry.renamed_to}" if entry.renamed_to else "removed"
         note = f": {entry.note}" if entry.note else ""
@@ -216,11 +215,9 @@ def render_table(
 def _describe_properties(field: Field) -> list[str]:
     properties = []
     if not field.required:
-        default = (
-            f"? ({field.unknown['default']})"
-            if "default" in field.unknown
-            else _format_value(field.default)
-        )
+        default = _format_value(field.default)
+        if "default" in field.unknown:
+            default = f"? ({field.unknown['default']})"
         properties.append(f"= {default}")
     if field.choices is not None:
         properties.append(f"one of {', '.join(_format_value(choice) for choice in field.choices)}")
@@ -233,12 +230,11 @@ def _describe_properties(field: Field) -> list[str]:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, str):
-        return value if value and not set(value) & set(" \t\n'\"") else repr(value)
-    return (
-        json.dumps(value, ensure_ascii=False)
-        if isinstance(value, list | dict | bool)
-        else str(value)
-    )
+        is_plain = bool(value) and not set(value) & set(" \t\n'\"")
+        return value if is_plain else repr(value)
+    if isinstance(value, list | dict | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def _former_flags(trainer: str, schema: Schema) -> dict[str, LedgerEntry]:
@@ -265,9 +261,8 @@ def _no_match_problem(trainer: str, pattern: str, schema: Schema) -> Finding:
     explanation = explain_unknown_flag(trainer, pattern, schema.fields)
     message = f"no flag of {trainer} matches '{pattern}'"
     if explanation:
-        return Finding.error(
-            "unknown_flag", f"{message}: {explanation.message}", cure=explanation.cure
-        )
+        message = f"{message}: {explanation.message}"
+        return Finding.error("unknown_flag", message, cure=explanation.cure)
     return Finding.error("unknown_flag", message, cure=did_you_mean(pattern, schema.fields))
 
 

@@ -28,17 +28,16 @@ def lint(argv: list[str]) -> int:
     command: list[str] | None = None
     if "--" in argv:
         split = argv.index("--")
-        argv, command = argv[:split], argv[split + 1 :]
+        command = argv[split + 1 :]
+        argv = argv[:split]
     parser = build_lint_parser()
     options = parser.parse(argv)
     if bool(options.files) == bool(command):
-        raise refusal(
-            "usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage
-        )
+        message = "'lint' needs either files or -- COMMAND"
+        raise refusal("usage", message, "command line", parser.usage)
     trainer = None if options.trainer is None else TrainerScript(parse_trainer(options.trainer))
-    packages = [
-        Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))
-    ]
+    package_folders = ("site-packages", "dist-packages")
+    packages = [Path(folder) for folder in sys.path if folder.endswith(package_folders)]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
     checkout = find_checkout(root, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
@@ -63,45 +62,51 @@ def lint(argv: list[str]) -> int:
         for difference in schemas.differences:
             notify(f"warning: judged from the lock, although {difference}")
         names = dict.fromkeys(name for verdict in verdicts for name in verdict.unchecked)
-        if unchecked := describe_unchecked(names):
+        unchecked = describe_unchecked(names)
+        if unchecked:
             notify(unchecked)
-    refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
-    return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
+    is_refused = any(verdict.ok is False for verdict in verdicts)
+    has_errors = any(note.stops for note in notes)
+    if is_refused or has_errors:
+        return EXIT_REFUSED
+    return EXIT_REFUSED if options.strict and _is_undecided(reports) else EXIT_DONE
 
 
 def _is_undecided(reports: Iterable[FileReport]) -> bool:
     """Return True if a command is undecided, or part of a file was not read."""
-    return any(
-        any(verdict.ok is None for verdict in report.verdicts)
-        or any(note.id != "empty_file" for note in report.notes)
-        for report in reports
-    )
+    for report in reports:
+        if any(verdict.ok is None for verdict in report.verdicts):
+            return True
+        if any(note.id != "empty_file" for note in report.notes):
+            return True
+    return False
 
 
 def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
     """Return each problem and warning in a compiler's format: `file:line: flag: message [kind]`."""
-    return [
-        _format_finding(verdict.file, finding)
-        for verdict in verdicts
-        for finding in (*verdict.problems, *verdict.warnings)
-    ]
+    lines: list[str] = []
+    for verdict in verdicts:
+        findings = (*verdict.problems, *verdict.warnings)
+        lines += [_format_finding(verdict.file, finding) for finding in findings]
+    return lines
 
 
 def _format_finding(file: str, finding: LintFinding) -> str:
-    return f"{file}:{finding.line}: {'' if finding.stops else 'warning: '}{finding}"
+    level = "" if finding.stops else "warning: "
+    return f"{file}:{finding.line}: {level}{finding}"
 
 
 def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:
     if not verdicts:
         return "found no command that starts a trainer and no YAML file of flags"
-    counts = {outcome: sum(verdict.ok is ok for verdict in verdicts) for ok, outcome in _OUTCOMES}
-    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    against = "the lock of the pin (no checkout found)" if checkout is None else checkout.describe()
-    return (
-        f"{len(verdicts)} command{'s' if len(verdicts) != 1 else ''}: {listed}; checked "
-        "against "
-        f"{against}"
-    )
+    counts = []
+    for ok, outcome in _OUTCOMES:
+        count = len([verdict for verdict in verdicts if verdict.ok is ok])
+        if count:
+            counts.append(f"{count} {outcome}")
+    commands = "1 command" if len(verdicts) == 1 else f"{len(verdicts)} commands"
+    source = "the lock of the pin (no checkout found)" if checkout is None else checkout.describe()
+    return f"{commands}: {', '.join(counts)}; checked against {source}"
 
 
 _OUTCOMES = ((True, "accepted"), (False, "refused"), (None, "undecided"))

@@ -1,6 +1,4 @@
-"""The verbs of a trained model: `generate` answers, `eval` against those it comes from, `merge` of
-its adapter.
-"""
+"""The verbs of a trained model: `generate` answers, `eval` scores it, `merge` merges an adapter."""
 
 from __future__ import annotations
 
@@ -50,9 +48,8 @@ def generate(argv: list[str]) -> int:
         problem = error.problems[0]
         if problem.id != "unknown_run" or len(names) < 2:
             raise
-        raise UserError(
-            replace(problem, cure=Fix(f"{problem.cure}; a prompt is put in quotes"))
-        ) from None
+        cure = Fix(f"{problem.cure}; a prompt is put in quotes")
+        raise UserError(replace(problem, cure=cure)) from None
     sampling = Sampling(
         seed=options.seed,
         temperature=options.temperature,
@@ -81,23 +78,35 @@ def generate(argv: list[str]) -> int:
 def _read_conversations(
     options: argparse.Namespace, usage: str | None
 ) -> tuple[list[str], list[Messages]]:
-    """Return the names of the runs, and a conversation per prompt; none for a chat. Raises
-    UserError: usage.
+    """Return the names of the models, and a conversation per prompt; none for a chat.
+
+    Raises UserError: usage.
     """
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
     if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
-        raise refusal(
-            "usage", "'generate' takes models, followed by prompts", "command line", usage
-        )
-    if takes_prompt:
-        later = range(1, len(names) - 1)  # the first is a model and the last a prompt
-        count = next(
-            (at for at in later if " " in names[at] and not Path(names[at]).is_dir()),
-            len(names) - 1,
-        )
-        return names[:count], [as_conversation(prompt, options.system) for prompt in names[count:]]
-    return names, read_prompts(options.prompts, options.system) if options.prompts else []
+        message = "'generate' takes models, followed by prompts"
+        raise refusal("usage", message, "command line", usage)
+    if options.chat:
+        return names, []
+    if options.prompts:
+        return names, read_prompts(options.prompts, options.system)
+    count = _count_models(names)
+    prompts = names[count:]
+    return names[:count], [as_conversation(prompt, options.system) for prompt in prompts]
+
+
+def _count_models(arguments: Sequence[str]) -> int:
+    """Return how many of the arguments are models; the others are prompts.
+
+    The first is a model and the last a prompt. Between them the first with a blank begins the
+    prompts, unless it is a folder.
+    """
+    last = len(arguments) - 1
+    for index in range(1, last):
+        if " " in arguments[index] and not Path(arguments[index]).is_dir():
+            return index
+    return last
 
 
 def _answer_all(
@@ -108,9 +117,8 @@ def _answer_all(
         notify(f"loading {model.label}")
         with open_responder(model) as responder:
             responder.refuse_long_prompts(conversations)
-            answers.append(
-                [responder.answer(conversation, sampling) for conversation in conversations]
-            )
+            model_answers = [responder.answer(prompt, sampling) for prompt in conversations]
+            answers.append(model_answers)
     return answers
 
 
@@ -121,9 +129,8 @@ def _chat(models: Sequence[ModelSource], sampling: Sampling, system: str | None)
         responders = [stack.enter_context(open_responder(model)) for model in models]
         conversations: list[Messages] = [as_conversation("", system)[:-1] for _ in models]
         for turn in _read_turns():
-            for model, responder, conversation in zip(
-                models, responders, conversations, strict=True
-            ):
+            chats = zip(models, responders, conversations, strict=True)
+            for model, responder, conversation in chats:
                 conversation.append({"role": "user", "content": turn})
                 responder.refuse_long_prompts([conversation])
                 answer = responder.answer(conversation, sampling)
@@ -136,7 +143,8 @@ def _read_turns() -> Iterator[str]:
     """Yield the lines of stdin that are not empty, with a prompt at a terminal."""
     with suppress(EOFError):
         while True:
-            if turn := input("> " if sys.stdin.isatty() else "").strip():
+            turn = input("> " if sys.stdin.isatty() else "").strip()
+            if turn:
                 yield turn
 
 
@@ -149,8 +157,8 @@ def _describe(
     for number, conversation in enumerate(conversations):
         if len(conversations) > 1:
             yield f"# {conversation[-1]['content']}"
-        for model, of_model in zip(models, answers, strict=True):
-            answer = of_model[number]
+        for model, model_answers in zip(models, answers, strict=True):
+            answer = model_answers[number]
             if len(models) > 1:
                 yield f"== {model.label}"
             yield answer.text
@@ -165,22 +173,22 @@ def _as_rows(
     sampling: Sampling,
 ) -> Iterator[dict[str, object]]:
     for number, conversation in enumerate(conversations):
-        by_run = {
-            model.label: to_json(of_model[number])
-            for model, of_model in zip(models, answers, strict=True)
-        }
-        yield versioned({"messages": conversation, "seed": sampling.seed, "answers": by_run})
+        by_model = {}
+        for model, model_answers in zip(models, answers, strict=True):
+            by_model[model.label] = to_json(model_answers[number])
+        yield versioned({"messages": conversation, "seed": sampling.seed, "answers": by_model})
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
-    """Write the answers; called without rows before the models are loaded. Raises UserError:
-    out_not_writable.
+    """Write the answers; without rows, check before the models are loaded that it is possible.
+
+    Raises UserError: out_not_writable.
     """
     try:
         if rows:
             write_json_lines(path, rows)
         else:
-            # as long as the name that is written first
+            # This name is as long as the temporary one under which the answers are written.
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.touch()
             temporary.unlink()
@@ -243,17 +251,14 @@ def _find_adapter(name: str, runs: Path) -> Adapter:
 
 def describe_merged(merged: Merged) -> list[str]:
     """Describe a merged model in lines: where it is, and how it compares with base + adapter."""
-    how = "" if merged.built else " (already there)"
+    existing = "" if merged.built else " (already there)"
     comparison = (
         f"its logits on {merged.tokens:,} tokens differ from base + adapter by {merged.error:.2g} "
-        "of their standard "
-        f"deviation (at most {merged.tolerance:g}); the adapter changes them by "
-        f"{merged.adapter_effect:.2g}"
+        f"of their standard deviation (at most {merged.tolerance:g}); "
+        f"the adapter changes them by {merged.adapter_effect:.2g}"
     )
-    lines = [f"the merged model is in {merged.folder}{how}", comparison]
+    lines = [f"the merged model is in {merged.folder}{existing}", comparison]
     if merged.quantized_error is not None:
-        lines.append(
-            "from the 4-bit base + adapter that was trained they differ by "
-            f"{merged.quantized_error:.2g}"
-        )
+        trained = "the 4-bit base + adapter that was trained"
+        lines.append(f"from {trained} they differ by {merged.quantized_error:.2g}")
     return lines

@@ -43,9 +43,10 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 def plan(line: CommandLine) -> int:
     """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
     if line.is_pipeline:
-        from launch.pipelines.links import plan_pipeline  # reads runs: one stage needs none of it
+        from launch.pipelines.links import plan_pipeline  # slow to import; one stage needs none
 
-        if pipeline := plan_pipeline(line, notify):
+        pipeline = plan_pipeline(line, notify)
+        if pipeline:
             return _show_pipeline(pipeline, json=line.json)
 
     def show(composed: Composed) -> int:
@@ -66,9 +67,9 @@ def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:
     costs = forecast_pipeline(pipeline, os.environ)
     planned = [PlannedRun(plan) for plan in pipeline.plans]
     if json:
-        stages = [
-            {**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)
-        ]
+        stages = []
+        for run, cost in zip(planned, costs, strict=True):
+            stages.append({**run.as_json(), **cost.as_json()})
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE
     for run in planned:
@@ -85,31 +86,30 @@ def _show(planned: PlannedRun, stage: str = "") -> None:
 
 
 def describe(planned: PlannedRun, environ: Mapping[str, str]) -> list[str]:
-    """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to
-    paste.
-    """
-    plan, redactor = planned.plan, process_redactor()
+    """Describe the plan for a terminal: facts, flags with their origin, and the exact command."""
+    plan = planned.plan
+    redactor = process_redactor()
     lines = [f"{name:<11} {text}" for name, text in planned.facts()]
     lines += ["", "environment"]
     lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
     lines += ["", "flags"]
-    flags = (
-        (name, {**vars(flag.provenance), "value": redactor.redact_object(flag.value, name)})
-        for name, flag in plan.flags.items()
-    )
-    lines += [f"  {line}" for line in Table.of("", FLAG_COLUMNS, flags).lines(widest=48)[1:]]
+    flags = []
+    for name, flag in plan.flags.items():
+        value = redactor.redact_object(flag.value, name)
+        flags.append((name, {**vars(flag.provenance), "value": value}))
+    _, *rows = Table.of("", FLAG_COLUMNS, flags).lines(widest=48)
+    lines += [f"  {row}" for row in rows]
     unset = [name for name in plan.unset if name in environ]
     return [*lines, "", "command", *paste_lines(plan, unset)]
 
 
 def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:
     """Return the command as lines of shell: environment first, then one flag per line."""
-    redactor, lines = process_redactor(), ["env"]
+    redactor = process_redactor()
+    lines = ["env"]
     lines += [f"-u {name}" for name in unset]
-    lines += [
-        f"{name}={shlex.quote(redactor.redact_value(name, value))}"
-        for name, value in plan.env.items()
-    ]
+    for name, value in plan.env.items():
+        lines.append(f"{name}={shlex.quote(redactor.redact_value(name, value))}")
     for position, argument in enumerate(redactor.redact_argv(plan.command)):
         text = quote_argument(argument)
         is_flag = argument.startswith("--") and argument != "--"

@@ -1,6 +1,4 @@
-"""`status`: the runs and their jobs; `logs RUN`: what a run's display showed, a rank's whole log or
-its job's log.
-"""
+"""`status` lists runs and jobs; `logs RUN` prints a run's display, or the log of a rank or job."""
 
 from __future__ import annotations
 
@@ -61,11 +59,9 @@ def logs(argv: list[str]) -> int:
         if not _has_begun(folder) and not _wait_for_begin(jobs, options.follow):
             return EXIT_DONE
         rank = options.rank
-        view = (
-            Replay(folder, sys.stdout)
-            if rank is None
-            else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
-        )
+        view: Replay | Tail = Replay(folder, sys.stdout)
+        if rank is not None:
+            view = Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
         follow(view, is_active)
     except KeyboardInterrupt:
         echo(f"\n{run_name(folder)} continues", file=sys.stderr)
@@ -79,40 +75,37 @@ class _RunJobs:
     """The jobs of one run; Slurm is queried from time to time."""
 
     def __init__(self, run: Path, runs: Path) -> None:
-        self.run, self._runs = run, runs
+        self.run = run
+        self._runs = runs
         self.folder: JobFolder | None = find_job_folder(run, runs)
         self._queue: list[QueuedJob] | None = None
         self._queried = 0.0  # time.monotonic() of the last query
 
     def status(self, max_age: float = _QUERY_INTERVAL) -> JobStatus:
         """Return the run's status, from a query to Slurm at most `max_age` seconds old."""
-        if self.folder is not None and (
-            not self._queried or time.monotonic() - self._queried > max_age
-        ):
+        age = time.monotonic() - self._queried
+        is_outdated = not self._queried or age > max_age
+        if self.folder is not None and is_outdated:
             self._queue = tables.query_queue(self._runs)
             self._queried = time.monotonic()
         return read_job_status(self.run, self._runs, self._queue)
 
     def is_active(self) -> bool:
-        """Whether there is something to follow: a job that has failed may be about to be
-        requeued.
-        """
+        """Whether there is something to follow: a failed job may still be requeued."""
         if is_running(self.run):
             return True
         status = self.status(_QUERY_INTERVAL_AT_END)
-        return status.state in _UPCOMING or (
-            status.job is not None and status.job.is_live and status.state != "done"
-        )
+        if status.state in _UPCOMING:
+            return True
+        return status.job is not None and status.job.is_live and status.state != "done"
 
     def find_log(self) -> Path:
         """Return the log of the last job. Raises UserError: no_job_log."""
         job_id = self.status().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
-            cure = (
-                "it has not started, or its script writes elsewhere"
-                if job_id
-                else "no job was submitted for it"
-            )
+            cure = "no job was submitted for it"
+            if job_id:
+                cure = "it has not started, or its script writes elsewhere"
             raise refusal("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure)
         return self.folder.log(job_id)
 
@@ -122,8 +115,9 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
-    """Wait for a submitted run to begin, printing why it waits; False if it never does, or without
-    `following`.
+    """Wait for a submitted run to begin, and print why it waits.
+
+    Returns False if it never begins, or without `following`.
     """
     printed = ""
     while not _has_begun(jobs.run):
@@ -134,11 +128,9 @@ def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
                 echo(_describe_never_began(jobs, status))
                 return False
             break
-        reason = (
-            str(status.job)
-            if status.job
-            else f"job {status.job_id}, about which Slurm reports nothing"
-        )
+        reason = f"job {status.job_id}, about which Slurm reports nothing"
+        if status.job:
+            reason = str(status.job)
         if reason != printed:
             printed = reason
             echo(f"{run_name(jobs.run)} has not started: {reason}", flush=True)
@@ -164,8 +156,9 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
 
 
 def _find_rank_log(folder: Path, rank: int) -> Path:
-    """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError:
-    no_such_rank.
+    """Return the log of a rank, on whichever of the run's nodes it ran.
+
+    Raises UserError: no_such_rank.
     """
     paths = [*folder.glob("nodes/*/logs/rank-*.log"), *folder.glob("logs/rank-*.log")]
     logs = {path.stem.removeprefix("rank-"): path for path in paths if path.is_file()}

@@ -1,8 +1,7 @@
-"""Shell completion of verbs, runs, trainers, choices, keys and flags, without Hydra, which takes a
-second to import.
+"""Shell completion of verbs, runs, trainers, choices, keys and flags.
 
-The shell functions are Hydra's own (`launch -sc install=bash`); they call `launch -sc query=bash`,
-which ends here.
+It does not use Hydra, which takes a second to import. The shell functions are those of Hydra
+(`launch -sc install=bash`); they call `launch -sc query=bash`, which ends here.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from launch.commands.verbs import VERBS, VISIBLE, Verb
 from launch.resources import GROUPS, group_options
 from launch.terminal import echo
 
-_OPTIONS = ("--shell-completion", "-sc")  # Hydra's
+_OPTIONS = ("--shell-completion", "-sc")  # options of Hydra
 _QUERY = "query="
 
 
 def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Print the candidates if the shell asks for them; return False for any other command line."""
-    shell = next(
-        (argument.partition("=")[2] for argument in arguments if argument.startswith(_QUERY)), None
-    )
-    if shell is None or not any(argument in _OPTIONS for argument in arguments):
+    queries = [argument for argument in arguments if argument.startswith(_QUERY)]
+    if not queries or not any(argument in _OPTIONS for argument in arguments):
         return False
+    shell = queries[0].removeprefix(_QUERY)
     point = environ.get("COMP_POINT", "")
     line = environ.get("COMP_LINE", "")[: int(point) if point.isdigit() else None]
     echo(("\n" if shell == "fish" else " ").join(candidates(line)))
@@ -34,39 +33,49 @@ def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def candidates(line: str) -> list[str]:
-    """Return the words that can stand at the end of `line`, which begins with the program's
-    name.
-    """
+    """Return the words that can end `line`, which begins with the program's name."""
     words = line.split(" ")[1:]
-    before, current = [word for word in words[:-1] if word], words[-1] if words else ""
+    current = words[-1] if words else ""
+    before = [word for word in words[:-1] if word]
+    return sorted({word for word in _words_after(before, current) if word.startswith(current)})
+
+
+def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
+    """Return the words that can follow `before`, of which `current` is the beginning."""
     verb = VERBS.get(before[0]) if before else None
-    found: Iterable[str]
     if current.startswith("-"):
-        found = _options(verb or VERBS["run"])
-    elif not before:
-        found = [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
-    elif verb is None or verb.composes:
-        found = _overrides(before, current)
-    elif (parser := verb.parser()) and "runs" in parser.keys:
-        found = [*_runs(before), *(f"{key}=" for key in parser.keys)]
-    elif verb.name == "flags":
+        return _options(verb or VERBS["run"])
+    if not before:
+        return [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
+    if verb is None or verb.composes:
+        return _overrides(before, current)
+    return _arguments(verb, before)
+
+
+def _arguments(verb: Verb, before: Sequence[str]) -> Iterable[str]:
+    """Return the arguments of a verb that composes no stage."""
+    parser = verb.parser()
+    if parser and "runs" in parser.keys:
+        return [*_runs(before), *(f"{key}=" for key in parser.keys)]
+    if verb.name == "flags":
         from launch.upstream.trainers import ENTRIES
 
-        found = ENTRIES if len(before) == 1 else _flags(before[1])
-    elif verb.name == "help":
-        found = (*VISIBLE, "keys")
-    elif verb.name == "upstream":
-        found = ("status",)
-    else:
-        found = ()
-    return sorted({word for word in found if word.startswith(current)})
+        return ENTRIES if len(before) == 1 else _flags(before[1])
+    others = {"help": (*VISIBLE, "keys"), "upstream": ("status",)}
+    return others.get(verb.name, ())
 
 
 def _options(verb: Verb) -> list[str]:
     """Return the `--options` of a verb, with Hydra's if it composes a stage."""
     parser = verb.parser()
-    own = parser.options if parser else ["--json"] if verb.name != "run" else []
-    return ["--help", *own, *(["--cfg"] if verb.composes else [])]
+    options = ["--help"]
+    if parser:
+        options += parser.options
+    elif verb.name != "run":
+        options.append("--json")
+    if verb.composes:
+        options.append("--cfg")
+    return options
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
@@ -75,7 +84,7 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
         return [f"{key}={choice}" for choice in _choices(key)]
     if key.startswith("flags."):
         return [f"flags.{name}=" for name in _flags(_trainer_of(before))]
-    return [f"{group}=" for group in GROUPS] + [f"{name}=" for name in _keys()]
+    return [f"{name}=" for name in (*GROUPS, *_keys())]
 
 
 def _choices(key: str) -> list[str]:
@@ -85,9 +94,7 @@ def _choices(key: str) -> list[str]:
 
 
 def _trainer_of(before: Sequence[str]) -> str:
-    """Return the trainer that the line chooses, or the file of its stage; finetune if it is not
-    found.
-    """
+    """Return the trainer that the line chooses, or that its stage's file does, else finetune."""
     from launch.config.origins import Origins
 
     choices = dict(word.split("=", 1) for word in before if word.startswith(("stage=", "trainer=")))
@@ -104,10 +111,19 @@ def _keys() -> dict[str, tuple[str, ...]]:
     keys: dict[str, tuple[str, ...]] = {}
     for key, hint in walk_keys():
         if not key.startswith("trainer."):
-            kinds = [hint, *typing.get_args(hint)]
-            members = [name for kind in kinds for name in getattr(kind, "__members__", ())]
-            keys[key] = tuple(members or (("true", "false") if bool in kinds else ()))
+            keys[key] = _fixed_values(hint)
     return keys
+
+
+def _fixed_values(hint: Any) -> tuple[str, ...]:
+    """Return the values of a type that has a fixed set of them: an enum, or bool."""
+    kinds = [hint, *typing.get_args(hint)]
+    members: list[str] = []
+    for kind in kinds:
+        members += getattr(kind, "__members__", ())
+    if members:
+        return tuple(members)
+    return ("true", "false") if bool in kinds else ()
 
 
 def _flags(trainer: str) -> list[str]:
@@ -120,5 +136,6 @@ def _flags(trainer: str) -> list[str]:
 def _runs(before: Sequence[str]) -> list[str]:
     from launch.planning.find_runs import find_runs, run_name
 
-    folder = next((word.partition("=")[2] for word in before if word.startswith("runs=")), "runs")
+    given = [word.removeprefix("runs=") for word in before if word.startswith("runs=")]
+    folder = given[0] if given else "runs"
     return [run_name(path) for path in find_runs(Path(folder).expanduser())]

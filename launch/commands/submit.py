@@ -1,11 +1,10 @@
-"""The verbs of Slurm: `submit` a plan, several stages as a chain, a sweep as an array; `node` runs
-on each node.
-"""
+"""The verbs of Slurm: `submit` a plan, a chain of stages or a sweep; `node` runs on each node."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
@@ -27,6 +26,7 @@ from launch.slurm.schedule import (
 )
 from launch.slurm.submission import report_json, report_lines, submit_steps
 from launch.terminal import echo, notify, print_json
+from launch.worker.finding import Finding
 
 SUBMIT_HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
 
@@ -54,23 +54,23 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 
 
 def submit(line: CommandLine) -> int:
-    """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none
-    is.
+    """Write the job folders and submit them.
+
+    Raises UserError if one cannot be submitted; then none is.
     """
     dry_run, tokenize_first, line = _parse_options(line)
     pipeline = plan_pipeline(line, notify)
-    jobs, finished = _split_finished(drop_duplicates(_plan_jobs(line, pipeline)), dry_run=dry_run)
-    steps = add_evaluations((as_chain if pipeline else as_arrays)(jobs, tokenize_first), finished)
-    for warning in dict.fromkeys(
-        str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"
-    ):
-        notify(f"warning: {warning}")
+    planned = drop_duplicates(_plan_jobs(line, pipeline))
+    jobs, finished = _split_finished(planned, dry_run=dry_run)
+    steps = as_chain(jobs, tokenize_first) if pipeline else as_arrays(jobs, tokenize_first)
+    steps = add_evaluations(steps, finished)
+    _print_warnings(jobs)
     ids = submit_steps(steps, dry_run=dry_run)
     if pipeline and not dry_run:
         write_record(pipeline)
-    records = look_at_jobs(
-        [step.job_ids(submitted)[0] for step, submitted in zip(steps, ids, strict=False)]
-    )
+    # A dry run has no ids. Of an array the first task is looked up.
+    first_ids = [step.job_ids(id_)[0] for step, id_ in zip(steps, ids, strict=False)]
+    records = look_at_jobs(first_ids)
     if line.json:
         print_json(report_json(steps, ids, records))
     else:
@@ -79,9 +79,21 @@ def submit(line: CommandLine) -> int:
     return EXIT_DONE
 
 
+def _print_warnings(jobs: Sequence[PlannedJob]) -> None:
+    """Print once each which values of the plans could not be verified here."""
+    warnings: dict[str, None] = {}  # in order, without duplicates
+    for job in jobs:
+        for warning in job.plan.warnings:
+            if warning.id == "unverified":
+                warnings[str(warning)] = None
+    for text in warnings:
+        notify(f"warning: {text}")
+
+
 def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]:
-    """Plan and check the jobs of a pipeline's stages, or of every run that `line` composes. Raises
-    UserError.
+    """Plan and check the jobs of a pipeline's stages, or of every run that `line` composes.
+
+    Raises UserError.
     """
     plans = list(pipeline.plans) if pipeline else []
 
@@ -93,8 +105,11 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
 
     if not pipeline:
         compose(line, add)
-    jobs = list(map(plan_run_job, plans))
-    if problems := [problem for job in jobs for problem in job_problems(job)]:
+    jobs = [plan_run_job(plan) for plan in plans]
+    problems: list[Finding] = []
+    for job in jobs:
+        problems += job_problems(job)
+    if problems:
         raise UserError(problems)
     return [plan_tokenize_job(job) if job.plan.config.cache_only else job for job in jobs]
 
@@ -103,18 +118,21 @@ def _split_finished(
     jobs: list[PlannedJob], *, dry_run: bool
 ) -> tuple[list[PlannedJob], list[PlannedJob]]:
     """Return the jobs to submit, and those whose runs are done, unless it is a dry run."""
-    finished = {
-        job.folder: job
-        for job in jobs
-        if not dry_run and not job.is_singleton and is_finished(job.plan)
-    }
-    for job in finished.values():
-        echo(f"already done: {job.plan.folder}", file=sys.stderr)
-    return [job for job in jobs if job.folder not in finished], list(finished.values())
+    if dry_run:
+        return jobs, []
+    unfinished: list[PlannedJob] = []
+    finished: list[PlannedJob] = []
+    for job in jobs:
+        if not job.is_singleton and is_finished(job.plan):
+            echo(f"already done: {job.plan.folder}", file=sys.stderr)
+            finished.append(job)
+        else:
+            unfinished.append(job)
+    return unfinished, finished
 
 
 def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]:
-    """Split off what only `submit` has: dry_run and tokenize_first; the line without them.
+    """Split off the keys that only `submit` has: dry_run and tokenize_first.
 
     Raises UserError: bad_value, submit_conflict, duplicate_override.
     """
@@ -125,9 +143,8 @@ def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]
         message = f"tokenize_first={tokenize_first} is not one of {', '.join(TokenizeFirst)}"
         raise refusal("bad_value", message, "override tokenize_first")
     if kept.sets("detach"):
-        raise refusal(
-            "submit_conflict", "'submit' sets detach itself", "override detach", "remove it"
-        )
+        message = "'submit' sets detach itself"
+        raise refusal("submit_conflict", message, "override detach", "remove it")
     return dry_run, TokenizeFirst(tokenize_first), kept
 
 
@@ -150,12 +167,16 @@ def node(line: CommandLine) -> int:
 
     options, stage_line = line.pop_overrides(("width",))
     is_first = os.environ.get("SLURM_NODEID") == "0"
-    signals = NodeSignals(lambda: notify(f"Slurm warns: {TIME_LIMIT_NEAR}") if is_first else None)
+
+    def on_warning() -> None:
+        if is_first:
+            notify(f"Slurm warns: {TIME_LIMIT_NEAR}")
+
+    signals = NodeSignals(on_warning)
     with signals.handled():
         allocation = read_allocation(os.environ)
         check_shared(allocation)
         if "width" in options:
-            return run_task(
-                width_task(stage_line, options["width"], allocation), allocation, signals
-            )
+            task = width_task(stage_line, options["width"], allocation)
+            return run_task(task, allocation, signals)
         return compose(stage_line, lambda composed: run_stage(composed, allocation, signals))

@@ -1,6 +1,4 @@
-"""The verbs of several runs: `bench` compares two settings, `rollout` widens a stage through gates,
-`tune` searches, `trial` runs every combination of some values.
-"""
+"""The verbs of several runs: `bench`, `rollout`, `tune` and `trial`."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from launch.terminal import print_json
 def run_trial(
     line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]
 ) -> int:
-    """Run a trial and return its exit code. With one of Hydra's own options the configuration is
-    shown, nothing runs.
+    """Run a trial and return its exit code.
 
-    `own_keys`: those of the verb, which Hydra does not know.
+    With one of Hydra's own options the configuration is shown, and nothing runs. `own_keys` are the
+    keys of the verb, which Hydra does not know.
     """
     if line.asks_hydra:
         return compose(line.without(*own_keys), lambda composed: EXIT_DONE)
@@ -62,10 +60,8 @@ def bench(line: CommandLine) -> int:
     """
     from launch.trials.bench.engine import SEPARATOR, SHORT, read_request, run_bench
 
-    before_settings = (
-        line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
-    )
-    common = replace(line, argv=before_settings)
+    end = line.argv.index(SEPARATOR) if SEPARATOR in line.argv else len(line.argv)
+    common = replace(line, argv=line.argv[:end])
     return run_trial(common, SHORT, lambda display: run_bench(read_request(line), display))
 
 
@@ -174,10 +170,11 @@ else that of the first run that failed """
 
 
 def trial(line: CommandLine) -> int:
-    """Run every combination of the line's comma lists and return the exit code. Raises UserError
-    when one cannot work.
+    """Run every combination of the line's comma lists and return the exit code.
 
-    Only tokenising (cache_only=true) leaves no record of a sweep.
+    A sweep that only tokenises (cache_only=true) leaves no record.
+
+    Raises UserError when a combination cannot work.
     """
     from launch.api.running import run_composed
     from launch.trials.sweep import run_sweep
@@ -194,5 +191,9 @@ def trial(line: CommandLine) -> int:
         return run_composed(composed, lambda folder: display_for(stream))
 
     if len(configurations) == 1 or all(composed.config.cache_only for composed in configurations):
-        return next((code for code in map(run_one, configurations) if code), EXIT_DONE)
+        for composed in configurations:
+            code = run_one(composed)
+            if code != EXIT_DONE:
+                return code
+        return EXIT_DONE
     return run_trial(line, (), lambda display: run_sweep(configurations, display, run_one))

@@ -36,7 +36,8 @@ def upstream(args: list[str]) -> int:
         raise _maintainers_command(args)
     options = build_upstream_parser().parse(args)
     checkout = find_checkout(options.upstream, os.environ, ROOT, "--upstream")
-    lock, gitlink = load_lock(), read_gitlink(ROOT)
+    lock = load_lock()
+    gitlink = read_gitlink(ROOT)
     if options.json:
         _print_status_json(lock, gitlink, checkout)
     else:

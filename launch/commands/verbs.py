@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from launch.commands.arguments import VerbParser
 
 
-# module of launch.commands -> the verbs whose functions are in it, where it is not called like the
-# verb
+# The verbs whose functions are in a module of another name, by the module of launch.commands.
 _FILES = {
     "about": ("help", "version", "schema"),
     "check": ("preview",),
@@ -31,34 +30,40 @@ class Verb:
     """A verb of the command line; a function of this name."""
 
     name: str
-    summary: str  # one line of `launch help`
-    takes: str = ""  # its arguments in that line
-    # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
+    summary: str  # line of `launch help`
+    takes: str = ""  # arguments in that line
+    # Whether it takes a CommandLine, from which Hydra composes a stage; else a list of arguments.
     composes: bool = False
-    hidden: bool = False  # called by programs
+    hidden: bool = False  # whether only programs call it
 
     def module(self) -> ModuleType:
-        file = next((file for file, verbs in _FILES.items() if self.name in verbs), self.name)
-        return importlib.import_module(f"launch.commands.{file}")
+        """Import the module of its function."""
+        module = self.name
+        for other, verbs in _FILES.items():
+            if self.name in verbs:
+                module = other
+        return importlib.import_module(f"launch.commands.{module}")
 
     def parser(self) -> VerbParser | None:
-        """Build the parser of its arguments, if it has `--options` of its own; the modules of
-        parsers import little.
+        """Build the parser of its arguments, if it has `--options` of its own.
+
+        The modules of parsers import little.
         """
         from launch.commands import run_parsers, tool_parsers
 
         name = f"build_{self.name}_parser"
-        build: Callable[[], VerbParser] | None = getattr(run_parsers, name, None) or getattr(
-            tool_parsers, name, None
-        )
-        return build() if build else None
+        for module in (run_parsers, tool_parsers):
+            build: Callable[[], VerbParser] | None = getattr(module, name, None)
+            if build:
+                return build()
+        return None
 
     def function(self) -> Callable[[Any], int]:
         function: Callable[[Any], int] = getattr(self.module(), self.name)
         return function
 
 
-# the order of `launch help`; a blank line ends a group
+# The verbs in the order of `launch help`; a blank line ends a group.
 GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
         Verb(
@@ -135,41 +140,31 @@ VISIBLE = tuple(name for name, verb in VERBS.items() if not verb.hidden)
 
 
 def help_text(verb: Verb) -> str:
-    """Return the help of a verb: what its parser prints, or else the text `VERB_HELP` of its
-    module.
-    """
+    """Return the help of a verb: from its parser, or else the text `VERB_HELP` of its module."""
     parser = verb.parser()
-    return (
-        str(getattr(verb.module(), f"{verb.name.upper()}_HELP"))
-        if parser is None
-        else parser.format_help()
-    )
+    if parser is not None:
+        return parser.format_help()
+    return str(getattr(verb.module(), f"{verb.name.upper()}_HELP"))
 
 
 def overview() -> str:
     """Return what `launch help` prints: every verb in one line."""
-    lines = ["usage: launch [VERB] stage=NAME [key=value ...]", ""]
-    lines += ["  launch plan stage=demo trainer=trl_sft  what would run; starts nothing"]
-    lines += [
-        (
-            "  launch stage=demo trainer=trl_sft       run it: a tiny model on this machine's CPU, "
-            "about a minute"
-        )
-    ]
-    lines += ["  launch plan stage=sft_25pct gpus=8      a Tulu 3 stage on eight GPUs"]
-    for group in GROUPS:
-        shown = [verb for verb in group if not verb.hidden]
-        if shown:
-            lines += [
-                "",
-                *(f"  {f'{verb.name} {verb.takes}'.rstrip():<27}{verb.summary}" for verb in shown),
-            ]
-    lines += [
+    demo = "stage=demo trainer=trl_sft"
+    lines = [
+        "usage: launch [VERB] stage=NAME [key=value ...]",
         "",
-        (
-            "`launch help VERB` has examples and options, `launch help keys` the keys and choices "
-            "used "
-            "most."
-        ),
+        f"  launch plan {demo}  what would run; starts nothing",
+        f"  launch {demo}       run it: a tiny model on this machine's CPU, about a minute",
+        "  launch plan stage=sft_25pct gpus=8      a Tulu 3 stage on eight GPUs",
     ]
+    for group in GROUPS:
+        visible = [verb for verb in group if not verb.hidden]
+        if visible:
+            lines.append("")
+        for verb in visible:
+            usage = f"{verb.name} {verb.takes}".rstrip()
+            lines.append(f"  {usage:<27}{verb.summary}")
+    lines.append("")
+    keys = "`launch help keys` the keys and choices used most"
+    lines.append(f"`launch help VERB` has examples and options, {keys}.")
     return "\n".join(lines) + "\n"

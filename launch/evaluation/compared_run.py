@@ -1,4 +1,4 @@
-"""One column of `compare`: the settings, data, versions, patches, losses, speed and memory of a run."""
+"""One column of `compare`: a run's settings, data, versions, patches, losses, speed and memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Find the model that a name means: a run's, one of its checkpoints, or any folder with a model or
-an adapter.
-"""
+"""Finds the model that a name means: that of a run, a checkpoint, a folder or a hub id."""
 
 from __future__ import annotations
 
@@ -25,43 +23,43 @@ from launch.planning.saved_model import EXPORT, run_of
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
-# of accelerate's save_state
+# The files of accelerate's save_state that have the weights.
 _STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")
 _CHECKPOINT = re.compile(r"(step|epoch|checkpoint)[_-](\d+)")
-_EXPORTS = (f"**/{EXPORT}", "*")  # where trainers with a folder of their own below model/ write it
+# Where trainers write the model that use a folder below model/.
+_EXPORTS = (f"**/{EXPORT}", "*")
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """A model that can be loaded, and what loads it as its run trained it."""
 
-    label: str  # as reports name it
-    folder: Path  # a whole model, or an adapter
-    run: Path | None  # the run folder; None for a model of no run
-    python: str  # the interpreter of its run
+    label: str  # its name in reports
+    folder: Path  # folder of a whole model, or of an adapter
+    run: Path | None  # run folder, None if it is not the model of a run
+    python: str  # interpreter of its run
     adapter: Adapter | None = None
     quantized: bool = False  # whether the adapter was trained on a base in 4 bit
-    state: Path | None = None  # a training state, whose weights take the place of the folder's
+    state: Path | None = None  # training state, whose weights replace those of the folder
 
     @property
     def request(self) -> ModelRequest:
-        """What the worker loads it by."""
-        return ModelRequest(
-            str(self.folder), self.quantized, str(self.state) if self.state else None
-        )
+        """The request by which the worker loads the model."""
+        state = str(self.state) if self.state else None
+        return ModelRequest(str(self.folder), self.quantized, state)
 
     @property
     def checkpoint(self) -> str | None:
-        """The name of the checkpoint of its run that the model is, `step_N`; None for the run's
-        final model.
-        """
+        """The name of its checkpoint, `step_N`; None for the final model of a run."""
         match = _CHECKPOINT.fullmatch((self.state or self.folder).name)
-        return f"{match[1].replace('checkpoint', 'step')}_{match[2]}" if match else None
+        if match is None:
+            return None
+        unit = match[1].replace("checkpoint", "step")
+        return f"{unit}_{match[2]}"
 
 
 def find_model(name: str, runs: Path) -> ModelSource:
-    """Return the model that `name` means: a run's final one, the one in a folder, or that of a hub
-    id in the cache.
+    """Return the model that `name` means: of a run, of a folder, or of a hub id in the cache.
 
     Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model,
     incomplete_model, not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state,
@@ -72,14 +70,14 @@ def find_model(name: str, runs: Path) -> ModelSource:
     if not _holds_model(path) and (checkpoint or _holds_state(path)):
         return _describe_state(path)
     if _holds_model(path):
-        run = next(
-            (folder for folder in list(path.parents)[:2] if (folder / "plan.json").is_file()), None
-        )
-        return _describe_model(name, path, run)
+        parents = list(path.parents)[:2]
+        run_folders = [folder for folder in parents if (folder / "plan.json").is_file()]
+        return _describe_model(name, path, run_folders[0] if run_folders else None)
     try:
         run = resolve_run(name, runs)
     except UserError:
-        if snapshot := hub_snapshot(name, os.environ):
+        snapshot = hub_snapshot(name, os.environ)
+        if snapshot:
             return _describe_model(name, snapshot, None)
         raise
     _refuse_other_format(run)
@@ -91,8 +89,9 @@ def find_model(name: str, runs: Path) -> ModelSource:
 
 
 def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
-    """Return the folder of the run that `name` means, or the model of no run. Raises UserError as
-    `resolve_run`.
+    """Return the folder of the run that `name` means, or else the model that it means.
+
+    Raises UserError as `resolve_run`.
     """
     try:
         return resolve_run(name, runs)
@@ -106,8 +105,9 @@ def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
 def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
     """Return the models that a run's model comes from, the oldest first, and the model itself last.
 
-    A model that is no run's model, or a hub id, ends the chain. Raises UserError: base_gone; as
-    find_model.
+    A hub id, or a model that is not that of a run, ends the chain.
+
+    Raises UserError: base_gone; as find_model.
     """
     chain = [model]
     while chain[0].run is not None:
@@ -119,12 +119,8 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
             message = f"{chain[0].label} was trained from {path}, which no longer exists"
             raise refusal("base_gone", message, chain[0].label, "restore the folder")
         if not path.exists():  # a hub id
-            chain.insert(
-                0,
-                replace(
-                    model, label=base, folder=Path(base), run=None, adapter=None, quantized=False
-                ),
-            )
+            on_hub = replace(model, label=base, folder=Path(base), run=None)
+            chain.insert(0, replace(on_hub, adapter=None, quantized=False))
             break
         run = path.parent if (path.parent / "plan.json").is_file() else None
         label = run_name(run) if run else "base"
@@ -152,18 +148,16 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
     if match is None or not run_part or Path(name).expanduser().is_dir():
         return None
     output = resolve_run(run_part, runs) / "model"
-    candidates = [
-        output / last,
-        *([output / f"checkpoint-{match[2]}"] if match[1] == "step" else []),
-    ]
-    folder = next((path for path in candidates if path.is_dir()), None)
-    if folder is None:
-        saved = ", ".join(
-            sorted(path.name for path in output.glob("*") if _CHECKPOINT.fullmatch(path.name))
-        )
-        cure = f"there are {saved}" if saved else "the run kept no checkpoints"
-        raise refusal("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure)
-    return folder
+    candidates = [output / last]
+    if match[1] == "step":
+        candidates.append(output / f"checkpoint-{match[2]}")
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    names = [path.name for path in output.glob("*")]
+    saved = sorted(name for name in names if _CHECKPOINT.fullmatch(name))
+    cure = f"there are {', '.join(saved)}" if saved else "the run kept no checkpoints"
+    raise refusal("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure)
 
 
 def _describe_state(state: Path) -> ModelSource:
@@ -236,28 +230,25 @@ def _holds_state(path: Path) -> bool:
 
 
 def _find_output(run: Path) -> Path:
-    """Return the folder of a finished run's model. Raises UserError: no_transformers_model,
-    model_gone.
+    """Return the folder of a finished run's model.
+
+    Raises UserError: no_transformers_model, model_gone.
     """
     output = run / "model"
     if not output.is_dir():
+        message = f"the run is done, but {output} no longer exists"
         cure = "restore the folder, or train again with restart=true"
-        raise refusal(
-            "model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure
-        )
+        raise refusal("model_gone", message, run_name(run), cure)
     if _holds_model(output):
         return output
-    exports = [
-        path for pattern in _EXPORTS for path in sorted(output.glob(pattern)) if _holds_model(path)
-    ]
-    if not exports:
-        message = f"{output} holds no model that transformers can load"
-        cure = (
-            "export it first; for OLMo-core: open-instruct's "
-            "scripts/train/convert_olmo_core_to_hf.py"
-        )
-        raise refusal("no_transformers_model", message, run_name(run), cure)
-    return exports[0]
+    for pattern in _EXPORTS:
+        for path in sorted(output.glob(pattern)):
+            if _holds_model(path):
+                return path
+    message = f"{output} holds no model that transformers can load"
+    script = "open-instruct's scripts/train/convert_olmo_core_to_hf.py"
+    cure = f"export it first; for OLMo-core: {script}"
+    raise refusal("no_transformers_model", message, run_name(run), cure)
 
 
 def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
@@ -272,19 +263,17 @@ def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
         check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
     _refuse_other_families(label, folder if adapter is None else adapter.local_base)
     training = merge.read_training(Adapter(folder if run is None else run / "model", "", 0))
-    return ModelSource(
-        label, folder, run, training.python, adapter, training.quantized and adapter is not None
-    )
+    is_quantized = training.quantized and adapter is not None
+    return ModelSource(label, folder, run, training.python, adapter, is_quantized)
 
 
 def _refuse_other_families(label: str, folder: Path | None) -> None:
-    """Refuse a model that predicts no text, such as a reward model. Raises UserError:
-    not_generative.
+    """Refuse a model that predicts no text, such as a reward model.
+
+    Raises UserError: not_generative.
     """
-    architectures = (
-        read_json_object(folder / "config.json").get("architectures") if folder else None
-    )
-    for architecture in architectures or ():
+    config = read_json_object(folder / "config.json") if folder else {}
+    for architecture in config.get("architectures") or ():
         if "CausalLM" not in architecture and "ConditionalGeneration" not in architecture:
             message = f"{folder} is a {architecture}, which generates no text"
             raise refusal("not_generative", message, label, "name a run of an SFT or DPO stage")

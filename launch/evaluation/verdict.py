@@ -1,6 +1,4 @@
-"""Judge two models on the same questions: better, worse or no significant difference; find a broken
-evaluation.
-"""
+"""Compares two models on the same questions, and finds broken evaluations."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from dataclasses import dataclass
 from launch.trials.bench.verdict import student_t
 from launch.worker.held_out import EXACT
 
-_MOST_CUT_OFF = 0.5
-# questions off the most frequent score: so many are rarely the same for two models
+_MOST_CUT_OFF = 0.5  # share of the answers
+# Number of questions whose score is not the most frequent one: so many are rarely the same for two
+# models.
 _MIN_IDENTICAL = 10
 
 
@@ -28,8 +27,8 @@ class TaskScore:
     score: float
     stderr: float | None
     questions: tuple[str, ...]
-    values: tuple[float, ...]  # of each question
-    cut_off: float | None  # share of the generated answers
+    values: tuple[float, ...]  # score of each question
+    cut_off: float | None  # share of the generated answers that were cut off
     responses: str  # digest of all answers
 
 
@@ -38,7 +37,7 @@ class PairedDifference:
     """How much a model gains over another, question by question; positive is better."""
 
     mean: float
-    half: float  # of the 95% confidence interval of the mean; infinite for one question
+    half: float  # half of the mean's 95% confidence interval; infinite for one question
     questions: int
 
     @property
@@ -52,47 +51,40 @@ class PairedDifference:
 def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
     """Pair the values of both models over the questions that both answered."""
     sign = 1.0 if model.higher_is_better else -1.0
-    of_other = dict(zip(other.questions, other.values, strict=True))
-    pairs = [
-        sign * (value - of_other[question])
-        for question, value in zip(model.questions, model.values, strict=True)
-        if question in of_other
-    ]
-    if len(pairs) < 2:
-        return PairedDifference(statistics.fmean(pairs) if pairs else 0.0, math.inf, len(pairs))
-    standard_error = statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return PairedDifference(
-        statistics.fmean(pairs), student_t(len(pairs) - 1) * standard_error, len(pairs)
-    )
+    other_values = dict(zip(other.questions, other.values, strict=True))
+    gains = []
+    for question, value in zip(model.questions, model.values, strict=True):
+        if question in other_values:
+            gains.append(sign * (value - other_values[question]))
+    count = len(gains)
+    mean = statistics.fmean(gains) if gains else 0.0
+    if count < 2:
+        return PairedDifference(mean, math.inf, count)
+    standard_error = statistics.stdev(gains) / math.sqrt(count)
+    return PairedDifference(mean, student_t(count - 1) * standard_error, count)
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
-    """Yield why the evaluation of a task is broken rather than a model bad, a sentence each.
+    """Yield a sentence for each sign that the evaluation is at fault, and not the model.
 
-    `models` by label, the one that is judged last.
+    `models` has the scores by label, those of the evaluated model last.
     """
-    label, judged = list(models.items())[-1]
-    if (
-        judged.values
-        and judged.higher_is_better
-        and not any(judged.values)
-        and judged.metric != EXACT
-    ):
-        yield f"{judged.metric} of {label} is exactly 0 on all {len(judged.values)} questions"
+    label, evaluated = list(models.items())[-1]
+    questions = len(evaluated.values)
+    are_all_0 = bool(evaluated.values) and not any(evaluated.values)
+    if are_all_0 and evaluated.higher_is_better and evaluated.metric != EXACT:
+        yield f"{evaluated.metric} of {label} is exactly 0 on all {questions} questions"
     for (name, score), (other_name, other) in itertools.combinations(models.items(), 2):
-        generated_all_right = score.cut_off is not None and all(
-            value == 1.0 for value in score.values
-        )
-        unusual = len(score.values) - max(Counter(score.values).values(), default=0)
+        names = f"{name} and {other_name}"
         if score.responses == other.responses:
-            if not generated_all_right:
-                yield f"{name} and {other_name} gave the same answers to all questions"
-        elif score.values == other.values and unusual >= _MIN_IDENTICAL and score.metric != EXACT:
-            yield (
-                f"{name} and {other_name} have identical scores on all {len(score.values)} "
-                "questions"
-            )
-    if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
-        yield (
-            f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"
-        )
+            # Two models may generate the same answers if all of them are right.
+            are_all_right = all(value == 1.0 for value in score.values)
+            if score.cut_off is None or not are_all_right:
+                yield f"{names} gave the same answers to all questions"
+        elif score.values == other.values and score.metric != EXACT:
+            most_frequent = max(Counter(score.values).values(), default=0)
+            if len(score.values) - most_frequent >= _MIN_IDENTICAL:
+                yield f"{names} have identical scores on all {len(score.values)} questions"
+    if evaluated.cut_off is not None and evaluated.cut_off > _MOST_CUT_OFF:
+        share = f"{evaluated.cut_off:.0%} of the answers of {label}"
+        yield f"{share} were cut off at their limit of tokens"

@@ -1,8 +1,7 @@
-"""Flags that a trainer's parser accepts and the trainer then ignores or misinterprets: warnings,
-never refusals.
+"""Warns about flags that a trainer's parser accepts and the trainer ignores or misinterprets.
 
-cautions.yaml has them, with what must hold of the values that a command gives. What the trainers'
-YAML files (`configs/tulu/trainer/`) say of single flags is their advice.
+cautions.yaml has them, with conditions on the values that a command gives. Advice on single flags
+is in the trainers' YAML files (`configs/tulu/trainer/`).
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ class GivenFlags:
     """The flags that a command gives to a trainer."""
 
     trainer: TrainerScript
-    values: Mapping[str, Any]  # by flag name; UNKNOWN where a shell variable determines the value
+    # The values by flag name; UNKNOWN where a shell variable determines the value.
+    values: Mapping[str, Any]
     is_complete: bool  # False if the command may give further flags, through a shell variable
-    # {flag: the names that the trainer here looks its value up in}; {} if unknown
+    # The names among which the trainer looks up a flag's value, by flag; empty if unknown.
     names: Mapping[str, Sequence[str]]
 
     def known_value(self, flag: str) -> Any:
@@ -60,15 +60,17 @@ def cautions() -> tuple[Caution, ...]:
 
 
 def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[LintFinding]:
-    """Yield a warning for each flag that does nothing or does not work; the checker sets its
-    line.
+    """Yield a warning for each flag that does nothing or does not work.
+
+    The checker sets its line.
     """
     advice = trainer_files().get(trainer.name, {})
-    refused, unread = advice.get("refused") or {}, advice.get("unread") or ()
+    refused = advice.get("refused") or {}
+    never_read = advice.get("unread") or ()
     for flag in flags:
         if flag in refused:
             yield warning("does_not_work", _CURE.split(refused[flag])[0], 1, flag)
-        elif flag in unread:
+        elif flag in never_read:
             script = trainer.script.rpartition("/")[2]
             yield warning("never_read", f"{script} accepts {flag} and never reads it", 1, flag)
 
@@ -77,31 +79,35 @@ def find_cautions(given: GivenFlags) -> list[LintFinding]:
     """Return every warning for one command, in the order of the file; the checker sets its line."""
     if given.trainer.is_trl:
         return []
-    return [
-        warning(caution.id, message, 1, caution.flag)
-        for caution in cautions()
-        if not caution.trainers or given.trainer.name in caution.trainers
-        for message in _messages(caution, given)
-    ]
+    findings: list[LintFinding] = []
+    for caution in cautions():
+        if caution.trainers and given.trainer.name not in caution.trainers:
+            continue
+        messages = _messages(caution, given)
+        findings += [warning(caution.id, message, 1, caution.flag) for message in messages]
+    return findings
 
 
 def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
     """Yield the message once for each way in which the conditions hold."""
     facts: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
     for flag, needed in caution.when.items():
-        condition, operand = (
-            next(iter(needed.items())) if isinstance(needed, dict) else ("is", needed)
-        )
+        condition = "is"
+        operand = needed
+        if isinstance(needed, dict):
+            condition, operand = next(iter(needed.items()))
         if condition == "count_to":
             facts = list(_small_counts(given.values.get(flag), operand))
         elif not _CONDITIONS[condition](given, flag, given.known_value(flag), operand):
             return
-    yield from (caution.message.format(**values) for values in facts)
+    for values in facts:
+        yield caution.message.format(**values)
 
 
 def _small_counts(values: Any, most: int) -> Iterator[dict[str, str]]:
-    """Yield the pairs of a list that have such a count; a list that is no list of pairs has
-    none.
+    """Yield the pairs of a list of names and counts whose count is at most `most`.
+
+    Another list has no pairs.
     """
     if not isinstance(values, list | tuple) or (UNKNOWN not in values and len(values) % 2):
         return
@@ -119,8 +125,8 @@ def _known_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) and UNKNOWN not in value else []
 
 
-# condition -> whether it holds, by what is given, the flag, its value (None: unknown, absent) and
-# the operand
+# Whether a condition holds, by its name. The function gets the given flags, the flag, its value
+# (None if unknown or absent) and the operand.
 _CONDITIONS: dict[str, Callable[[GivenFlags, str, Any, Any], bool]] = {
     "is": lambda _, flag, value, operand: value == operand and isinstance(value, type(operand)),
     "not": lambda given, flag, value, operand: (

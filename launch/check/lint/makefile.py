@@ -1,13 +1,11 @@
-"""Convert Makefiles, justfiles, Dockerfiles and templates to shell text that keeps the line numbers
-of the file.
-"""
+"""Convert Makefiles, justfiles, Dockerfiles and templates to shell text with the same lines."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from launch.check.lint.shell import find_commands, line_lookup
@@ -23,7 +21,7 @@ _REFERENCE = re.compile(
     r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\$\{([A-Za-z_][\w.-]*)\}|\$[@<^*?+%|]|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 _CONDITION = re.compile(r"\s*(?:(ifn?def|ifn?eq)|(endif))\b")
-# what it reads may assign any variable
+# Directives that may assign any variable.
 _OPEN = re.compile(r"^[ \t]*(?:-?s?include\b|\$\(eval\b)", re.MULTILINE)
 _JINJA = re.compile(r"\{\{.*?\}\}")
 _TAG_IN_COMMAND = re.compile(r"(?<=\\\n)[ \t]*\{%.*?%\}[ \t]*(?=\n[ \t]*(-|\{%)?)")
@@ -33,43 +31,58 @@ MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
 def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanResult:
-    """Find the commands in the recipes of a Makefile that starts on line `first`. Each line has a
-    shell of its own.
+    """Find the commands in the recipes of a Makefile that starts on line `first`.
 
-    A variable that is assigned once, under no condition, is substituted; others stay unknown. What
-    names a trainer outside of the recipes is not followed.
+    Each line of a recipe has its own shell. A variable that is assigned once, under no condition,
+    is substituted; others stay unknown. A trainer that is named outside of the recipes is not
+    followed.
     """
     lines = list(logical_lines(text))
-    variables = _read_variables(lines) if is_makefile and _OPEN.search(text) is None else {}
-    recipes: list[tuple[int, str]] = []  # (1-based line, text)
+    variables: dict[str, str] = {}
+    if is_makefile and _OPEN.search(text) is None:
+        variables = _read_variables(lines)
+    recipe_indents = ("\t",) if is_makefile else ("\t", " ")
+    is_one_shell = ".ONESHELL" in text
+    recipes: list[tuple[int, str]] = []  # 1-based line, text
     outside: list[ScanResult] = []
-    number, is_one_shell = first, ".ONESHELL" in text
+    number = first
     for parts in lines:
         inline = _INLINE.match(parts[0]) if is_makefile else None
-        is_recipe = parts[0].startswith("\t" if is_makefile else ("\t", " "))
-        if is_recipe or inline is not None:
-            line = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
-            shell = "\n".join(
-                _substitute(line, variables) if is_makefile else line for line in (line, *parts[1:])
-            )
+        if inline is not None or parts[0].startswith(recipe_indents):
+            command = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
+            shell_lines = [command, *parts[1:]]
+            if is_makefile:
+                shell_lines = [_substitute(line, variables) for line in shell_lines]
+            shell = "\n".join(shell_lines)
             start = number
             if recipes and (is_one_shell or recipes[-1][1].startswith("#!")):
                 start, before = recipes.pop()
-                shell = before + "\n" * (number - start - before.count("\n")) + shell
+                blank_lines = "\n" * (number - start - before.count("\n"))
+                shell = before + blank_lines + shell
             recipes.append((start, shell))
-        elif MARKER.search(" ".join(parts)) is not None and not parts[0].startswith("#"):
-            name = _ASSIGNMENT.match(parts[0])
-            is_substituted = (
-                name is not None
-                and name.group(1) in variables
-                and f"call {name.group(1)}" not in text
-            )
-            if not is_substituted or parts[0].startswith("export") or "$(shell" in parts[0]:
-                outside.append(not_followed("a trainer is named outside of the recipes", number))
+        elif _names_unfollowed_trainer(parts, variables, text):
+            outside.append(not_followed("a trainer is named outside of the recipes", number))
         number += len(parts)
-    return merge(
-        [*(find_commands(shell, line_lookup(shell, start)) for start, shell in recipes), *outside]
-    )
+    scans = [find_commands(shell, line_lookup(shell, start)) for start, shell in recipes]
+    return merge([*scans, *outside])
+
+
+def _names_unfollowed_trainer(
+    parts: Sequence[str], variables: Mapping[str, str], text: str
+) -> bool:
+    """Return True if a line outside of the recipes names a trainer, but not in a variable's value.
+
+    The value of a variable that is substituted is followed in the recipes.
+    """
+    if MARKER.search(" ".join(parts)) is None or parts[0].startswith("#"):
+        return False
+    if parts[0].startswith("export") or "$(shell" in parts[0]:
+        return True
+    assignment = _ASSIGNMENT.match(parts[0])
+    if assignment is None:
+        return True
+    name = assignment.group(1)
+    return name not in variables or f"call {name}" in text
 
 
 def find_in_justfile(text: str, first: int) -> ScanResult:
@@ -78,18 +91,23 @@ def find_in_justfile(text: str, first: int) -> ScanResult:
 
 
 def template_as_shell(text: str) -> str:
-    """Return a Jinja template with an unknown variable for each `{{...}}`, and each `{%...%}`
-    inside of a command.
+    """Return a Jinja template as shell text.
+
+    Each `{{...}}`, and each `{%...%}` inside of a command, becomes an unknown variable.
     """
-    text = _TAG_IN_COMMAND.sub(
-        lambda match: "${_} \\" if match.group(1) else "${_}", _JINJA.sub("${_}", text)
-    )
+
+    def as_variable(match: re.Match[str]) -> str:
+        return "${_} \\" if match.group(1) else "${_}"
+
+    text = _JINJA.sub("${_}", text)
+    text = _TAG_IN_COMMAND.sub(as_variable, text)
     return _TAG.sub("", text)
 
 
 def dockerfile_as_shell(text: str) -> str:
-    """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands; ENTRYPOINT gets
-    more arguments.
+    """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands.
+
+    ENTRYPOINT gets further arguments.
     """
     shell: list[str] = []
     for parts in logical_lines(text):
@@ -107,16 +125,18 @@ def dockerfile_as_shell(text: str) -> str:
 def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
     values: dict[str, str] = {}
     unknown: set[str] = set()
-    depth = 0  # of conditions
+    depth = 0  # number of enclosing conditions
     for first, *continuations in lines:
         condition = _CONDITION.match(first)
         if condition is not None:
             depth += 1 if condition.group(1) else -1
-        if of_target := _OF_TARGET.match(first):
-            unknown.add(of_target.group(1))
+        target_variable = _OF_TARGET.match(first)
+        if target_variable:
+            unknown.add(target_variable.group(1))
         match = _ASSIGNMENT.match(first)
         if match is not None and not first.startswith("\t"):
-            name, operator = match.group(1), match.group(2)
+            name = match.group(1)
+            operator = match.group(2)
             if name in values or operator in ("?", "+") or depth > 0:
                 unknown.add(name)
             parts = [match.group(3), *continuations]
@@ -131,8 +151,9 @@ def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
 
 
 def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True) -> str:
-    """Replace the references to variables; `for_shell` also converts `$$` and unknown references to
-    the shell's.
+    """Replace the references to variables.
+
+    `for_shell` also converts `$$` and unknown references to those of the shell.
     """
 
     def value_of(match: re.Match[str]) -> str:
@@ -143,9 +164,12 @@ def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True)
         value = variables.get(name) if name else None
         if value is not None and len(value) <= MAX_EXPANDED:
             return value
-        # $(shell ...) of a trainer
+        # A `$(shell ...)` that starts a trainer is kept.
         is_kept = not for_shell or (name is None and MARKER.search(source) is not None)
-        return source if is_kept else "${_" + re.sub(r"\W+", "_", source[1:].strip("(){}")) + "}"
+        if is_kept:
+            return source
+        unknown_name = re.sub(r"\W+", "_", source[1:].strip("(){}"))
+        return f"${{_{unknown_name}}}"
 
     substituted = _REFERENCE.sub(value_of, line)
     return substituted if len(substituted) <= MAX_EXPANDED else line

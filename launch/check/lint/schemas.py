@@ -21,8 +21,8 @@ class TrainerSchemas:
     """Schemas by trainer, cached.
 
     `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages
-    folders of this interpreter. may_capture: scripts that the lock lacks, or that differ from it,
-    may be started up to their parser.
+    folders of this interpreter. With `may_capture`, scripts that the lock lacks, or that differ
+    from it, are started up to their parser.
     """
 
     def __init__(
@@ -30,15 +30,15 @@ class TrainerSchemas:
     ) -> None:
         self.checkout = checkout
         self._may_capture = may_capture
-        self.differences: dict[
-            str, None
-        ] = {}  # how what is here differs from the lock that is used all the same
+        # How the installed trainers differ from the lock, which is used all the same.
+        self.differences: dict[str, None] = {}
         self.packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
 
     def load(self, trainer: TrainerScript) -> Schema:
-        """Return what the trainer accepts. Raises UserError if it cannot be read: it is then
-        unknown, not empty.
+        """Return what the trainer accepts.
+
+        Raises UserError if it cannot be read: it is then unknown, not empty.
         """
         if trainer.name not in self._cache:
             try:
@@ -80,8 +80,8 @@ class TrainerSchemas:
             return capture_schema(trainer.script, root, sys.executable)
         if self.checkout is None or trainer.is_trl:
             message = (
-                f"the flags of {trainer.script} are not in the lock, and no open-instruct "
-                "checkout was found"
+                f"the flags of {trainer.script} are not in the lock, "
+                "and no open-instruct checkout was found"
             )
             cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
         else:
@@ -91,15 +91,16 @@ class TrainerSchemas:
 
 
 def locate_checkout(folder: Path) -> Path:
-    """Return the root of the checkout that `--upstream` refers to: the folder, a parent, or a usual
-    place below it.
+    """Return the root of the checkout that `--upstream` refers to.
 
-    The folder itself if there is none.
+    It is the folder, a parent, or a usual place below it; the folder itself if none is a checkout.
     """
     absolute = folder.expanduser().absolute()
-    parents, below = (
-        absolute.parents[:MAX_PARENTS],
-        [absolute / subfolder for subfolder in _SUBFOLDERS],
-    )
-    places = [absolute, *parents, *below] if absolute.is_dir() else []
-    return next(filter(is_checkout, places), absolute)
+    if not absolute.is_dir():
+        return absolute
+    parents = absolute.parents[:MAX_PARENTS]
+    subfolders = [absolute / subfolder for subfolder in _SUBFOLDERS]
+    for candidate in (absolute, *parents, *subfolders):
+        if is_checkout(candidate):
+            return candidate
+    return absolute

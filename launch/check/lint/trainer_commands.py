@@ -14,7 +14,8 @@ from launch.worker.finding import Finding, Fix, Severity
 
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
-    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
+    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b"
+    r"|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
 )
 # A whole text is parsed with less: it may put the name of a trainer together.
 HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
@@ -47,11 +48,9 @@ class TrainerScript:
     @property
     def script(self) -> str:
         """The script as the output shows it: open_instruct/finetune.py, trl.scripts.sft."""
-        return (
-            f"trl.scripts.{self.name.removeprefix('trl_')}"
-            if self.is_trl
-            else f"open_instruct/{self.name}.py"
-        )
+        if self.is_trl:
+            return f"trl.scripts.{self.name.removeprefix('trl_')}"
+        return f"open_instruct/{self.name}.py"
 
 
 def starts_trainer(text: str) -> bool:
@@ -70,10 +69,14 @@ def trainer_from_module(text: str) -> TrainerScript | None:
     return _recognise(_MODULE.fullmatch(text), _TRL_MODULE.fullmatch(text))
 
 
-def _recognise(own: re.Match[str] | None, of_trl: re.Match[str] | None) -> TrainerScript | None:
-    if own is not None:
-        return None if _NOT_TRAINERS.fullmatch(own.group(1)) else TrainerScript(own.group(1))
-    return trainer_from_trl_command(of_trl.group(1)) if of_trl is not None else None
+def _recognise(
+    open_instruct: re.Match[str] | None, trl: re.Match[str] | None
+) -> TrainerScript | None:
+    """Return the trainer that group 1 of a match names: of open-instruct, or else of TRL."""
+    if open_instruct is not None:
+        name = open_instruct.group(1)
+        return None if _NOT_TRAINERS.fullmatch(name) else TrainerScript(name)
+    return None if trl is None else trainer_from_trl_command(trl.group(1))
 
 
 def trainer_from_trl_command(text: str) -> TrainerScript | None:
@@ -82,17 +85,15 @@ def trainer_from_trl_command(text: str) -> TrainerScript | None:
 
 
 def parse_trainer(text: str) -> TrainerScript | None:
-    """Return the trainer for a name, path or module: `finetune`, `trl_sft`,
-    `open_instruct/dpo.py`.
-    """
+    """Return the trainer for a name, path or module: `trl_sft`, `open_instruct/dpo.py`."""
     text = text.strip()
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")
-    own = trainer_from_path(text) or trainer_from_path(f"open_instruct/{stem}.py")
-    return (
-        own
-        or trainer_from_module(text)
-        or trainer_from_module(stem.replace("trl_", "trl.scripts."))
-    )
+    for path in (text, f"open_instruct/{stem}.py"):
+        trainer = trainer_from_path(path)
+        if trainer is not None:
+            return trainer
+    trl_module = stem.replace("trl_", "trl.scripts.")
+    return trainer_from_module(text) or trainer_from_module(trl_module)
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,12 @@ def _find(
     *,
     cure: Fix | str | None = None,
 ) -> LintFinding:
-    found = LintFinding.error(id, message, flag, cure)
-    return replace(found, severity=severity, line=line)
+    finding = LintFinding.error(id, message, flag, cure)
+    return replace(finding, severity=severity, line=line)
 
 
-error, warning = partial(_find, "fail"), partial(_find, "warn")
+error = partial(_find, "fail")
+warning = partial(_find, "warn")
 
 
 @dataclass(frozen=True)
@@ -138,25 +140,19 @@ class TrainerCommand:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The trainer commands of a text, in order, notes on what could not be read, and what is not
-    followed.
-    """
+    """The trainer commands of a text, in order, and notes on what could not be read."""
 
     commands: tuple[TrainerCommand, ...] = ()
     notes: tuple[LintFinding, ...] = ()
     unfollowed: tuple[LintFinding, ...] = ()  # what may start a trainer and is not followed
-    documents: tuple[tuple[Node, ...], ...] = ()  # of YAML, which may contain maps of flags
+    documents: tuple[tuple[Node, ...], ...] = ()  # YAML documents, which may contain maps of flags
 
     def doubted(self, id: str, message: str, cure: str | None = None) -> ScanResult:
-        """Return the same with a warning on each command, which cannot be accepted because of
-        it.
-        """
-        commands = (
-            replace(
-                it, notes=(*it.notes, warning(id, message, it.line, cure=cure)), is_truncated=True
-            )
-            for it in self.commands
-        )
+        """Return the result with a warning on each command, so that none can be accepted."""
+        commands = []
+        for command in self.commands:
+            note = warning(id, message, command.line, cure=cure)
+            commands.append(replace(command, notes=(*command.notes, note), is_truncated=True))
         return replace(self, commands=tuple(commands))
 
 
@@ -170,15 +166,14 @@ def not_followed(reason: str, line: int) -> ScanResult:
 
 def merge(scans: Iterable[ScanResult]) -> ScanResult:
     """Return the commands of all, in the order of their lines, and everything else."""
-    scans = list(scans)
-    return ScanResult(
-        tuple(
-            sorted(
-                (command for scan in scans for command in scan.commands),
-                key=lambda command: command.line,
-            )
-        ),
-        tuple(note for scan in scans for note in scan.notes),
-        tuple(entry for scan in scans for entry in scan.unfollowed),
-        tuple(document for scan in scans for document in scan.documents),
-    )
+    commands: list[TrainerCommand] = []
+    notes: list[LintFinding] = []
+    unfollowed: list[LintFinding] = []
+    documents: list[tuple[Node, ...]] = []
+    for scan in scans:
+        commands.extend(scan.commands)
+        notes.extend(scan.notes)
+        unfollowed.extend(scan.unfollowed)
+        documents.extend(scan.documents)
+    commands.sort(key=lambda command: command.line)
+    return ScanResult(tuple(commands), tuple(notes), tuple(unfollowed), tuple(documents))
