@@ -67,12 +67,11 @@ class PlannedRun:
     def memory(self) -> MemoryForecast | None:
         """The predicted peak memory of a GPU; None for a run on a CPU."""
         forecast = forecast_on_machine(self.plan)
-        if forecast and forecast.remedy:
-            [advice] = check_advice(
-                self.plan, [Finding.error("memory", "", cure=Fix.of("{0}", str(forecast.remedy)))]
-            )
-            return replace(forecast, liger=advice.cure is not None)
-        return forecast
+        if forecast is None or not forecast.remedy:
+            return forecast
+        problem = Finding.error("memory", "", cure=Fix.of("{0}", str(forecast.remedy)))
+        [checked] = check_advice(self.plan, [problem])
+        return replace(forecast, liger=checked.cure is not None)
 
     @cached_property
     def tokens(self) -> TokenForecast | None:
@@ -83,13 +82,15 @@ class PlannedRun:
         if lengths is None:
             return None
         recipe = self.plan.config.recipe
-        # as dpo.py does
-        padded_by_rank = self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none
+        padded_together = None
+        # dpo.py pads all samples of a rank to the same length.
+        if self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none:
+            padded_together = samples_per_rank(self.plan.batch)
         return forecast_tokens(
             lengths,
             recipe,
             self.plan.batch,
-            padded_together=samples_per_rank(self.plan.batch) if padded_by_rank else None,
+            padded_together=padded_together,
             deals="true" in mapping_of(self.plan.config.trainer, "balanced"),
         )
 
@@ -105,9 +106,8 @@ class PlannedRun:
     def _repr_html_(self) -> str:
         from launch.table import Table
 
-        return Table(
-            "", [("plan", f"{self.plan.stage}/{self.plan.name}"), *self.facts()]
-        )._repr_html_()
+        name = ("plan", f"{self.plan.stage}/{self.plan.name}")
+        return Table("", [name, *self.facts()])._repr_html_()
 
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
@@ -134,16 +134,16 @@ def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:
 
 
 def pipeline_overrides(stages: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
-    """Return the overrides of a pipeline: a stage's name among the keys has a mapping of its own
-    ones.
+    """Return the overrides of a pipeline.
+
+    A stage's name among the keys has a mapping of the keys for that stage.
     """
-    own = [
-        f"{stage}:{override}"
-        for stage in stages
-        for override in _render_keys(keys.get(stage) or {})
-    ]
     shared = {key: value for key, value in keys.items() if key not in stages}
-    return [f"pipeline={','.join(stages)}", *_render_keys(shared), *own]
+    line = [f"pipeline={','.join(stages)}", *_render_keys(shared)]
+    for stage in stages:
+        stage_keys = keys.get(stage) or {}
+        line += [f"{stage}:{override}" for override in _render_keys(stage_keys)]
+    return line
 
 
 def _render_keys(keys: Mapping[str, Any]) -> list[str]:
@@ -160,17 +160,15 @@ def _flatten(keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def _render(value: Any) -> str:
     """Write a value in Hydra's grammar of overrides."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
+    if value is None:
+        return "null"
     if isinstance(value, int | float):
-        return repr(value)
+        return str(value).lower() if isinstance(value, bool) else repr(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_render(entry)}" for key, entry in value.items()) + "}"
+        entries = [f"{key}: {_render(entry)}" for key, entry in value.items()]
+        return f"{{{', '.join(entries)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_render, value)) + "]"
+        return f"[{', '.join(map(_render, value))}]"
     text = str(value)
-    return (
-        text
-        if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS
-        else quote_text(text)
-    )
+    needs_no_quotes = _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS
+    return text if needs_no_quotes else quote_text(text)

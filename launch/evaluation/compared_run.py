@@ -20,7 +20,7 @@ from launch.files import iterate_json_lines
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
 _LARGEST_STEP = 1 << 53  # that a float holds
 _WARMUP = 2  # first steps without a speed that counts
-# keys of config.yaml that describe the run folder and not the training
+# The keys of config.yaml that describe the run folder and not the training.
 _NOT_TRAINED = (
     "name",
     "runs",
@@ -36,8 +36,9 @@ _NOT_TRAINED = (
 
 @dataclass(frozen=True)
 class Progress:
-    """The logged steps of a run; those that logged a loss are kept as arrays, since there may be
-    millions.
+    """The logged steps of a run.
+
+    Those that logged a loss are kept as arrays, since there may be millions.
     """
 
     last_step: int = 0
@@ -47,7 +48,7 @@ class Progress:
     at_tokens: Sequence[
         float
     ] = ()  # the tokens trained until each loss, as far as they are counted
-    # tokens per second, or steps per second where tokens are not counted
+    # Tokens per second, or steps per second where tokens are not counted.
     speed: float | None = None
     memory_gib: float | None = None  # highest peak of rank 0
     unreadable: int = 0  # lines of metrics.jsonl that are no logged step

@@ -1,5 +1,4 @@
-"""Ask models for answers: a worker per model in its run's interpreter, prompts in the run's own
-chat template.
+"""Generates answers: one worker per model, in its run's interpreter and chat template.
 
 Prompts come from the command line, or from a file: JSON lines, or one prompt a line.
 """
@@ -29,8 +28,8 @@ _MIN_ANSWER = 8  # tokens that must fit behind a prompt
 class Sampling:
     """How answers are drawn."""
 
-    seed: int = 0  # set anew for each answer, so an answer does not depend on those before it
-    temperature: float = 0.0  # 0: the most likely token each time
+    seed: int = 0  # set for each answer, so that an answer does not depend on those before it
+    temperature: float = 0.0  # at 0, the most likely token is always chosen
     top_p: float = 1.0
     max_tokens: int = 256
 
@@ -59,11 +58,8 @@ class Responder:
         measured = self._request({"measure": list(conversations)})
         for number, length in enumerate(measured["lengths"], start=1):
             if length + _MIN_ANSWER > measured["context"]:
-                message = (
-                    f"prompt {number} has {length:,} tokens, and the context of "
-                    f"{self._model.label} is "
-                    f"{measured['context']:,}"
-                )
+                context = f"the context of {self._model.label} is {measured['context']:,}"
+                message = f"prompt {number} has {length:,} tokens, and {context}"
                 raise refusal("prompt_too_long", message, "command line", "shorten the prompt")
 
     def answer(self, conversation: Conversation, sampling: Sampling) -> Answer:
@@ -102,20 +98,21 @@ def as_conversation(prompt: str, system: str | None = None) -> Messages:
 
 
 def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
-    """Return one conversation per line: of text, or of JSON with `prompt` or `messages` in a .jsonl
-    file.
+    """Return one conversation per line.
 
-    A final answer is left out. Raises UserError: bad_prompts.
+    A line is text, or, in a .jsonl file, JSON with `prompt` or `messages`, of which a final answer
+    is left out.
+
+    Raises UserError: bad_prompts.
     """
-    first = as_conversation("", system)[:-1]
+    system_turn = as_conversation("", system)[:-1]
     try:
         if path.suffix == ".jsonl":
-            conversations = [[*first, *_read_row(row)] for row in read_rows(path)]
+            conversations = [[*system_turn, *_read_row(row)] for row in read_rows(path)]
         else:
             lines = path.read_text(encoding="utf-8").split("\n")
-            conversations = [
-                as_conversation(line.strip(), system) for line in lines if line.strip()
-            ]
+            prompts = [line.strip() for line in lines]
+            conversations = [as_conversation(prompt, system) for prompt in prompts if prompt]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         message = f"{path} cannot be read: {reason}"

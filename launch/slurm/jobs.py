@@ -73,10 +73,12 @@ class JobFolder:
         return self.path / self.file
 
     def log_pattern(self, job: str = "%j") -> str:
-        """The log's path in Slurm's notation, where % begins a pattern: `%j` is the job, `%A_%a` an
-        array's task.
+        """The log's path in Slurm's notation, where % begins a pattern.
+
+        `%j` is the job, `%A_%a` the task of an array.
         """
-        return f"{str(self.path).replace('%', '%%')}/job-{job}.log"
+        folder = str(self.path).replace("%", "%%")
+        return f"{folder}/job-{job}.log"
 
     def log(self, job_id: str) -> Path:
         return self.path / f"job-{job_id}.log"
@@ -207,8 +209,9 @@ def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
 
 
 def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
-    """Find this folder's jobs that run, wait or will be restarted. Raises UserError: no_slurm,
-    slurm_unresponsive.
+    """Find this folder's jobs that run, wait or will be restarted.
+
+    Raises UserError: no_slurm, slurm_unresponsive.
     """
     jobs = find_jobs(folder, list_user_jobs(patient=True))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
@@ -287,8 +290,9 @@ def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
 
 
 def list_job_statuses(runs: Path, queue: Sequence[QueuedJob] | None) -> list[JobStatus]:
-    """List the runs below `runs`, also those only submitted; `queue` is None without a response
-    from Slurm.
+    """List the runs below `runs`, also those that were only submitted.
+
+    `queue` is None without a response from Slurm.
     """
     paths = set(find_runs(runs))
     for run, folder in find_job_folders(runs).items():

@@ -64,9 +64,7 @@ class Partition:
 
 
 def list_partitions() -> list[Partition] | None:
-    """List the partitions that this user can see; None if sinfo is not installed or does not
-    respond.
-    """
+    """List the partitions that this user can see; None if sinfo is missing or does not respond."""
     output = try_command(["sinfo", "--all", "--noheader", "--exact", "--format=%P|%a|%l|%D|%c|%G"])
     if output is None:
         return None
@@ -125,8 +123,9 @@ def _parse_limits(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def list_accounts() -> list[tuple[str, list[str]]]:
-    """List this user's accounts with the QOS of each; empty if accounting is off or the query is
-    not allowed.
+    """List this user's accounts with the QOS of each.
+
+    The list is empty if accounting is off, or if the query is not allowed.
     """
     user = this_process().user
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={user}"]

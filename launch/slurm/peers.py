@@ -173,9 +173,7 @@ class Peers:
             time.sleep(_SHORT_INTERVAL / 2)
 
     def has_completed(self) -> bool:
-        """Whether node 0 has reported that the requested steps are logged, before this node's ranks
-        failed.
-        """
+        """Whether node 0 had all requested steps logged before this node's ranks failed."""
         seconds = _SHOWN_AFTER + heartbeat_interval(self._nodes)
         return wait_until(lambda: self.progress == "complete", seconds)
 
@@ -184,8 +182,9 @@ class Peers:
         self._report(stacks=stacks)
 
     def collect_stacks(self) -> Stacks:
-        """Wait for the stacks of the other nodes; the summary has a line for each node that sends
-        none in time.
+        """Wait for the stacks of the other nodes, and join them.
+
+        The summary has a line for each node that sends none in time.
         """
         seconds = _STACKS_WAIT + 2 * heartbeat_interval(self._nodes)
         wait_until(lambda: self._sent_stacks().keys() >= set(self._live), seconds)
@@ -231,8 +230,9 @@ class Peers:
         wait_until(is_settled, patience)
 
     def report_end(self, failure: NodeFailure | None) -> None:
-        """Report that this node's ranks are done (None), or why they failed; the first report
-        counts.
+        """Report that this node's ranks are done (None), or why they failed.
+
+        Only the first report counts.
         """
         if self._heartbeat.state == "alive":
             self._report(state="done" if failure is None else "failed", failure=failure)

@@ -153,7 +153,8 @@ _PERMANENT = re.compile(
     r"|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)|BadConstraints"
     r"|DependencyNeverSatisfied|JobHeldAdmin"
     r"|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDurationPerJob)\w*"
-    # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
+    # Slurm with accounts reports these in place of AccountNotAllowed and QOSNotAllowed
+    # (src/slurmctld/partition_mgr.c).
     r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
 _CONSIDERED = 2.1  # seconds within which the scheduler usually considers a job
