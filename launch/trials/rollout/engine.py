@@ -1,16 +1,15 @@
-"""Runs a rollout: takes its widths through the gates, here or as tasks of Slurm jobs, and then the
-whole stage.
-"""
+"""Runs a rollout: its widths one after another, here or as Slurm jobs, and then the whole stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from launch import resources
 from launch.config.compose import Composed, compose_once, map_all
 from launch.config.line import CommandLine
+from launch.config.schema import Device
 from launch.config.trials import Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
@@ -41,13 +40,15 @@ from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
 from launch.trials.trial import Runner, plan_probe, say_lines, say_plan
 from launch.trials.view import write_trial_report
+from launch.worker.finding import Finding
 
 
 def run_rollout(
     request: RolloutRequest, display: Display, *, run_stage: Callable[[CommandLine], int]
 ) -> tuple[RolloutRecord, int]:
-    """Take the stage through its widths, and with then=run run the whole of it at the last width by
-    `run_stage`.
+    """Take the stage through its widths, and with then=run run the whole of it at the last width.
+
+    `run_stage` runs the whole stage as the verb `run` does: it resumes what an earlier call began.
 
     Returns the record and the exit code: 0 all widths passed, 3 a gate failed or a width was not
     run, and the exit code of the whole run with then=run. Raises UserError when a width cannot
@@ -59,20 +60,20 @@ def run_rollout(
         refuse_impossible_jobs(record, request)
     with run_lock(record.folder, display.say):
         archive_other_format(record.folder, record.verb, display.say)
-        code = run_and_report(
-            Runner(record, display), submit=request.submit, restart=config.restart
-        )
+        runner = Runner(record, display)
+        code = run_and_report(runner, submit=request.submit, restart=config.restart)
         if request.submit.makes_jobs and record.state == State.not_run:
             submitted = list(submit_remaining(record, request))
             record.write()
             say_lines(display, [*submitted, f"{record.verdict}; {record.folder}"])
             code = EXIT_DONE
-    if code == EXIT_DONE and record.state == State.done and config.rollout.then == Then.run:
+    all_passed = code == EXIT_DONE and record.state == State.done
+    if all_passed and config.rollout.then == Then.run:
         widest = request.widths[-1]
         display.say(f"the whole stage at {request.key}={widest}")
-        # as `run` would: with its own model, and resumed if an earlier call began it
         stage_line = request.stage_line(widest, config.rollout.parallel_at_one)
-        code = record.full_run = run_stage(replace(stage_line, verb="run", json=False))
+        code = run_stage(replace(stage_line, verb="run", json=False))
+        record.full_run = code
         record.write()
     return record, code
 
@@ -82,46 +83,54 @@ def plan_rollout(
     compose: Callable[[CommandLine], Composed] = compose_once,
     plan: Callable[[CommandLine], Plan] = plan_probe,
 ) -> RolloutRecord:
-    """Plan the short run of every width, below the folder that they share,
-    <runs>/<stage>/rollout-<id>.
+    """Plan the short run of every width in a folder of the rollout, <runs>/<stage>/rollout-<id>.
 
     Raises UserError with the problems of all widths, each problem once.
     """
-    at_one = compose(request.stage_line(request.widths[0])).config.rollout.parallel_at_one
+    narrowest_line = request.stage_line(request.widths[0])
+    at_one = compose(narrowest_line).config.rollout.parallel_at_one
     plans = map_all(request.widths, lambda width: plan(request.stage_line(width, at_one)))
-    first, config, labels = plans[0], plans[0].config, [str(each.parallel.width) for each in plans]
+    first = plans[0]
+    config = first.config
     name = f"rollout-{config.name or rollout_id(first)}"
-    runs = [
-        WidthRun(label, each.renamed(f"{name}/{label}-{each.identity}"), requested=width)
-        for width, each, label in zip(request.widths, plans, labels, strict=True)
-    ]
-    folder, warmup = first.runs / first.stage / name, config.gates.throughput_steady.skip
-    differences = find_plan_differences(plans)
+    runs = []
+    for width, width_plan in zip(request.widths, plans, strict=True):
+        label = str(width_plan.parallel.width)
+        renamed = width_plan.renamed(f"{name}/{label}-{width_plan.identity}")
+        runs.append(WidthRun(label, renamed, requested=width))
     record = RolloutRecord(
-        folder, runs[0].plan, config.rollout.steps, warmup, differences, runs=runs
+        folder=first.runs / first.stage / name,
+        plan=runs[0].plan,
+        steps=config.rollout.steps,
+        warmup=config.gates.throughput_steady.skip,
+        differences=find_plan_differences(plans),
+        runs=runs,
     )
     subject = {"stage": first.stage, "trainer": first.trainer}
-    read_earlier(folder, record.verb, subject, restart=config.restart)
+    read_earlier(record.folder, record.verb, subject, restart=config.restart)
     return record
 
 
 def run_and_report(
     runner: Runner[WidthRun], *, submit: SubmitMode = SubmitMode.none, **options: Any
 ) -> int:
-    """Show the plan, run the widths and record them. Returns the exit code of `run_widths`, whose
-    options these are.
+    """Show the plan, run the widths and record them.
+
+    Takes the options of `run_widths` and returns its exit code.
     """
-    record, display = runner.record, runner.display
+    record = runner.record
+    display = runner.display
     assert isinstance(record, RolloutRecord)
     widths = [
         [f"  {run.label}", run.plan.parallel.mode.value, f"global {run.plan.batch}"]
         for run in record.runs
     ]
-    differences = (f"  differs: {difference}" for difference in record.differences)
+    differences = [f"  differs: {difference}" for difference in record.differences]
     say_plan(display, record, [*Table("", widths).lines(), *differences])
     code = run_widths(runner, submit=submit, **options)
     record.write()
-    if not (submit.makes_jobs and record.state == State.not_run):
+    becomes_jobs = submit.makes_jobs and record.state == State.not_run
+    if not becomes_jobs:
         display.say(f"{record.verdict}; {record.folder}")
     if record.plan.config.report:
         write_trial_report(record.folder, display.say)
@@ -129,22 +138,23 @@ def run_and_report(
 
 
 def rollout_id(plan: Plan) -> str:
-    """The id by which a rollout resumes: the same for every width, mode and number of steps of one
-    recipe and data.
+    """Return the id by which a rollout resumes.
+
+    It is the same for every width, parallel mode and number of steps of one recipe and its data.
     """
-    carried = plan.config.trainer.launch
-    own = {carried.get("accumulation"), carried.get("output")}
+    flag_names = plan.config.trainer.launch
+    flags_of_width = {flag_names.get("accumulation"), flag_names.get("output")}
+    flags = {name: flag.value for name, flag in plan.flags.items() if name not in flags_of_width}
     parts = {
         "stage": plan.stage,
         "trainer": [plan.trainer, plan.config.trainer.entry],
         "upstream": plan.upstream.commit,
         "device": plan.parallel.width.device.value,
-        "flags": {name: flag.value for name, flag in plan.flags.items() if name not in own},
+        "flags": flags,
         "batch": [plan.batch.global_, plan.batch.per_device],
     }
-    return compute_identity(
-        parts, {plan.runs: "{runs}", plan.cache: "{cache}", resources.ROOT: "{project}"}, {}
-    )
+    folders = {plan.runs: "{runs}", plan.cache: "{cache}", resources.ROOT: "{project}"}
+    return compute_identity(parts, folders, {})
 
 
 _EXITS = {State.done: EXIT_DONE, State.interrupted: EXIT_INTERRUPTED}
@@ -162,65 +172,78 @@ def run_widths(
 ) -> int:
     """Take every width in its turn.
 
-    `cards`: of a node, by default those that are visible; `nodes`: of this Slurm job. `submit`:
-    which widths become jobs instead. `restart`: run widths again that passed earlier. `only`: the
-    width that this job runs; those before it have run already.
+    `cards`: GPUs of a node, by default those that are visible; `nodes`: nodes of this Slurm job.
+    `submit`: which widths become jobs instead. `restart`: run widths again that passed earlier.
+    `only`: the width that this job runs; those before it have run already.
 
     Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width
     cannot run here; 130 when interrupted. Raises UserError when the first width cannot be started.
     """
-    record, waits_for = runner.record, None
-    cards = len(find_gpus(record.plan.machine.environ).seen) if cards is None else cards
-    # the nodes of a job may have other cards than those of the job before
+    record = runner.record
+    if cards is None:
+        cards = len(find_gpus(record.plan.machine.environ).seen)
+    # The nodes of a job may have other cards than those of the job before.
     runner.same_machine = only is None
+    waits_for: str | None = None  # the reason of the widths after one that becomes a job
     for run in record.runs:
-        run.message, run.gate_results = None, ()
-        runner.reuse = not (restart and only in (None, run))
+        run.message = None
+        run.gate_results = ()
+        is_ours = only is None or run is only
+        runner.reuse = not (restart and is_ours)
         if runner.find_earlier(run) is None:
-            run.message = (
-                "it becomes a job"
-                if submit == SubmitMode.all
-                else _why_not_here(run.plan, cards, nodes)
-            )
-            # once a width becomes a job, the wider ones, which wait for it, do as well
-            if submit.makes_jobs:
-                run.message = run.message or waits_for
-            if only not in (None, run):
-                run.state, run.message = (
-                    State.failed,
-                    "it has not passed, so no wider width may run",
-                )
-            elif run.message is not None:
-                run.state, waits_for = State.not_run, f"it waits for {run.label}"
+            if not is_ours:
+                run.state = State.failed
+                run.message = "it has not passed, so no wider width may run"
+            else:
+                run.message = _why_not_here(run.plan, cards, nodes, submit) or waits_for
+                if run.message is not None:
+                    run.state = State.not_run
+                    if submit.makes_jobs:
+                        waits_for = f"it waits for {run.label}"
         if run.message is None:
             runner.take(run)
         else:
-            run.gate_results = ()
+            run.gate_results = ()  # those of an earlier measurement that does not count
             runner.show(run)
         if run.state in _ENDED or run is only:
             break
     if record.state in _ENDED:
-        for run in record.runs:  # Slurm cancels the jobs of the widths after one that failed
-            if run.state == State.submitted:
-                run.state, run.job_id = State.planned, None
-    return _EXITS.get(record.state if only is None else only.state, EXIT_STOPPED)
+        _forget_jobs(record.runs)
+    state = record.state if only is None else only.state
+    return _EXITS.get(state, EXIT_STOPPED)
 
 
-def _why_not_here(plan: Plan, cards: int, nodes: int) -> str | None:
+def _forget_jobs(runs: Iterable[WidthRun]) -> None:
+    """Mark the submitted widths as planned: after a failed width, Slurm cancels their jobs."""
+    for run in runs:
+        if run.state == State.submitted:
+            run.state = State.planned
+            run.job_id = None
+
+
+def _why_not_here(plan: Plan, cards: int, nodes: int, submit: SubmitMode) -> str | None:
+    """Return why a width does not run now, on nodes of `cards` GPUs; None if it does."""
+    if submit == SubmitMode.all:
+        return "it becomes a job"
     width = plan.parallel.width
     if width.nodes > nodes:
         return f"it needs {width.nodes} machines"
-    if width.device != "cuda" or width.local <= cards:
+    if width.device != Device.cuda or width.local <= cards:
         return None
-    visible, needed = (
-        {0: "no GPU", 1: "one GPU"}.get(count, f"{count} GPUs") for count in (cards, width.local)
-    )
-    return f"it needs {needed} and this machine has {visible}"
+    return f"it needs {_count_gpus(width.local)} and this machine has {_count_gpus(cards)}"
+
+
+def _count_gpus(count: int) -> str:
+    """Return a number of GPUs in words."""
+    if count == 0:
+        return "no GPU"
+    return "one GPU" if count == 1 else f"{count} GPUs"
 
 
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
-    """The job of a width: its nodes get the overrides of the whole rollout, and which of the widths
-    is theirs.
+    """Plan the job of a width.
+
+    Its nodes get the overrides of the whole rollout, and which of the widths is theirs.
     """
     plan = width.plan
     overrides = node_overrides(
@@ -236,20 +259,26 @@ def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
 def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:
     """Raise UserError with what keeps widths from being jobs, before any width has run."""
     jobs = [plan_width_job(run, request) for run in record.runs]
-    if problems := [problem for job in jobs for problem in job_problems(job)]:
+    problems: list[Finding] = []
+    for job in jobs:
+        problems += job_problems(job)
+    if problems:
         raise UserError(problems)
     refuse_live_jobs(jobs, dry_run=request.dry_run)
 
 
 def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
     """Submit the widths that were not run here, each to start when the one before has passed, and
-    with then=run the whole stage after them. Yields the report's lines. Raises UserError when they
-    cannot be submitted.
+    with then=run the whole stage after them.
+
+    Returns the lines of the report. Raises UserError when they cannot be submitted.
     """
     remaining = {run.plan.folder: run for run in record.runs if run.state == State.not_run}
-    narrowest = next(iter(remaining.values())).requested
-    first = _plan_stage_job(narrowest, request, record)
-    jobs = [plan_tokenize_job(first)] if needs_tokenize_job(first, TokenizeFirst.auto) else []
+    narrowest = next(iter(remaining.values()))
+    narrowest_stage = _plan_stage_job(narrowest.requested, request, record)
+    jobs = []
+    if needs_tokenize_job(narrowest_stage, TokenizeFirst.auto):
+        jobs.append(plan_tokenize_job(narrowest_stage))
     jobs += [plan_width_job(run, request) for run in remaining.values()]
     if record.config.then == Then.run:
         jobs.append(_plan_stage_job(request.widths[-1], request, record))
@@ -258,23 +287,28 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
     for job, job_id in zip(jobs, ids, strict=False):
         if job.run in remaining:
             run = remaining[job.run]
-            run.state, run.message, run.job_id = State.submitted, None, job_id
+            run.state = State.submitted
+            run.message = None
+            run.job_id = job_id
     return report_lines(steps, ids, {})
 
 
 def _plan_stage_job(
     width: RequestedWidth, request: RolloutRequest, record: RolloutRecord
 ) -> PlannedJob:
-    return plan_run_job(plan_line(request.stage_line(width, record.config.parallel_at_one)))
+    """Plan the job that runs the whole stage at one width."""
+    line = request.stage_line(width, record.config.parallel_at_one)
+    return plan_run_job(plan_line(line))
 
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
 
 
 def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTask:
-    """Plan the width `label` of the rollout in `line` as a task: it runs if the widths before it
-    passed, and its gates are checked. Raises UserError: bad_width (`label` is not a width of this
-    rollout).
+    """Plan the width `label` of the rollout in `line` as the task of a Slurm job.
+
+    The task runs the width if those before it passed, and applies the gates to it. Raises
+    UserError: bad_width (`label` is not a width of this rollout).
     """
     request = read_request(line)
     record = plan_rollout(request)
@@ -283,7 +317,8 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         message = f"width={label} is not one of {request.widths_override}"
         cure = "submit the rollout's jobs with `rollout ... submit=all`"
         raise refusal("bad_width", message, "override width", cure)
-    only, plan = chosen[0], chosen[0].plan
+    only = chosen[0]
+    plan = only.plan
     only.job_id = allocation.job_id
     restart_mark = RestartMark(plan, allocation)
 
@@ -296,7 +331,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         runner = Runner(record, display, start, run_ranks=ranks)
         if allocation.restarts:
             wait_for_lock(plan.folder, display.say)
-        # the `rollout` that submits this job holds the lock until all its jobs are submitted
+        # The `rollout` that submits this job holds the lock until all its jobs are submitted.
         wait_for_lock(
             record.folder,
             display.say,
@@ -307,8 +342,9 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
             for later in record.runs[record.runs.index(only) + 1 :]:
                 ids = find_job_ids(JobFolder.of_plan(later.plan))
                 if ids:
-                    later.state, later.job_id = State.submitted, ids[-1]
-            nodes, restart = plan.parallel.width.nodes, restart_mark.is_due
-            return run_and_report(runner, nodes=nodes, only=only, restart=restart)
+                    later.state = State.submitted
+                    later.job_id = ids[-1]
+            nodes = plan.parallel.width.nodes
+            return run_and_report(runner, nodes=nodes, only=only, restart=restart_mark.is_due)
 
     return NodeTask(plan, lead, record.steps)

@@ -1,6 +1,4 @@
-"""The record of a rollout: rollout.json, the sentences of its report, and what the whole training
-takes.
-"""
+"""The record of a rollout: rollout.json, its report, and what the whole training takes."""
 
 from __future__ import annotations
 
@@ -26,46 +24,44 @@ class Projection:
     """What the whole training takes at one width."""
 
     total_steps: int
-    hours: float  # without saving
+    hours: float  # without the time of saving
     gpu_hours: float | None  # None on CPU
     cost: float | None  # None on CPU, or without a price
     basis: str  # `measured`, or the width from which it is scaled linearly
 
 
 def project(width: WidthRun, widths: Sequence[WidthRun], price: float | None) -> Projection | None:
-    """Project a width from its own measurement, else from the widest one's at the same speed per
-    rank.
+    """Project a width from its own measurement, else from that of the widest one measured.
 
-    None before anything was measured, or while the number of steps is unknown.
+    Another width is assumed to have the same speed per rank. `price`: of a GPU-hour. None before
+    anything was measured, or while the number of steps is unknown.
     """
     for source in (width, *reversed(widths)):
-        measured, speed = source.measured, source.figures
-        if measured and measured.finished and measured.total_steps and speed:
-            ranks = width.plan.batch.width
-            seconds = speed.step_seconds * source.plan.batch.width / ranks
-            hours = (speed.before + measured.total_steps * seconds) / 3600
-            gpu_hours = hours * ranks if measured.width.device == Device.cuda else None
-            cost = gpu_hours * price if gpu_hours is not None and price is not None else None
-            basis = "measured" if source is width else f"as fast a rank as {source.label}"
-            return Projection(measured.total_steps, hours, gpu_hours, cost, basis)
+        measured = source.measured
+        figures = source.figures
+        if measured is None or figures is None:
+            continue
+        if not measured.finished or not measured.total_steps:
+            continue
+        ranks = width.plan.batch.width
+        step_seconds = figures.step_seconds * source.plan.batch.width / ranks
+        hours = (figures.before + measured.total_steps * step_seconds) / 3600
+        gpu_hours = hours * ranks if measured.width.device == Device.cuda else None
+        cost = gpu_hours * price if gpu_hours is not None and price is not None else None
+        basis = "measured" if source is width else f"as fast a rank as {source.label}"
+        return Projection(measured.total_steps, hours, gpu_hours, cost, basis)
     return None
 
 
 def compute_efficiency(width: WidthRun, narrowest: WidthRun) -> float | None:
-    """The speed per rank over that of one rank; None when one rank was not measured."""
-    speed, single = width.figures, narrowest.figures
-    if (
-        narrowest.plan.batch.width != 1
-        or speed is None
-        or single is None
-        or speed.unit != single.unit
-    ):
+    """Return the speed per rank over that of one rank; None when one rank was not measured."""
+    figures = width.figures
+    single = narrowest.figures
+    if narrowest.plan.batch.width != 1 or figures is None or single is None:
         return None
-    return (
-        speed.per_second / single.per_second / width.plan.batch.width
-        if single.per_second > 0
-        else None
-    )
+    if figures.unit != single.unit or single.per_second <= 0:
+        return None
+    return figures.per_second / single.per_second / width.plan.batch.width
 
 
 @dataclass
@@ -75,7 +71,7 @@ class WidthRun(TrialRun):
     requested: RequestedWidth = field(kw_only=True)
     gate_results: tuple[Finding, ...] = ()
     projection: Projection | None = None
-    efficiency: float | None = None  # against one rank
+    efficiency: float | None = None  # speed per rank over that of one rank
 
     @property
     def failed_gates(self) -> list[Finding]:
@@ -94,8 +90,8 @@ class WidthRun(TrialRun):
 class RolloutRecord(TrialRecord[WidthRun]):
     """A rollout, as far as it has come."""
 
-    differences: tuple[PlanDifference, ...] = ()  # between the widths
-    full_run: int | None = None  # exit code of the whole run with then=run
+    differences: tuple[PlanDifference, ...] = ()  # between the plans of the widths
+    full_run: int | None = None  # exit code of the whole stage, which then=run runs
     verb = "rollout"
 
     @property
@@ -103,61 +99,67 @@ class RolloutRecord(TrialRecord[WidthRun]):
         return self.plan.config.rollout
 
     def accepts(self, run: WidthRun, measured: Measurement) -> bool:
-        config, before = self.plan.config, None
+        """Apply the gates to a width, and compare it with the last one measured before it."""
+        config = self.plan.config
+        before = None
         for other in self.runs[: self.runs.index(run)]:
             before = other.measured or before
-        run.gate_results = apply_gates(GateCase(measured, before, config.gates), config.allow)
+        case = GateCase(measured, before, config.gates)
+        run.gate_results = apply_gates(case, config.allow)
         return not run.failed_gates
 
     def judge(self, run: WidthRun) -> None:
-        if run.measured is not None and run.state != State.interrupted:
-            run.state = State.done if self.accepts(run, run.measured) else State.failed
-            run.message = None  # the gates have it
+        if run.measured is None or run.state == State.interrupted:
+            return
+        run.state = State.done if self.accepts(run, run.measured) else State.failed
+        run.message = None  # the results of the gates have the reason
 
     def update(self, run: WidthRun) -> list[str]:
-        for each in self.runs:
-            each.projection = project(each, self.runs, self.config.price_per_gpu_hour)
-            each.efficiency = compute_efficiency(each, self.runs[0])
-        shown = [gate_json(result) for result in run.gate_results if result.severity != "pass"]
-        return [f"  {format_row(GATES, result)}" for result in shown]
+        for width in self.runs:
+            width.projection = project(width, self.runs, self.config.price_per_gpu_hour)
+            width.efficiency = compute_efficiency(width, self.runs[0])
+        not_passed = [result for result in run.gate_results if result.severity != "pass"]
+        return [f"  {format_row(GATES, gate_json(result))}" for result in not_passed]
 
     @property
     def summary(self) -> list[str]:
         passed = sum(run.state == State.done for run in self.runs)
         lines = [self.verdict, f"{passed} of {len(self.runs)} widths passed"]
         lines += [f"{run.label}: {run.message}" for run in self.runs if run.message]
-        return lines + [
-            f"{run.label}: {result.message} [{result.id}]"
-            for run in self.runs
-            for result in run.failed_gates
-        ]
+        for run in self.runs:
+            lines += [f"{run.label}: {result.message} [{result.id}]" for result in run.failed_gates]
+        return lines
 
     @property
     def verdict(self) -> str:
         """The verdict of the whole rollout."""
         if self.state == State.done:
-            return (
-                f"all {len(self.runs)} widths passed: {self.runs[-1].label} may run the whole stage"
-            )
+            widest = self.runs[-1].label
+            return f"all {len(self.runs)} widths passed: {widest} may run the whole stage"
         for run in self.runs:
             if run.state == State.failed:
-                reasons = (
-                    ", ".join(result.id for result in run.failed_gates) or "it could not be started"
-                )
-                later = [other.label for other in self.runs if other.state == State.planned]
-                return f"{run.label} failed: {reasons}" + (
-                    f"; not widened to {', '.join(later)}" if later else ""
-                )
+                return self._describe_failure(run)
         not_run = [run.label for run in self.runs if run.state == State.not_run]
         if not_run:
             return (
                 f"planned but not run here: {', '.join(not_run)}; on a Slurm cluster "
                 "submit=rest submits them as jobs"
             )
-        jobs = [
-            f"{run.label} (job {run.job_id})" for run in self.runs if run.state == State.submitted
-        ]
-        return f"submitted: {', '.join(jobs)}" if jobs else f"the rollout is {self.state.value}"
+        submitted = [run for run in self.runs if run.state == State.submitted]
+        if submitted:
+            jobs = [f"{run.label} (job {run.job_id})" for run in submitted]
+            return f"submitted: {', '.join(jobs)}"
+        return f"the rollout is {self.state.value}"
+
+    def _describe_failure(self, run: WidthRun) -> str:
+        """Return the verdict of a rollout that ended at a width that failed."""
+        failed_ids = [result.id for result in run.failed_gates]
+        reasons = ", ".join(failed_ids) or "it could not be started"
+        later = [other.label for other in self.runs if other.state == State.planned]
+        verdict = f"{run.label} failed: {reasons}"
+        if later:
+            verdict += f"; not widened to {', '.join(later)}"
+        return verdict
 
     @property
     def notes(self) -> list[str]:

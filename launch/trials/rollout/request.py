@@ -13,7 +13,8 @@ from launch.trials.trial import expand_short_options, refuse_unsupported
 
 WIDTHS = ("gpus", "processes")
 SHORT = tuple(vars(RolloutConfig()))  # short for keys of the node `rollout`
-_SUBMIT, _DRY_RUN = "submit", "dry_run"
+_SUBMIT = "submit"
+_DRY_RUN = "dry_run"
 OWN_KEYS = (*WIDTHS, *SHORT, _SUBMIT, _DRY_RUN)
 _WIDTH = re.compile(r"(?:([1-9]\d*)x)?([1-9]\d*)")  # NODESxRANKS or RANKS
 
@@ -32,15 +33,14 @@ class SubmitMode(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class RequestedWidth:
-    """One width of the command line, of `local` ranks on each of `nodes`. Ordered by ranks, then by
-    nodes.
-    """
+    """One width of the command line. Widths are ordered by ranks, then by nodes."""
 
-    ranks: int
+    ranks: int  # on all nodes
     nodes: int
 
     @property
     def local(self) -> int:
+        """The ranks of each node."""
         return self.ranks // self.nodes
 
     def __str__(self) -> str:
@@ -53,19 +53,23 @@ class RolloutRequest:
 
     key: str  # gpus or processes
     widths: tuple[RequestedWidth, ...]  # ascending
-    line: CommandLine  # without the widths and `submit`
+    line: CommandLine  # the line without the widths and `submit`
     submit: SubmitMode = SubmitMode.none
-    dry_run: bool = False  # only write the job folders
+    dry_run: bool = False  # whether only the folders of the jobs are written
 
     def stage_line(self, width: RequestedWidth, at_one: str | None = None) -> CommandLine:
-        """The line of the whole stage at one width; `at_one` replaces the line's own parallel mode
-        at one rank.
+        """Return the line of the whole stage at one width.
+
+        `at_one` replaces the line's own parallel mode at one rank.
         """
-        mode = (f"parallel={at_one}",) if at_one and width.ranks == 1 else ()
-        nodes = (f"nodes={width.nodes}",) if width.nodes > 1 else ()
-        return self.line.without(*["parallel"] * len(mode)).with_overrides(
-            f"{self.key}={width.local}", *nodes, *mode
-        )
+        line = self.line
+        overrides = [f"{self.key}={width.local}"]
+        if width.nodes > 1:
+            overrides.append(f"nodes={width.nodes}")
+        if at_one and width.ranks == 1:
+            line = line.without("parallel")
+            overrides.append(f"parallel={at_one}")
+        return line.with_overrides(*overrides)
 
     @property
     def widths_override(self) -> str:
@@ -88,22 +92,21 @@ def read_request(line: CommandLine) -> RolloutRequest:
         nodes="write the widths as NODESxGPUS",
     )
     width_keys = [key for key in WIDTHS if key in own]
-    if len(width_keys) != 1:
-        message = (
-            "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"
-        )
-        cure = "set gpus=1,2,8, or device=cpu processes=1,2,4"
-        raise refusal("device_conflict" if width_keys else "no_widths", message, None, cure)
+    cure = "set gpus=1,2,8, or device=cpu processes=1,2,4"
+    if not width_keys:
+        raise refusal("no_widths", "a rollout needs widths", None, cure)
+    if len(width_keys) > 1:
+        message = "gpus= and processes= exclude each other"
+        raise refusal("device_conflict", message, None, cure)
     key = width_keys[0]
     widths = read_widths(own[key], key)
     submit = _read_submit(own.get(_SUBMIT, "none").lower(), dry_run=dry_run)
-    return RolloutRequest(
-        key, widths, expand_short_options(rest, "rollout", SHORT), submit, dry_run
-    )
+    stage_line = expand_short_options(rest, "rollout", SHORT)
+    return RolloutRequest(key, widths, stage_line, submit, dry_run)
 
 
 def _read_submit(submit: str, *, dry_run: bool) -> SubmitMode:
-    """The value of submit=. Raises UserError: bad_value."""
+    """Return the value of submit=. Raises UserError: bad_value."""
     if submit not in list(SubmitMode):
         cure = "use rest for the widths for which this machine has too few GPUs, or all"
         message = f"submit must be none, rest or all, got {submit}"
@@ -121,7 +124,8 @@ def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
     Raises UserError: bad_width, widths_not_ascending.
     """
     where = f"override {key}"
-    widths = [_read_width(item.strip(), where) for item in text.strip("[]").split(",")]
+    items = text.strip("[]").split(",")
+    widths = [_read_width(item.strip(), where) for item in items]
     ascending = sorted(set(widths))
     if widths != ascending:
         message = (
@@ -133,9 +137,11 @@ def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
 
 
 def _read_width(text: str, where: str) -> RequestedWidth:
+    """Read one width, RANKS or NODESxRANKS. Raises UserError: bad_width."""
     match = _WIDTH.fullmatch(text)
     if match is None:
         cure = "use numbers of 1 or more, and NODESxGPUS for several nodes, such as 1,2,8,2x8"
         raise refusal("bad_width", f"'{text}' is not a width", where, cure)
     nodes = int(match[1] or 1)
-    return RequestedWidth(nodes * int(match[2]), nodes)
+    ranks_of_a_node = int(match[2])
+    return RequestedWidth(nodes * ranks_of_a_node, nodes)

@@ -1,6 +1,4 @@
-"""Runs a search: predicts every setting, probes the most promising ones and writes the overlay of
-the best.
-"""
+"""Runs a search: predicts all settings, probes the most promising and writes the best as YAML."""
 
 from __future__ import annotations
 
@@ -55,28 +53,28 @@ from launch.worker.json_codec import to_json
 
 
 def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
-    """The record of a search before any probe. Raises UserError: unknown_shape, too_few_gpus,
-    no_tokenised_data, too_few_samples.
+    """Return the record of a search before any probe.
+
+    Raises UserError: unknown_shape, too_few_gpus, no_tokenised_data, too_few_samples.
     """
     prepare_inputs(plan, display.say)
     options = plan.config.tune
-    on_gpus = plan.parallel.width.device == Device.cuda
-    card = (
-        plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU" if on_gpus else None
-    )
+    card = None
+    if plan.parallel.width.device == Device.cuda:
+        card = plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU"
     base, card_gib = _base_setting(plan)
     lengths = _find_lengths(plan, display)
     _refuse_too_few_samples(plan, lengths)
-    limit = sequence_limit(plan.config, plan.flags)
+    longest_histogram = Histogram.of([sequence_limit(plan.config, plan.flags)])
+    trainer = plan.config.trainer
     workload = Workload(
         base=base,
         global_batch=plan.batch.global_,
-        lengths=lengths or Lengths(plan.config.stage.kind, Histogram.of([limit]), None),
+        lengths=lengths or Lengths(plan.config.stage.kind, longest_histogram, None),
         measured_lengths=lengths is not None,
         card_rates=rates_for_card(card),
-        fuses=plan.config.trainer.fuses_loss,
-        flash=plan.machine.has_flash_attention
-        and plan.config.trainer.family == Family.open_instruct,
+        fuses=trainer.fuses_loss,
+        flash=plan.machine.has_flash_attention and trainer.family == Family.open_instruct,
         card_gib=card_gib,
     )
     space = build_space(plan, plan.machine.versions)
@@ -94,20 +92,19 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
 
 
 def full_line(line: CommandLine) -> CommandLine:
-    """The line that trains all weights in place of an adapter."""
-    keys = [
-        key
-        for override in line.overrides
-        if (key := override_key(override)).startswith("recipe.lora.")
-    ]
-    return line.without(*keys).with_overrides("recipe.lora.rank=null")
+    """Return the line that trains all weights in place of an adapter."""
+    keys = [override_key(override) for override in line.overrides]
+    adapter_keys = [key for key in keys if key.startswith("recipe.lora.")]
+    return line.without(*adapter_keys).with_overrides("recipe.lora.rank=null")
 
 
 def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
-    """The recipe's own setting, and the card's memory in GiB, None where memory cannot be
-    predicted. Raises UserError: unknown_shape.
+    """Return the recipe's own setting, and the card's memory in GiB.
+
+    The memory is None where it cannot be predicted. Raises UserError: unknown_shape.
     """
-    has_flash, environ = plan.machine.has_flash_attention, plan.machine.environ
+    has_flash = plan.machine.has_flash_attention
+    environ = plan.machine.environ
     try:
         setting = planned_setting(plan, environ, flash=has_flash)
     except UnknownMemoryError:
@@ -121,41 +118,44 @@ def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
                 "model.shape keys"
             )
             raise refusal("unknown_shape", message, "model", cure) from None
-        attention = Attention.flash if has_flash else Attention.sdpa
-        size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
-        return MemorySetting(
-            shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention
-        ), None
+        setting_without_memory = MemorySetting(
+            shape,
+            plan.config.stage.kind,
+            plan.parallel.mode,
+            ranks=plan.batch.width,
+            micro_batch=plan.batch.per_device,
+            tokens=1,
+            attention=Attention.flash if has_flash else Attention.sdpa,
+        )
+        return setting_without_memory, None
     card = card_memory(plan.config.cluster, environ)
     return setting, card.gib if card else None
 
 
 def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
-    """The data's lengths; the data is tokenised first if necessary. None where tokenising does not
-    yield them.
+    """Return the data's lengths; the data is tokenised first if necessary.
+
+    None where tokenising does not yield them. Raises UserError: too_few_gpus, no_tokenised_data.
     """
     lengths = load_lengths(plan.lengths_file)
-    if (
-        lengths
-        or plan.lengths_file is None
-        or tokenized_folder(plan) is None
-        or plan.config.tune.dry_run
-    ):
+    if lengths or plan.config.tune.dry_run:
         return lengths
+    if plan.lengths_file is None or tokenized_folder(plan) is None:
+        return lengths
+    # Nothing is tokenised for probes that cannot start.
     problems = stopping_problems(inspect(plan, [enough_gpus]))
-    if problems:  # before anything is tokenised for probes that cannot start
+    if problems:
         raise UserError(problems)
     display.say("tokenising first: the predictions need the data's lengths")
     if build_cache(plan, display) != EXIT_DONE:
-        message, cure = (
-            "the data could not be tokenised",
-            "run the stage with cache_only=true to see why",
-        )
+        message = "the data could not be tokenised"
+        cure = "run the stage with cache_only=true to see why"
         raise refusal("no_tokenised_data", message, "data", cure)
     return load_lengths(plan.lengths_file)
 
 
 def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
+    """Raise UserError (too_few_samples) if the data has fewer samples than one step takes."""
     if lengths is None or lengths.samples >= plan.batch.global_:
         return
     samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"
@@ -167,7 +167,7 @@ SHORT = tuple(vars(TuneConfig()))  # short for keys of the node `tune`
 
 
 def read_request(line: CommandLine) -> CommandLine:
-    """The line for Hydra, with `tune`'s short options as keys of its node.
+    """Return the line for Hydra, with `tune`'s short options as keys of its node.
 
     Raises UserError: tune_alone, duplicate_override.
     """
@@ -176,13 +176,12 @@ def read_request(line: CommandLine) -> CommandLine:
 
 
 def line_for_candidate(line: CommandLine, candidate: Candidate) -> CommandLine:
-    """The line with the candidate's keys in place of its own."""
-    return line.without(*candidate.keys(), "parallel.mode", "name").with_overrides(
-        *candidate.overrides()
-    )
+    """Return the line with the candidate's keys in place of its own."""
+    rest = line.without(*candidate.keys(), "parallel.mode", "name")
+    return rest.with_overrides(*candidate.overrides())
 
 
-_SHOWN = 12  # predictions
+_SHOWN = 12  # predictions in the list that is shown before the search
 _EXITS = {State.failed: EXIT_FAILED, State.interrupted: EXIT_INTERRUPTED}
 
 
@@ -204,9 +203,8 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
             f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} "
             "trains no adapter"
         )
-        raise refusal(
-            "compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"
-        )
+        cure = "set recipe.lora.rank=16, or remove it"
+        raise refusal("compare_full", message, "tune.compare_full", cure)
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
     restart = plan.config.restart
@@ -214,8 +212,9 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     with run_lock(folder, display.say):
         archive_other_format(folder, "tune", display.say)
         record = begin_record(folder, plan, display)
-        runs = [] if restart else objects(mapping(earlier).get("runs"))
-        code = _search(record, request, display, [str(run.get("label")) for run in runs])
+        earlier_runs = [] if restart else objects(mapping(earlier).get("runs"))
+        probed = [str(run.get("label")) for run in earlier_runs]
+        code = _search(record, request, display, probed)
         if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
             message = f"no probe could be started: {record.runs[0].message}"
             raise refusal("no_probe_started", message, None, "fix that and run tune again")
@@ -225,17 +224,23 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
 def _search(
     record: TuneRecord, request: CommandLine, display: Display, probed: Sequence[str]
 ) -> int:
+    """Show the predictions, run the search, and write the overlay and the report.
+
+    `probed`: the labels of the settings that an earlier call probed. Returns the exit code.
+    """
+
     def prepare(probe: Probe) -> None:
-        is_full, count = (
-            probe is record.full,
-            f"{len(record.runs)} of at most {record.limits.probes}",
-        )
-        display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
-        line = full_line(request) if is_full else request
+        line = request
+        title = f"probe {len(record.runs)} of at most {record.limits.probes}"
+        if probe is record.full:
+            line = full_line(request)
+            title = "full fine-tuning"
+        display.say(f"{title}: {probe.label}")
         plan = plan_probe(line_for_candidate(line, probe.candidate))
         probe.plan = plan.renamed(f"tune-{record.id}/{probe.label}-{plan.identity}")
 
-    runner = Runner(record, display, None, prepare, not record.plan.config.restart, raises=False)
+    reuse = not record.plan.config.restart
+    runner = Runner(record, display, prepare=prepare, reuse=reuse, raises=False)
 
     def take(probe: Probe) -> None:
         runner.take(probe, seconds_left(record.runs, record.limits.minutes))
@@ -257,17 +262,18 @@ def _search(
 
 
 def _prediction_lines(record: TuneRecord) -> list[str]:
-    """The fastest predictions that may be probed, and the recipe's own."""
-    shown, base = (
-        [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN],
-        record.base_estimate,
-    )
-    table = Table.of("", PREDICTIONS, map(to_json, shown if base in shown else [*shown, base]))
+    """Return a table of the fastest settings that may be probed, and of the recipe's own."""
+    shown = [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN]
+    base = record.base_estimate
+    if base not in shown:
+        shown.append(base)
+    table = Table.of("", PREDICTIONS, map(to_json, shown))
     return [*table.lines(), f"the recipe's own setting is {base.prediction.label}"]
 
 
-Extra = tuple[str, Any]  # a key and its value
-Run = Callable[[Prediction, int], None]  # probes a setting for so many steps
+Extra = tuple[str, Any]  # a key of the configuration and its value
+Run = Callable[[Prediction, int], None]  # probes a setting for a number of steps
+# Reasons to stop after which probes and time may be left for other options of the best setting.
 _COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
 
 
@@ -277,8 +283,10 @@ def search(
     extras: Callable[[Candidate], Sequence[Extra]],
     probed: Sequence[str] = (),
 ) -> None:
-    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one
-    after another; `probed` are the settings of an earlier call, which come first: what it measured
+    """Probe settings until a limit is reached or nothing better is predicted; fill the record.
+
+    `take` runs a probe. `extras` returns the options to try on the best setting, one after another.
+    `probed` are the labels of an earlier call's settings, which come first: what that call measured
     counts, whatever is predicted now.
     """
     if len(record.predictions) == 1:
@@ -293,10 +301,14 @@ def search(
             record.stop = Stop.interrupted
 
     known = {prediction.label: prediction for prediction in record.predictions}
-    for prediction in [known[label] for label in probed if label in known]:
-        late = record.stop or exhausted_limit(prediction.seconds, record.runs, record.limits)
-        # which comes last, with the time that is left
-        if not late and prediction.candidate != record.space.base:
+    for label in probed:
+        if record.stop is not None:
+            break
+        prediction = known.get(label)
+        # The recipe's own setting comes last, with the time that is left.
+        if prediction is None or prediction.candidate == record.space.base:
+            continue
+        if exhausted_limit(prediction.seconds, record.runs, record.limits) is None:
             run(prediction, record.limits.steps)
     while record.stop is None:
         choice = next_probe(record.estimates, record.runs, record.limits)
@@ -316,11 +328,13 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
     if record.runs or any(estimate.is_open for estimate in estimates):
         return
     smallest = min(estimates, key=lambda estimate: estimate.memory_gib or 0.0)
-    card, room = record.workload.card_gib or 0.0, record.limits.room
+    width = record.plan.parallel.width
+    label = smallest.prediction.label
+    card_gib = record.workload.card_gib or 0.0
+    memory = f"{smallest.memory_gib:.0f} GiB of a card's {card_gib:.0f} GiB"
     message = (
-        f"no setting at {record.plan.parallel.width} fits: {smallest.prediction.label} needs the "
-        "least, about "
-        f"{smallest.memory_gib:.0f} GiB of a card's {card:.0f} GiB, of which {room:.0%} stays free"
+        f"no setting at {width} fits: {label} needs the least, about {memory}, "
+        f"of which {record.limits.room:.0%} stays free"
     )
     cure = (
         "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys "
@@ -332,8 +346,9 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
 def _try_extras(
     record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]
 ) -> None:
-    """Try each extra option on the best setting so far; the results are predictions like the others
-    from then on.
+    """Try each extra option on the best setting so far.
+
+    A setting with an extra option then is one of the record's predictions, like all others.
     """
     if record.best is None:
         return
@@ -352,9 +367,7 @@ def _try_extras(
 def probe_full(
     record: TuneRecord, request: CommandLine, display: Display, take: Callable[[Probe], None]
 ) -> None:
-    """Probe full fine-tuning once, in the setting that is predicted to be its fastest of those that
-    fit.
-    """
+    """Probe full fine-tuning once, in the fastest setting that is predicted to fit."""
     try:
         full = begin_record(record.folder, plan_probe(full_line(request)), display)
         refuse_if_nothing_fits(full)
@@ -370,9 +383,10 @@ def probe_full(
 
 
 def _probe_base(record: TuneRecord, run: Run) -> None:
-    """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss
-    are measured against it. It is often many times slower than the best, so that a whole probe
-    would take too long.
+    """Probe the recipe's own setting, for as many steps as there is time for.
+
+    The gain and the loss are measured against it. It is often many times slower than the best, so
+    that a whole probe would take too long.
     """
     if record.base is not None:
         return
