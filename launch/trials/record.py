@@ -1,4 +1,4 @@
-"""The record of a bench, a rollout or a search: one JSON shape, rewritten while others read it."""
+"""The record of a trial: one JSON shape for all verbs, which others may read while it changes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from launch.worker.json_codec import versioned
 
 
 class State(StrEnum):
-    """The state of one run, and of a trial as a whole, which has the first of these that one of its
-    runs has.
-    """
+    """The state of one run, and of a whole trial: the first of these that one of its runs has."""
 
     interrupted = "interrupted"
-    failed = "failed"  # or could not be started, or a gate stopped it
+    failed = "failed"  # it failed, could not be started, or a gate stopped it
     not_run = "not_run"  # there was no time left for it, or this machine cannot run it
     running = "running"
     submitted = "submitted"  # a Slurm job runs it
     planned = "planned"
-    done = "done"  # it measured its steps; of a rollout's width: and passed the gates
+    done = "done"  # it measured its steps, and passed the gates where it is a rollout's width
 
 
 REFUSED = "refused"  # cause_id of a run that could not be started
@@ -46,13 +44,13 @@ class TrialRun:
     plan: Plan
     state: State = State.planned
     message: str | None = None  # why it failed, or did not run
-    cause_id: str | None = None  # of the failure, where it is known
-    reused: bool = False  # an earlier call measured it
-    job_id: str | None = None  # of the Slurm job that runs it
-    steps: int | None = None  # if not as many as the trial's other runs
-    seconds: float | None = None  # of the whole run
+    cause_id: str | None = None  # id of the failure's cause, where it is known
+    reused: bool = False  # whether an earlier call measured it
+    job_id: str | None = None  # id of the Slurm job that runs it
+    steps: int | None = None  # its number of steps, if not that of the trial's other runs
+    seconds: float | None = None  # duration of the whole run
     measured: Measurement | None = None
-    figures: Figures | None = None  # of what it measured
+    figures: Figures | None = None  # figures computed from what it measured
 
     def as_json(self) -> dict[str, Any]:
         plan = self.plan
@@ -78,38 +76,43 @@ R = TypeVar("R", bound=TrialRun)
 
 
 def seconds_left(runs: Iterable[TrialRun], minutes: float | None) -> float | None:
-    """What is left of a trial's time after these runs; None without a limit, which the first run
-    never has.
+    """Return the seconds left of a trial's `minutes` after these runs; None without a limit.
+
+    The first run never has a limit.
     """
     used = [run.seconds for run in runs if run.seconds is not None]
-    return None if minutes is None or not used else 60 * minutes - sum(used)
+    if minutes is None or not used:
+        return None
+    return 60 * minutes - sum(used)
 
 
 def utc_now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass
 class TrialRecord(ABC, Generic[R]):
-    """What a trial plans, measures and records, and how its runs are judged; its text and Markdown
-    beside it.
-    """
+    """What a trial plans and measures, how its runs are judged, and how it is recorded."""
 
     verb: ClassVar[str]
-    # whether a run's speed is the median over its steps, not their mean
+    # Whether a run's speed is the median over its steps, and not their mean.
     typical: ClassVar[bool] = False
     folder: Path  # <runs>/<stage>/<verb>-<id>
-    plan: Plan  # of the first setting
+    plan: Plan  # plan of the first setting
     steps: int  # optimizer steps of each run
-    warmup: int  # the first steps of a run, which count for no speed
+    warmup: int  # number of first steps of a run that do not count for its speed
     runs: list[R] = field(default_factory=list, kw_only=True)  # in the order in which they run
     began: str = field(default_factory=utc_now, kw_only=True)
     updated: str = field(default_factory=utc_now, kw_only=True)  # when it was last written
 
     @property
     def state(self) -> State:
-        return min((run.state for run in self.runs), key=list(State).index, default=State.done)
+        states = {run.state for run in self.runs}
+        for state in State:
+            if state in states:
+                return state
+        return State.done
 
     @property
     @abstractmethod
@@ -123,7 +126,7 @@ class TrialRecord(ABC, Generic[R]):
 
     @abstractmethod
     def contents(self) -> dict[str, Any]:
-        """The keys of this verb."""
+        """Return the keys of the record that only this verb has."""
 
     def accepts(self, run: R, measured: Measurement) -> bool:
         """Whether what an earlier call measured of a run counts."""
@@ -139,11 +142,11 @@ class TrialRecord(ABC, Generic[R]):
         return ()
 
     def is_inspected(self, run: R) -> bool:
-        """Whether this call has run the same setting already, so that it passes the preflight."""
+        """Whether this call has run the same setting already, so that no preflight is needed."""
         return False
 
     def rate(self, run: R) -> CardRate | None:
-        """The peak rate of the card that a run is on, where it was measured."""
+        """Return the peak rate of the card that a run is on, where it was measured."""
         return None
 
     def run_json(self, run: R) -> dict[str, Any]:
@@ -196,8 +199,8 @@ class TrialRecord(ABC, Generic[R]):
         self.updated = utc_now()
         write_json(self.path, self.as_json())
         document = read_trial(self.folder)
-        for suffix, content in ((".txt", document.text()), (".md", document.markdown())):
-            write_file(self.path.with_suffix(suffix), content)
+        write_file(self.path.with_suffix(".txt"), document.text())
+        write_file(self.path.with_suffix(".md"), document.markdown())
 
 
 def read_earlier(
@@ -205,10 +208,11 @@ def read_earlier(
 ) -> dict[str, Any] | None:
     """Return what an earlier call recorded in the folder; None if there was none.
 
-    With `restart` a record of another format is none: `archive_other_format` moves it.
+    With `restart` a record of another format counts as none: `archive_other_format` moves it.
+    `subject`: keys that the record must have, with their values.
 
-    Raises UserError: other_format; other_trial, when the record cannot be read, or is about another
-    `subject`: keys and their values.
+    Raises UserError: other_format; other_trial, when the record cannot be read or has another
+    subject.
     """
     path = folder / f"{verb}.json"
     try:
@@ -216,10 +220,8 @@ def read_earlier(
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        message, cure = (
-            f"{path} cannot be read: {type(error).__name__}",
-            "choose another name=, or move the folder",
-        )
+        message = f"{path} cannot be read: {type(error).__name__}"
+        cure = "choose another name=, or move the folder"
         raise refusal("other_trial", message, "name", cure) from None
     problem = format_problem(path, earlier, verb)
     if problem is not None:
@@ -236,10 +238,12 @@ def read_earlier(
 def archive_other_format(folder: Path, verb: str, say: Callable[[str], None]) -> None:
     """Rename the folder of a trial whose record has another format, so that its place is free."""
     path = folder / f"{verb}.json"
-    if path.exists() and format_problem(path, read_json_object(path), verb):
-        archive = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-        folder.rename(archive)
-        say(f"restart=true: the earlier {verb} is archived in {archive}")
+    if not path.exists() or not format_problem(path, read_json_object(path), verb):
+        return
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    archive = folder.with_name(f"{folder.name}.{stamp}")
+    folder.rename(archive)
+    say(f"restart=true: the earlier {verb} is archived in {archive}")
 
 
 def _rounded(value: Any) -> Any:

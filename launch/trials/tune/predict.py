@@ -1,6 +1,4 @@
-"""Predicts time and memory of every candidate before anything runs; probes, which measure them, and
-what they tell.
-"""
+"""Predicts the step time and memory of every candidate, and compares them with its probe."""
 
 from __future__ import annotations
 
@@ -44,9 +42,9 @@ class Prediction:
     candidate: Candidate
     accumulation: int
     step: StepTime = field(repr=False)
-    # that the card must have for the longest micro batch of a whole run
+    # Memory that the card must have for the longest micro batch of a whole run.
     memory_gib: float | None = None
-    probe_gib: float | None = None  # that torch reserves in a few steps
+    probe_gib: float | None = None  # memory that torch reserves in the few steps of a probe
 
     @property
     def seconds(self) -> float:
@@ -65,14 +63,17 @@ def predict(candidate: Candidate, workload: Workload) -> Prediction:
     )
     if workload.card_gib is None:
         return Prediction(candidate, setting.accumulation, step)
-    whole = estimate_memory(replace(setting, tokens=longest_tokens(candidate, setting, workload)))
-    probe = estimate_memory(replace(setting, tokens=max(1, step.load.largest)))
+    tokens_of_run = longest_tokens(candidate, setting, workload)
+    tokens_of_probe = max(1, step.load.largest)
+    whole = estimate_memory(replace(setting, tokens=tokens_of_run))
+    probe = estimate_memory(replace(setting, tokens=tokens_of_probe))
     return Prediction(candidate, setting.accumulation, step, whole.total, probe.reserved)
 
 
 def memory_setting(candidate: Candidate, workload: Workload) -> MemorySetting:
-    """The candidate as the input of the memory and time models, without its tokens."""
+    """Return the candidate as the input of the memory and time models, without its tokens."""
     base = workload.base
+    default_attention = Attention.flash if workload.flash else Attention.sdpa
     return replace(
         base,
         mode=candidate.mode,
@@ -83,43 +84,46 @@ def memory_setting(candidate: Candidate, workload: Workload) -> MemorySetting:
         liger=candidate.liger,
         fused_loss=candidate.liger and workload.fuses,
         checkpointing=candidate.checkpointing,
-        attention=ATTENTION.get(
-            candidate.attention, Attention.flash if workload.flash else Attention.sdpa
-        ),
+        attention=ATTENTION.get(candidate.attention, default_attention),
     )
 
 
 def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workload) -> int:
-    """An upper bound of the tokens, padding included, of the longest micro batch of a whole run.
+    """Return an upper bound of the tokens of the longest micro batch of a whole run.
 
-    Balanced by length, the sums of packed micro batches vary as the sum of the global batch does;
-    but the longest sample always has to be in one of them.
+    Padding is included. Balanced by length, the sums of packed micro batches vary as the sum of the
+    global batch does; but the longest sample always has to be in one of them.
     """
-    dealt_as_they_come = longest_micro_batch(workload.lengths, setting)
+    unbalanced = longest_micro_batch(workload.lengths, setting)
     if not candidate.balanced or not setting.packing:
-        return dealt_as_they_come
-    tokens, size = workload.lengths.tokens, candidate.per_device
-    even = size * (tokens.mean + TAIL * tokens.deviation / math.sqrt(workload.global_batch))
-    shortest = tokens.counts[0][0]
-    return min(dealt_as_they_come, math.ceil(max(even, tokens.longest + (size - 1) * shortest)))
+        return unbalanced
+    tokens = workload.lengths.tokens
+    size = candidate.per_device
+    standard_error = tokens.deviation / math.sqrt(workload.global_batch)
+    even_share = size * (tokens.mean + TAIL * standard_error)
+    shortest, _ = tokens.counts[0]
+    with_longest_sample = tokens.longest + (size - 1) * shortest
+    balanced = math.ceil(max(even_share, with_longest_sample))
+    return min(unbalanced, balanced)
 
 
 def nearest_error(candidate: Candidate, errors: Mapping[Candidate, float]) -> tuple[float, float]:
-    """Return the error of the most similar setting in `errors`, and how far that is, at most 1; (0,
-    1) without any.
+    """Return the error of the most similar setting in `errors`, and its distance, at most 1.
 
-    An error is the logarithm of measured over predicted.
+    An error is the logarithm of measured over predicted. Without any error, 0 at distance 1.
     """
     nearest = min(errors, key=candidate.distance, default=None)
-    return (
-        (0.0, 1.0) if nearest is None else (errors[nearest], min(candidate.distance(nearest), 1.0))
-    )
+    if nearest is None:
+        return 0.0, 1.0
+    return errors[nearest], min(candidate.distance(nearest), 1.0)
 
 
-_WORTH_REPEATING = 1.25  # a run that was cut short is repeated if it gets so many times its seconds
-# ids of launch.execution.diagnosis.advice; a run on GPUs exceeds its host's memory independently of
-# the card
-OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"
+# A run that was cut short is repeated if it would get more than this many times its seconds.
+_WORTH_REPEATING = 1.25
+# Values of Outcome.cause_id (launch.execution.diagnosis.advice). A run on GPUs exceeds its host's
+# memory independently of the card's.
+OUT_OF_MEMORY = "out_of_memory"
+HOST_MEMORY = "host_memory"
 
 
 @dataclass
@@ -134,16 +138,12 @@ class Probe(TrialRun):
 
     @property
     def ran(self) -> bool:
-        """Whether it shows that the setting works, or that it needs more memory than its device
-        has.
-        """
+        """Whether the probe shows that the setting works, or that it exceeds its device's memory."""
         return self.state == State.done or self.cause_id == OUT_OF_MEMORY
 
     @property
     def failed(self) -> bool:
-        """Whether it failed, or could not be started, for another reason than its device's
-        memory.
-        """
+        """Whether the probe failed, or could not be started, for another reason than memory."""
         return self.state == State.failed and not self.ran
 
     @property
@@ -160,16 +160,16 @@ class Probe(TrialRun):
     @property
     def time_error(self) -> float | None:
         """The logarithm of measured over predicted seconds."""
-        return (
-            None if not self.step_seconds else math.log(self.step_seconds / self.prediction.seconds)
-        )
+        if not self.step_seconds:
+            return None
+        return math.log(self.step_seconds / self.prediction.seconds)
 
     @property
     def memory_gib(self) -> float | None:
-        """Peak that torch reserved."""
-        return (
-            None if self.figures is None else self.figures.reserved_gib or self.figures.memory_gib
-        )
+        """Peak that torch reserved; the allocated one where only that is known."""
+        if self.figures is None:
+            return None
+        return self.figures.reserved_gib or self.figures.memory_gib
 
     @property
     def memory_error(self) -> float | None:
@@ -182,33 +182,38 @@ class Probe(TrialRun):
 
 
 def judge_probe(probe: Probe) -> None:
-    """Decide whether a probe that has ended has measured something: it may have been cut short, or
-    logged no number.
+    """Set the state of a probe that has ended by whether it has measured something.
+
+    A probe that was cut short may have, and one that ended well may have logged no number.
     """
     measured = probe.measured
     if measured is None or probe.state == State.interrupted:
         return
     if probe.cause_id == HOST_MEMORY and measured.width.device == Device.cpu:
         probe.cause_id = OUT_OF_MEMORY
-    if measured.outcome.exit_code == EXIT_DONE or probe.cause_id == TIME_USED:
-        finite = all(map(math.isfinite, measured.values("loss")))
-        fault = None if finite else "a loss is not finite"
-        if probe.figures is None or probe.figures.per_second <= 0:
-            fault = fault or "it logged no step with a time"
-        probe.state, probe.message = State.failed if fault else State.done, probe.message or fault
+    if measured.outcome.exit_code != EXIT_DONE and probe.cause_id != TIME_USED:
+        return
+    fault = None
+    if not all(math.isfinite(loss) for loss in measured.values("loss")):
+        fault = "a loss is not finite"
+    elif probe.figures is None or probe.figures.per_second <= 0:
+        fault = "it logged no step with a time"
+    probe.state = State.failed if fault else State.done
+    probe.message = probe.message or fault
 
 
 def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
-    """Whether another run of the same plan would measure nothing new: it finished, exceeded its
-    card's memory, ran out of time after the first `skip` steps, or had hardly less time than the
-    `seconds` that it would get now (None: no limit). Running out of host memory is not final: the
-    next job may get more.
+    """Whether another run of the same plan would measure nothing new.
+
+    That is so if the run finished, exceeded its card's memory, ran out of time after the first
+    `skip` steps, or had hardly less time than the `seconds` that it would get now (None: no limit).
+    Running out of host memory is not final: the next job may get more.
     """
     outcome = measured.outcome
     if measured.finished or outcome.cause_id == OUT_OF_MEMORY:
         return True
     if outcome.cause_id != TIME_USED:
         return False
-    return len(timed_steps(measured)) > skip or (
-        seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING
-    )
+    if len(timed_steps(measured)) > skip:
+        return True
+    return seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING

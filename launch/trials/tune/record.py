@@ -1,6 +1,4 @@
-"""The record of a search: tune.json, the sentences of its report, and the overlay of its best
-setting.
-"""
+"""The record of a search: tune.json, its report, and the overlay of its best setting."""
 
 from __future__ import annotations
 
@@ -55,11 +53,11 @@ _REASONS = {
 class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
-    # whether tokens weigh as in the recipe, so that only rounding differs
+    # How tokens weigh compared with the recipe; only rounding differs where they weigh the same.
     loss_weighting: SplitWeighting
-    first: float | None  # relative difference at the first step, None unless both were measured
-    median: float | None  # of the relative differences
-    steps: int  # that were compared
+    first: float | None  # relative difference at the first step; None unless both were measured
+    median: float | None  # median of the relative differences
+    steps: int  # number of steps that were compared
 
 
 @dataclass
@@ -72,7 +70,7 @@ class TuneRecord(TrialRecord[Probe]):
     limits: TuneConfig
     card: str | None  # None on CPU
     stop: Stop | None = None
-    overlay: Path | None = None  # the file that was written
+    overlay: Path | None = None  # file of the best setting, once it was written
     full: Probe | None = None  # full fine-tuning, beside the settings of the adapter
     full_note: str | None = None  # why it was not probed
     verb = "tune"
@@ -85,13 +83,13 @@ class TuneRecord(TrialRecord[Probe]):
         judge_probe(run)
 
     def is_inspected(self, run: Probe) -> bool:
-        return run is not self.full and any(
-            other.state == State.done and not other.reused for other in self.runs
-        )
+        if run is self.full:
+            return False
+        return any(other.state == State.done and not other.reused for other in self.runs)
 
     @property
     def rows(self) -> Sequence[Probe]:
-        return [*self.runs, *([self.full] if self.full else [])]
+        return [*self.runs, self.full] if self.full else self.runs
 
     @property
     def state(self) -> State:
@@ -110,33 +108,41 @@ class TuneRecord(TrialRecord[Probe]):
 
     @property
     def best(self) -> Probe | None:
+        """The probe of the fastest setting; None before any setting was measured."""
         return find_fastest(self.estimates, self.runs)
 
     @property
     def base(self) -> Probe | None:
         """The probe of the recipe's own setting."""
-        return next((probe for probe in self.runs if probe.candidate == self.space.base), None)
+        for probe in self.runs:
+            if probe.candidate == self.space.base:
+                return probe
+        return None
 
     @property
     def base_estimate(self) -> Estimate:
         """The estimate of the recipe's own setting."""
-        return next(
-            estimate for estimate in self.estimates if estimate.candidate == self.space.base
-        )
+        base = self.space.base
+        return next(estimate for estimate in self.estimates if estimate.candidate == base)
 
     @property
     def loss_change(self) -> LossChange | None:
         """How the best setting changes the loss; None without a best setting."""
-        best, base = self.best, self.base
+        best = self.best
+        base = self.base
         if best is None:
             return None
-        weighting = compare_loss(best.candidate, self.space.base, self.plan)
-        losses = [probe.figures.losses if probe and probe.figures else () for probe in (best, base)]
+        losses_of_best = best.figures.losses if best.figures else ()
+        losses_of_base = base.figures.losses if base and base.figures else ()
         differences = finite(
-            relative_difference(own, loss) for loss, own in zip(*losses, strict=False)
+            relative_difference(loss_of_base, loss)
+            for loss, loss_of_base in zip(losses_of_best, losses_of_base, strict=False)
         )
         return LossChange(
-            weighting, next(iter(differences), None), median(differences), len(differences)
+            loss_weighting=compare_loss(best.candidate, self.space.base, self.plan),
+            first=differences[0] if differences else None,
+            median=median(differences),
+            steps=len(differences),
         )
 
     @property
@@ -147,22 +153,19 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def full_sentence(self) -> str:
         """How fast full fine-tuning is against the adapter."""
-        full, best = self.full, self.best
-        if self.full_note or full is None:
-            return f"Full fine-tuning was not probed: {self.full_note}" if self.full_note else ""
+        full = self.full
+        best = self.best
+        if self.full_note:
+            return f"Full fine-tuning was not probed: {self.full_note}"
+        if full is None:
+            return ""
         if full.figures is None or full.step_seconds is None:
             return f"Full fine-tuning was not measured: {full.message}"
+        speed = f"{full.figures.per_second:,.0f} {full.figures.unit} per second"
+        if best and best.step_seconds:
+            speed += f", {best.step_seconds / full.step_seconds:.2f} times the adapter"
         memory = f" in {full.memory_gib:.1f} GiB" if full.memory_gib else ""
-        against = (
-            f", {best.step_seconds / full.step_seconds:.2f} times the adapter"
-            if best and best.step_seconds
-            else ""
-        )
-        rate = f"{full.figures.per_second:,.0f} {full.figures.unit} per second"
-        return (
-            f"Full fine-tuning runs at {rate}{against}{memory}; its losses need its own "
-            "learning rate."
-        )
+        return f"Full fine-tuning runs at {speed}{memory}; its losses need its own learning rate."
 
     @property
     def verdict(self) -> str:
@@ -182,17 +185,16 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def gain(self) -> str:
         """How much faster the best setting is than the recipe's own."""
-        best, base = self.best, self.base
+        best = self.best
+        base = self.base
         if best is None or best.step_seconds is None or best.figures is None:
             return ""
         rate = f"{best.figures.per_second:,.0f} {best.figures.unit} per second"
         if best is base:
             return f"{rate}: the recipe's own setting is the fastest."
         if base is not None and base.step_seconds is not None:
-            return (
-                f"{rate}, {base.step_seconds / best.step_seconds:.2f} times the recipe's own "
-                "setting, measured."
-            )
+            speedup = base.step_seconds / best.step_seconds
+            return f"{rate}, {speedup:.2f} times the recipe's own setting, measured."
         speedup = self.base_estimate.seconds / best.step_seconds
         return (
             f"{rate}, about {speedup:.1f} times the recipe's own setting, which was predicted "
@@ -202,16 +204,14 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def loss_sentence(self) -> str:
         """How the best setting changes the loss."""
-        change, unit = self.loss_change, self._loss_unit
+        change = self.loss_change
+        unit = self._loss_unit
         if change is None or self.best is self.base:
             return ""
         measured = ""
         if change.median is not None and change.first is not None:
-            apart = (
-                f"{change.first:.2%} apart at the first step, a median of {change.median:.2%} "
-                f"over {change.steps}"
-            )
-            measured = f" ({apart})"
+            first = f"{change.first:.2%} apart at the first step"
+            measured = f" ({first}, a median of {change.median:.2%} over {change.steps})"
         if change.loss_weighting == SplitWeighting.same:
             return f"The loss is the recipe's own: every {unit} weighs as before{measured}."
         amount = measured or "; by how much was not measured"
@@ -228,19 +228,9 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def notes(self) -> list[str]:
         """The facts on which the predictions are based."""
-        workload, space = self.workload, self.space
-        tokens = workload.lengths.tokens
-        if workload.measured_lengths:
-            data = (
-                f"{tokens.samples:,} samples of {tokens.mean:,.0f} tokens on average, "
-                f"{tokens.longest:,} at most"
-            )
-        else:
-            data = (
-                f"lengths are unknown, so every sample is assumed to have {tokens.longest:,} "
-                "tokens, the limit"
-            )
-        lines = [f"data: {data}"]
+        workload = self.workload
+        space = self.space
+        lines = [f"data: {self._describe_data()}"]
         if workload.card_rates.why:
             lines.append(f"uncertain: {workload.card_rates.why}")
         if workload.card_gib is None:
@@ -250,27 +240,35 @@ class TuneRecord(TrialRecord[Probe]):
             )
         if space.held:
             lines.append(f"not searched, as you set them: {', '.join(space.held)}")
-        lines += [f"left out: {why}" for why in space.left_out]
-        if overrides := self._loss_preserving_overrides():
-            cure = f"{' '.join(overrides)} keep{'s' if len(overrides) == 1 else ''} it"
-            split = (
-                f"a different micro-batch split changes the weight of each {self._loss_unit}, "
-                "and so the loss"
-            )
-            lines.append(f"loss: {split}; {cure}")
+        lines += [f"left out: {reason}" for reason in space.left_out]
+        overrides = self._loss_preserving_overrides()
+        if overrides:
+            split = f"a different micro-batch split changes the weight of each {self._loss_unit}"
+            keep = "keeps" if len(overrides) == 1 else "keep"
+            lines.append(f"loss: {split}, and so the loss; {' '.join(overrides)} {keep} it")
         return lines
 
+    def _describe_data(self) -> str:
+        """Return the number of samples and their tokens, or what is assumed in their place."""
+        tokens = self.workload.lengths.tokens
+        if self.workload.measured_lengths:
+            samples = f"{tokens.samples:,} samples of {tokens.mean:,.0f} tokens on average"
+            return f"{samples}, {tokens.longest:,} at most"
+        assumed = f"every sample is assumed to have {tokens.longest:,} tokens, the limit"
+        return f"lengths are unknown, so {assumed}"
+
     def _loss_preserving_overrides(self) -> list[str]:
-        """The overrides that exclude the settings whose micro batches change the loss."""
-        base, values = self.space.base, {}
+        """Return the overrides that exclude the settings whose micro batches change the loss."""
+        base = self.space.base
+        values = {}
         for candidate in self.space.candidates:
             names = ("per_device", "balanced", "packing")
             differing = [name for name in names if getattr(candidate, name) != getattr(base, name)]
-            if (
-                len(differing) == 1
-                and compare_loss(candidate, base, self.plan) == SplitWeighting.micro_batches
-            ):
-                values[differing[0]] = getattr(base, differing[0])
+            if len(differing) != 1:
+                continue
+            if compare_loss(candidate, base, self.plan) == SplitWeighting.micro_batches:
+                name = differing[0]
+                values[name] = getattr(base, name)
         return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]
 
     @property
@@ -279,7 +277,9 @@ class TuneRecord(TrialRecord[Probe]):
         return "token" if self.plan.config.stage.kind == Kind.sft else "pair"
 
     def contents(self) -> dict[str, Any]:
-        best, lengths = self.best, self.workload.lengths
+        best = self.best
+        lengths = self.workload.lengths
+        seconds_used = sum(probe.seconds or 0.0 for probe in self.runs)  # of reused probes as well
         return {
             "identity": self.plan.identity,
             "width": str(self.plan.parallel.width),
@@ -289,8 +289,7 @@ class TuneRecord(TrialRecord[Probe]):
             "versions": self.plan.machine.versions,
             "stop": self.stop,
             "options": self.limits,
-            "minutes_used": sum(probe.seconds or 0.0 for probe in self.runs)
-            / 60,  # reused ones included
+            "minutes_used": seconds_used / 60,
             "data": {
                 "measured": self.workload.measured_lengths,
                 "samples": lengths.samples if self.workload.measured_lengths else None,
@@ -322,61 +321,65 @@ GROUP = "tuned"
 
 
 def overlay_path(name: str, environ: Mapping[str, str]) -> Path:
-    """The overlay's path: in the folder that LAUNCH_CONFIG_DIR names, else in the user's own."""
-    return (user_folder(environ) or default_user_folder(environ)) / GROUP / f"{name}.yaml"
+    """Return the overlay's path, in the folder that LAUNCH_CONFIG_DIR names or in the user's own."""
+    folder = user_folder(environ) or default_user_folder(environ)
+    return folder / GROUP / f"{name}.yaml"
 
 
 def overlay_text(record: TuneRecord) -> str:
     """Render the overlay of a record that has a best setting."""
     best = record.best
     assert best is not None and best.figures is not None
+    plan = record.plan
     date = record.began[:10]
-    title = (
-        f"Written by `launch tune` on {date}: the fastest setting found for {record.plan.stage} "
-        "with "
-        f"{record.plan.trainer} at {record.plan.parallel.width} on {record.card or 'a CPU'}."
-    )
-    comments = [
-        title,
-        f"Use it as `+tuned={record.id}`. {record.gain}",
-        record.loss_sentence,
-        f"The search is in {record.folder}. Its probes:",
-        *(
-            f"  {line}"
-            for line in Table.of(
-                "", COLUMNS[record.verb], map(run_row, record.as_json()["runs"])
-            ).lines()
-        ),
-    ]
+    counts_tokens = best.figures.unit == "tokens"
     facts: dict[str, Any] = {
         "name": record.id,
         "date": date,
-        "stage": record.plan.stage,
-        "trainer": record.plan.trainer,
-        "model": record.plan.inputs.model.reference,
-        "width": str(record.plan.parallel.width),
+        "stage": plan.stage,
+        "trainer": plan.trainer,
+        "model": plan.inputs.model.reference,
+        "width": str(plan.parallel.width),
         "global_batch_size": record.workload.global_batch,
-        "max_seq_length": sequence_limit(record.plan.config, record.plan.flags),
+        "max_seq_length": sequence_limit(plan.config, plan.flags),
         "machine": platform.node(),
         "card": record.card,
-        "versions": dict(record.plan.machine.versions),
-        "tokens_per_second": _rounded(best.figures.per_second)
-        if best.figures.unit == "tokens"
-        else None,
+        "versions": dict(plan.machine.versions),
+        "tokens_per_second": _rounded(best.figures.per_second) if counts_tokens else None,
         "step_seconds": _rounded(best.figures.step_seconds),
         "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
     }
-    setting = _setting_keys(best.candidate, record.plan)
+    setting = _setting_keys(best.candidate, plan)
     setting[GROUP] = facts
-    head = "".join(f"{write_comment(line)}\n" for line in ("@package _global_", *comments) if line)
+    comments = ["@package _global_", *_overlay_comments(record, date)]
+    head = "".join(f"{write_comment(line)}\n" for line in comments)
     return head + yaml.safe_dump(setting, sort_keys=False, allow_unicode=True)
 
 
+def _overlay_comments(record: TuneRecord, date: str) -> list[str]:
+    """Return the lines at the head of an overlay: its use, and the probes of its search."""
+    plan = record.plan
+    place = f"{plan.parallel.width} on {record.card or 'a CPU'}"
+    title = (
+        f"Written by `launch tune` on {date}: the fastest setting found for {plan.stage} with "
+        f"{plan.trainer} at {place}."
+    )
+    lines = [title, f"Use it as `+tuned={record.id}`. {record.gain}"]
+    if record.loss_sentence:
+        lines.append(record.loss_sentence)
+    lines.append(f"The search is in {record.folder}. Its probes:")
+    rows = [run_row(run) for run in record.as_json()["runs"]]
+    table = Table.of("", COLUMNS[record.verb], rows)
+    return lines + [f"  {line}" for line in table.lines()]
+
+
 def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
-    """All keys of the measured setting, including those that the command line set, which are not
-    repeated when the overlay is used. The mode is a choice that a command line can change; `auto`
-    where it is the usual one, so that it also works at other widths.
+    """Return all keys of the measured setting, as the nested mapping of an overlay.
+
+    They include the keys that the command line set, which are not repeated when the overlay is
+    used. The mode is a choice that a command line can change. It is `auto` where it is the usual
+    one, so that the overlay also works at other widths.
     """
     chosen = best.keys()
     mode = chosen.pop("parallel")
@@ -389,11 +392,12 @@ def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
     for key, value in (held | chosen).items():
         *groups, name = key.split(".")
         group = setting
-        for each in groups:
-            group = group.setdefault(each, {})
+        for group_name in groups:
+            group = group.setdefault(group_name, {})
         group[name] = value
     return setting
 
 
 def _rounded(value: float | None) -> float | None:
+    """Round to five significant digits."""
     return None if value is None else float(f"{value:.5g}")

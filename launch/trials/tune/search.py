@@ -1,13 +1,11 @@
-"""Decides which setting to probe next and when to stop, from the predictions and the probes so
-far.
-"""
+"""Decides, from predictions and probes, which setting a search probes next and when it stops."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -26,66 +24,70 @@ from launch.trials.tune.predict import (
 )
 from launch.trials.tune.space import Candidate, Trait
 
-_SAME_FAILURES = 2  # probes with the same cause: the next one like them is expected to fail, too
-_RANK = re.compile(r"\branks? [\d, ]+")  # which rank reports the cause first is chance
+# Number of probes that fail with one cause, after which others like them are expected to fail too.
+_SAME_FAILURES = 2
+# The rank in a cause. Which rank reports a cause first is chance, so it is left out of comparisons.
+_RANK = re.compile(r"\branks? [\d, ]+")
 
 
 def find_failure_traits(
     probes: Sequence[Probe], space: Iterable[Candidate]
 ) -> list[frozenset[Trait]]:
-    """For each cause that made several probes fail, the traits that those probes share.
+    """Return, for each cause that made several probes fail, the traits that those probes share.
 
     Traits that the whole space has are left out, and so are those of a probe that ran, unless the
     failure needs several traits together. An empty set means that the setting is not the reason.
     """
-    failures_by_cause: dict[str, list[frozenset[Trait]]] = {}
+    failed_by_cause: dict[str, list[Candidate]] = {}
     for probe in probes:
         if probe.failed:
-            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(
-                probe.candidate.traits
-            )
-    repeated = [
-        failures for failures in failures_by_cause.values() if len(failures) >= _SAME_FAILURES
-    ]
-    common = shared_traits(space) if repeated else frozenset()
+            cause = _RANK.sub("rank", probe.message or "")
+            failed_by_cause.setdefault(cause, []).append(probe.candidate)
+    repeated = [failed for failed in failed_by_cause.values() if len(failed) >= _SAME_FAILURES]
+    traits_of_space = shared_traits(space) if repeated else frozenset()
     ran = [probe.candidate.traits for probe in probes if probe.ran]
-    found = []
-    for failures in repeated:
-        shared = frozenset.intersection(*failures) - common
-        cleared = shared.difference(*ran)
-        # no probe that ran has all of them
-        is_combination = not any(shared <= traits for traits in ran)
-        found.append(shared if is_combination and not cleared else cleared)
-    return found
+    failure_traits = []
+    for failed in repeated:
+        shared = shared_traits(failed) - traits_of_space
+        in_no_run = shared.difference(*ran)
+        is_combination = not any(shared <= traits for traits in ran)  # no run has all of them
+        failure_traits.append(shared if is_combination and not in_no_run else in_no_run)
+    return failure_traits
 
 
 def shared_traits(candidates: Iterable[Candidate]) -> frozenset[Trait]:
-    """The traits that all these settings have."""
-    return frozenset.intersection(*(candidate.traits for candidate in candidates))
+    """Return the traits that all these settings have."""
+    traits = [candidate.traits for candidate in candidates]
+    return frozenset.intersection(*traits)
 
 
 def count_shared_traits(
     candidate: Candidate, probes: Sequence[Probe], space: Iterable[Candidate]
 ) -> int:
-    """How many traits a setting shares with all failed probes: the fewer, the more its probe
-    reveals of the cause.
+    """Count the traits that a setting shares with all failed probes.
+
+    The fewer they are, the more a probe of the setting reveals of the cause.
     """
     failed = [probe.candidate for probe in probes if probe.failed]
-    return len(shared_traits([candidate, *failed]) - shared_traits(space)) if failed else 0
+    if not failed:
+        return 0
+    return len(shared_traits([candidate, *failed]) - shared_traits(space))
 
 
-_CAUTION = 2.0  # x the spread of the errors: how uncertain a setting is that is not like any probe
+# The standard deviation of a setting that is not like any probe, as a multiple of the spread of the
+# errors.
+_CAUTION = 2.0
 _STARTUP = 60.0  # seconds before the first step of a run, until one was measured
-_LEAST_COUNTED = 2  # steps that a rate is taken from
-MARGIN = 0.02  # by which a prediction has to beat the best probe to be worth one
+_LEAST_COUNTED = 2  # least steps that a rate is taken from
+MARGIN = 0.02  # fraction by which a prediction has to beat the best probe to be probed itself
 
 
 class Feasibility(StrEnum):
     """Whether a whole run of a setting is expected to work."""
 
     fits = "fits"
-    too_big = "too_big"  # for the card's memory, as predicted
-    # a setting that needs no more ran out of memory, and none that needs as much was measured
+    too_big = "too_big"  # it is predicted to exceed the card's memory
+    # A setting that needs no more memory ran out of it, and none that needs as much was measured.
     ruled_out = "ruled_out"
     fails = "fails"  # it has all traits that probes which failed with one cause share
     unknown = "unknown"  # memory is not predicted
@@ -109,10 +111,10 @@ class Estimate:
     """A prediction corrected by the probes."""
 
     prediction: Prediction
-    seconds: float  # of a step
-    low: float  # `seconds`, one standard deviation below and above
-    high: float
-    memory_gib: float | None  # of a whole run
+    seconds: float  # time of a step
+    low: float  # `seconds` less one standard deviation
+    high: float  # `seconds` and one standard deviation
+    memory_gib: float | None  # memory of a whole run
     feasibility: Feasibility
 
     @property
@@ -158,31 +160,20 @@ def correct_predictions(
     differ: a model that is wrong where it was measured is less certain elsewhere, too.
     """
     rates = workload.card_rates.rates
-    time_errors = {
-        probe.candidate: error for probe in probes if (error := probe.time_error) is not None
-    }
+    time_errors = _observe_times(probes)
     memory_errors = _observe_memory(probes, workload)
     if time_errors:
         spread = _CAUTION * max(rates.spread, statistics.pstdev(time_errors.values()))
     else:
         spread = math.hypot(rates.bias, rates.spread)
-    failure_traits = find_failure_traits(
-        probes, [prediction.candidate for prediction in predictions]
-    )
+    space = [prediction.candidate for prediction in predictions]
+    failure_traits = find_failure_traits(probes, space)
     estimates = []
     for prediction in predictions:
         candidate = prediction.candidate
         error, distance = nearest_error(candidate, time_errors)
         deviation = max(spread * distance, LEAST_NOISE)
-        errors = error, error - deviation, error + deviation
-        seconds, low, high = (prediction.seconds * math.exp(error) for error in errors)
-        memory_error, distance = nearest_error(candidate, memory_errors)
-        memory_error /= 1 + distance  # half of it is that of all settings
-        memory_gib = (
-            None
-            if prediction.memory_gib is None
-            else prediction.memory_gib * math.exp(memory_error)
-        )
+        memory_gib = _correct_memory(prediction, memory_errors)
         if any(traits and traits <= candidate.traits for traits in failure_traits):
             feasibility = Feasibility.fails
         elif _is_ruled_out(prediction, probes):
@@ -192,16 +183,36 @@ def correct_predictions(
         else:
             has_room = memory_gib <= workload.card_gib * (1 - limits.room)
             feasibility = Feasibility.fits if has_room else Feasibility.too_big
-        estimates.append(Estimate(prediction, seconds, low, high, memory_gib, feasibility))
-    return sorted(
-        estimates, key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device)
-    )
+        estimates.append(
+            Estimate(
+                prediction,
+                seconds=prediction.seconds * math.exp(error),
+                low=prediction.seconds * math.exp(error - deviation),
+                high=prediction.seconds * math.exp(error + deviation),
+                memory_gib=memory_gib,
+                feasibility=feasibility,
+            )
+        )
+    # Of equally fast settings the one with the larger micro batch comes first.
+    estimates.sort(key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
+    return estimates
+
+
+def _correct_memory(prediction: Prediction, errors: Mapping[Candidate, float]) -> float | None:
+    """Return the predicted memory, corrected by the error of the most similar probe.
+
+    A setting unlike that probe gets half of its error, the part that all settings have.
+    """
+    if prediction.memory_gib is None:
+        return None
+    error, distance = nearest_error(prediction.candidate, errors)
+    return prediction.memory_gib * math.exp(error / (1 + distance))
 
 
 def next_probe(
     estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneConfig
 ) -> Estimate | Stop:
-    """The setting to probe, or why to stop.
+    """Return the setting to probe, or why to stop.
 
     The most promising setting goes first: the one that is fastest if its error is one standard
     deviation in its favour. While all probes have failed, it is the setting least like them, which
@@ -221,83 +232,99 @@ def next_probe(
         return Stop.all_tried if probes else Stop.nothing_fits
     if none_ran:
         shared = [count_shared_traits(estimate.candidate, probes, space) for estimate in waiting]
+        fewest = min(shared)
         waiting = [
-            estimate
-            for estimate, count in zip(waiting, shared, strict=True)
-            if count == min(shared)
+            estimate for estimate, count in zip(waiting, shared, strict=True) if count == fewest
         ]
     most_promising = min(waiting, key=lambda estimate: estimate.low)
-    if (
-        best is not None
-        and best.step_seconds is not None
-        and most_promising.low > best.step_seconds * (1 - MARGIN)
-    ):
-        return Stop.best_beats_the_rest
+    if best is not None and best.step_seconds is not None:
+        worth_probing = best.step_seconds * (1 - MARGIN)
+        if most_promising.low > worth_probing:
+            return Stop.best_beats_the_rest
     return exhausted_limit(most_promising.seconds, probes, limits) or most_promising
 
 
 def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> Stop | None:
-    """Which limit forbids a probe whose steps take `seconds`; none forbids the first probe."""
+    """Return the limit that forbids a probe whose steps take `seconds`; None for the first probe,
+    which no limit forbids.
+    """
     if probes and len(probes) >= limits.probes:
         return Stop.probes_used
     return Stop.time_used if is_late(seconds, probes, limits) else None
 
 
 def is_late(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> bool:
-    """Whether a probe with steps of `seconds` would not end in time. Reused probes count, so that a
-    search that has ended and is called again does nothing more.
+    """Whether a probe with steps of `seconds` would not end in time.
+
+    The time of reused probes counts, so that a search that has ended and is called again does
+    nothing more.
     """
     left = seconds_left(probes, limits.minutes)
-    return left is not None and _startup_seconds(probes) + limits.steps * seconds > left
+    if left is None:
+        return False
+    needed = _startup_seconds(probes) + limits.steps * seconds
+    return needed > left
 
 
 def affordable_steps(
     seconds: float, probes: Sequence[Probe], limits: TuneConfig, skip: int
 ) -> int | None:
-    """How many steps of `seconds` a last probe has time for, at most those of any probe; None if
-    not even two of them would count, or all probes are used. The first `skip` steps do not count.
+    """Return how many steps of `seconds` a last probe has time for, at most those of any probe.
+
+    The first `skip` steps do not count. None if fewer than two would count, or all probes are used.
     """
     left = seconds_left(probes, limits.minutes)
     if len(probes) >= limits.probes or left is None:
         return None
-    steps = min(int((left - _startup_seconds(probes)) / seconds), limits.steps)
-    return steps if steps >= min(skip + _LEAST_COUNTED, limits.steps) else None
+    seconds_for_steps = left - _startup_seconds(probes)
+    steps = min(int(seconds_for_steps / seconds), limits.steps)
+    least_steps = min(skip + _LEAST_COUNTED, limits.steps)
+    return steps if steps >= least_steps else None
 
 
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
-    """The fastest probe whose whole run fits; of those that differ only by noise the earliest,
-    which was predicted to be the fastest.
+    """Return the fastest probe whose whole run fits; None without one.
+
+    Of probes that differ only by noise it is the earliest, which was predicted to be the fastest.
     """
     closed = {estimate.candidate for estimate in estimates if not estimate.is_open}
-    measured = ((probe.step_seconds, probe) for probe in probes if probe.candidate not in closed)
-    fitting = [(seconds, probe) for seconds, probe in measured if seconds is not None]
+    fitting = []
+    for probe in probes:
+        seconds = probe.step_seconds
+        if seconds is not None and probe.candidate not in closed:
+            fitting.append((seconds, probe))
     least = min((seconds for seconds, _ in fitting), default=0.0)
-    return next((probe for seconds, probe in fitting if seconds <= least * (1 + LEAST_NOISE)), None)
+    for seconds, probe in fitting:
+        if seconds <= least * (1 + LEAST_NOISE):
+            return probe
+    return None
 
 
 def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
-    """Whether `candidate` needs at least the memory of `other`: the two differ only in what adds
-    memory.
+    """Whether `candidate` needs at least the memory of `other`.
+
+    That is certain if it has all that adds memory in `other`, and nothing that saves memory besides
+    what `other` has.
     """
-    same = all(
-        getattr(candidate, name) == getattr(other, name)
-        for name in ("mode", "packing", "attention")
-    )
-    saves_no_more = (not candidate.checkpointing or other.checkpointing) and (
-        not candidate.liger or other.liger
-    )
-    balances_no_more = not candidate.balanced or other.balanced
-    return same and saves_no_more and balances_no_more and candidate.per_device >= other.per_device
+    for name in ("mode", "packing", "attention"):
+        if getattr(candidate, name) != getattr(other, name):
+            return False
+    for name in ("checkpointing", "liger", "balanced"):
+        if getattr(candidate, name) and not getattr(other, name):
+            return False
+    return candidate.per_device >= other.per_device
 
 
 def _startup_seconds(probes: Sequence[Probe]) -> float:
-    """What a probe is expected to take besides its steps."""
-    startups = [
-        (probe.seconds or 0.0) - probe.measured.last_step * probe.figures.step_seconds
-        for probe in probes
-        if probe.measured and probe.figures and probe.state == State.done
-    ]
-    return max(statistics.median(startups), 0.0) if startups else _STARTUP
+    """Return the seconds that a probe is expected to take besides its steps."""
+    startups = []
+    for probe in probes:
+        if probe.measured and probe.figures and probe.state == State.done:
+            seconds_of_steps = probe.measured.last_step * probe.figures.step_seconds
+            startups.append((probe.seconds or 0.0) - seconds_of_steps)
+    if not startups:
+        return _STARTUP
+    return max(statistics.median(startups), 0.0)
 
 
 def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
@@ -318,15 +345,26 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
         return True
     if any(needs_at_least(candidate, other.candidate) for other in ran_out):
         return True
-    least = min(
-        (other.probe_gib for other in ran_out if other.probe_gib is not None), default=math.inf
-    )
-    return prediction.probe_gib is not None and prediction.probe_gib >= least
+    exceeded_gib = [other.probe_gib for other in ran_out if other.probe_gib is not None]
+    if prediction.probe_gib is None or not exceeded_gib:
+        return False
+    return prediction.probe_gib >= min(exceeded_gib)
+
+
+def _observe_times(probes: Sequence[Probe]) -> dict[Candidate, float]:
+    """Return the errors of the predicted times, by the setting that was probed."""
+    errors = {}
+    for probe in probes:
+        error = probe.time_error
+        if error is not None:
+            errors[probe.candidate] = error
+    return errors
 
 
 def _observe_memory(probes: Sequence[Probe], workload: Workload) -> dict[Candidate, float]:
-    """The errors of the memory predictions. A probe that ran out of memory needed at least the
-    card's.
+    """Return the errors of the predicted memory, by the setting that was probed.
+
+    A probe that ran out of memory needed at least the card's.
     """
     errors = {}
     for probe in probes:

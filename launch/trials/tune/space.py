@@ -1,6 +1,4 @@
-"""The settings that are the same training: same global batch, same master weights, same user
-keys.
-"""
+"""The settings that a search may choose from: those that train the same as the recipe's own."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from launch.config.line import format_value, override_key
@@ -32,7 +29,7 @@ from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
 from launch.worker.json_codec import to_json
 
-# the values of a candidate that are searched, and their keys
+# The attributes of a candidate that are searched, and their configuration keys.
 KEYS = {
     "per_device": "recipe.per_device_batch_size",
     "mode": "parallel",
@@ -42,6 +39,7 @@ KEYS = {
     "attention": "recipe.attention",
     "balanced": "recipe.balanced",
 }
+# How much a difference in an attribute adds to the distance of two candidates.
 _DISTANCES = {
     "mode": 1.0,
     "checkpointing": 0.7,
@@ -67,57 +65,68 @@ class Candidate:
     attention: str = "auto"
     balanced: bool = False
     averaging: str | None = None  # recipe.loss_averaging
-    extra: tuple[tuple[str, Any], ...] = ()  # keys whose effect nothing predicts, with their values
+    extra: tuple[tuple[str, Any], ...] = ()  # (key, value) of options without a predicted effect
 
     def keys(self) -> dict[str, Any]:
-        """The configuration keys and their values."""
+        """Return the configuration keys and their values."""
         keys: dict[str, Any] = {key: to_json(getattr(self, name)) for name, key in KEYS.items()}
         if self.averaging is not None:
             keys["recipe.loss_averaging"] = self.averaging
         return keys | dict(self.extra)
 
     def overrides(self) -> list[str]:
-        """The overrides of a command line."""
+        """Return the overrides of a command line."""
         return [f"{key}={format_value(value)}" for key, value in self.keys().items()]
 
     def label(self, accumulation: int) -> str:
-        """A short name, which its run folder has as well: `zero2-8x2-flatten-liger`."""
-        marks = [self.packing.value] if self.packing != Packing.none else []
-        marks += ["liger"] if self.liger else []
-        marks += ["ckpt"] if self.checkpointing else []
-        marks += ["balanced"] if self.balanced else []
-        marks += [self.attention] if self.attention != "auto" else []
-        marks += [f"{key.rpartition('.')[2]}_{format_value(value)}" for key, value in self.extra]
-        return "-".join([self.mode.value, f"{self.per_device}x{accumulation}", *marks])
+        """Return a short name, which the run folder has as well: `zero2-8x2-flatten-liger`."""
+        parts = [self.mode.value, f"{self.per_device}x{accumulation}"]
+        if self.packing != Packing.none:
+            parts.append(self.packing.value)
+        if self.liger:
+            parts.append("liger")
+        if self.checkpointing:
+            parts.append("ckpt")
+        if self.balanced:
+            parts.append("balanced")
+        if self.attention != "auto":
+            parts.append(self.attention)
+        for key, value in self.extra:
+            name = key.rpartition(".")[2]
+            parts.append(f"{name}_{format_value(value)}")
+        return "-".join(parts)
 
     @property
     def traits(self) -> frozenset[Trait]:
-        """What may keep the setting from running: its mode, its packing, and every option that is
-        not default.
+        """What may keep the setting from running.
+
+        These are its mode, its packing, and every option that does not have its default.
         """
         default = Candidate(self.per_device, self.mode, self.packing)
-        names = ("checkpointing", "liger", "attention", "balanced", "averaging", "extra")
-        changed = (
-            (name, getattr(self, name))
-            for name in names
-            if getattr(self, name) != getattr(default, name)
-        )
-        return frozenset({("mode", self.mode), ("packing", self.packing), *changed})
+        traits: set[Trait] = {("mode", self.mode), ("packing", self.packing)}
+        for name in ("checkpointing", "liger", "attention", "balanced", "averaging", "extra"):
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                traits.add((name, value))
+        return frozenset(traits)
 
     def distance(self, other: Candidate) -> float:
-        """0 for the same setting, about 1 where other parts of a step dominate its time."""
+        """Return how different two settings are.
+
+        It is 0 for the same setting, and about 1 where other parts of a step dominate its time.
+        """
         distance = 0.5 * abs(math.log2(self.per_device / other.per_device))
-        distance += sum(
-            weight
-            for name, weight in _DISTANCES.items()
-            if getattr(self, name) != getattr(other, name)
-        )
-        return distance + (0.1 if self.extra != other.extra else 0.0)
+        for name, weight in _DISTANCES.items():
+            if getattr(self, name) != getattr(other, name):
+                distance += weight
+        if self.extra != other.extra:
+            distance += 0.1
+        return distance
 
 
-# of recipe.loss_averaging: every token of the global batch has the same weight
+# The value of recipe.loss_averaging with which every token of the global batch weighs the same.
 TOKENS = LossAveraging.tokens.value
-_WORKERS = "dataloader_num_workers"
+_WORKERS = "dataloader_num_workers"  # flag of TRL's trainers
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
 
@@ -126,84 +135,99 @@ class Space:
     """The settings that a search may choose from."""
 
     base: Candidate  # the recipe's own setting
-    candidates: tuple[Candidate, ...]  # `base` and the others
+    candidates: tuple[Candidate, ...]  # all settings, `base` first
     held: tuple[str, ...]  # keys that the command line sets, which are not searched
-    left_out: tuple[str, ...]  # what is not tried, and why, a sentence each
+    left_out: tuple[str, ...]  # sentences about what is not tried, and why
 
 
 def build_space(plan: Plan, installed: Collection[str]) -> Space:
-    """The settings of a plan's stage at its width. `installed`: packages that the trainer's
-    interpreter has.
+    """Return the settings of a plan's stage at its width.
+
+    `installed`: packages that the trainer's interpreter has. Raises UserError: unpredicted_flag.
     """
-    trainer = plan.config.trainer
     base = base_candidate(plan)
     explicit = {override_key(override) for override in plan.origins.overrides}
-    on_gpus = plan.parallel.width.device == Device.cuda
     held: list[str] = []
     left_out: list[str] = []
-    others: dict[str, Iterable[Any]] = {
-        "per_device": divisors(plan.batch.global_ // plan.batch.width),
-        "mode": _modes(plan, installed, left_out),
-        "packing": _packings(base, trainer, left_out),
-        "checkpointing": (False, True),
-        "liger": (False, True) if on_gpus and "liger-kernel" in installed else (),
-        "attention": ("flash_2",)
-        if on_gpus and "flash-attn" in installed and trainer.family == Family.trl
-        else (),
-        "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
-    }
+    possible = _possible_values(plan, base, installed, left_out)
     choices: dict[str, Iterable[Any]] = {}
     for name, key in KEYS.items():
         recipe_key = key.partition(".")[2]
-        if explicit & {key, f"{key}.mode"} or explicit_flags(plan, recipe_key):
+        is_set = bool(explicit & {key, f"{key}.mode"})
+        if is_set or explicit_flags(plan, recipe_key):
             held.append(key)
             choices[name] = (getattr(base, name),)
         else:
-            possible = (
-                others[name]
-                if name in ("per_device", "mode")
-                else _supported(trainer, recipe_key, others[name])
-            )
-            choices[name] = dict.fromkeys([getattr(base, name), *possible])
-    combinations = itertools.product(*choices.values())
-    candidates = [
-        replace(base, **dict(zip(choices, values, strict=True))) for values in combinations
-    ]
-    distinct = [
-        candidate for candidate in candidates if candidate != base and _is_distinct(candidate, plan)
-    ]
-    has_token_weighting = TOKENS in _supported(trainer, "loss_averaging", (TOKENS,))
-    is_free = has_token_weighting and _is_compatible(plan, loss_averaging=LossAveraging.tokens)
-    if "recipe.loss_averaging" not in explicit and is_free:
-        weighted = [_token_weighted(candidate, base, plan) for candidate in distinct]
-        if weighted != distinct:
+            choices[name] = dict.fromkeys([getattr(base, name), *possible[name]])
+    others = []
+    for values in itertools.product(*choices.values()):
+        candidate = replace(base, **dict(zip(choices, values, strict=True)))
+        if candidate != base and _is_distinct(candidate, plan):
+            others.append(candidate)
+    if "recipe.loss_averaging" not in explicit and _can_weigh_tokens(plan):
+        weighted = [_token_weighted(candidate, base, plan) for candidate in others]
+        if weighted != others:
             left_out.append(
                 "changed means of micro batches: such settings use recipe.loss_averaging=tokens "
                 "instead"
             )
-        distinct = weighted
-    return Space(base, (base, *distinct), tuple(held), tuple(left_out))
+        others = weighted
+    return Space(base, (base, *others), tuple(held), tuple(left_out))
+
+
+def _possible_values(
+    plan: Plan, base: Candidate, installed: Collection[str], left_out: list[str]
+) -> dict[str, Iterable[Any]]:
+    """Return the values that a search may try, by the attribute of a candidate.
+
+    Appends to `left_out` what is not tried, and why.
+    """
+    trainer = plan.config.trainer
+    on_gpus = plan.parallel.width.device == Device.cuda
+    has_liger = on_gpus and "liger-kernel" in installed
+    has_flash = on_gpus and "flash-attn" in installed and trainer.family == Family.trl
+    possible: dict[str, Iterable[Any]] = {
+        "per_device": divisors(plan.batch.global_ // plan.batch.width),
+        "mode": _modes(plan, installed, left_out),
+    }
+    of_recipe: dict[str, Iterable[Any]] = {
+        "packing": _packings(base, trainer, left_out),
+        "checkpointing": (False, True),
+        "liger": (False, True) if has_liger else (),
+        "attention": ("flash_2",) if has_flash else (),
+        "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
+    }
+    for name, values in of_recipe.items():
+        recipe_key = KEYS[name].removeprefix("recipe.")
+        possible[name] = _supported(trainer, recipe_key, values)
+    return possible
+
+
+def _can_weigh_tokens(plan: Plan) -> bool:
+    """Whether the trainer has recipe.loss_averaging=tokens and the recipe's flags permit it."""
+    if TOKENS not in _supported(plan.config.trainer, "loss_averaging", (TOKENS,)):
+        return False
+    return _is_compatible(plan, loss_averaging=LossAveraging.tokens)
 
 
 def extra_options(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
-    """(key, value) pairs to try on the best setting, whose effect is not predicted: DeepSpeed's
-    bucket sizes, and workers of the data loader where the trainer has a flag for them.
+    """Return (key, value) pairs to try on the best setting, whose effect is not predicted.
+
+    They are DeepSpeed's bucket sizes, and workers of the data loader where the trainer has a flag
+    for them.
     """
     config = plan.config
     options: list[tuple[str, Any]] = []
     if config.parallel.buckets == Buckets.usual:
-        options += [
-            ("parallel.buckets", size.value)
-            for size in bucket_sizes(best.mode)
-            if size != Buckets.usual
-        ]
+        sizes = [size for size in bucket_sizes(best.mode) if size != Buckets.usual]
+        options += [("parallel.buckets", size.value) for size in sizes]
     if config.trainer.family == Family.trl and _WORKERS not in config.flags:
         options.append((f"flags.{_WORKERS}", 4))
     return options
 
 
 def base_candidate(plan: Plan) -> Candidate:
-    """The plan's own setting, as its flags set it. Raises UserError: unpredicted_flag."""
+    """Return the plan's own setting, as its flags set it. Raises UserError: unpredicted_flag."""
     recipe = plan.config.recipe
     return Candidate(
         per_device=plan.batch.per_device,
@@ -218,7 +242,10 @@ def base_candidate(plan: Plan) -> Candidate:
 
 
 def _effective(plan: Plan, key: str) -> Any:
-    """The value of a recipe key, or the one that flags set by the user give it."""
+    """Return the value of a recipe key, or the one that flags set by the user give it.
+
+    Raises UserError: unpredicted_flag.
+    """
     flags = explicit_flags(plan, key)
     if not flags:
         return getattr(plan.config.recipe, key)
@@ -227,9 +254,8 @@ def _effective(plan: Plan, key: str) -> Any:
         return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
         given = " ".join(f"flags.{name}={value}" for name, value in flags.items())
-        message = (
-            f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
-        )
+        problem = f"{given} does not correspond to a value of recipe.{key}"
+        message = f"{problem}, so it cannot be predicted"
         values = " or ".join(f"recipe.{key}={value}" for value in meaning)
         raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
@@ -240,13 +266,14 @@ class SplitWeighting(StrEnum):
     """
 
     same = "same"
-    # every token has the same weight; in the recipe it depends on the micro batch
+    # Every token has the same weight, which in the recipe depends on the micro batch.
     token_weighted = "token_weighted"
-    micro_batches = "micro_batches"  # the weights depend on other micro batches than the recipe's
+    # The weights depend on other micro batches than the recipe's.
+    micro_batches = "micro_batches"
 
 
 def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeighting:
-    """How a setting changes the weights in the loss.
+    """Return how a setting changes the weights in the loss.
 
     open-instruct's SFT takes the mean over the tokens of each micro batch and the mean of those
     (finetune.py:820), so a token's weight depends on its micro batch unless tokens are weighted
@@ -254,27 +281,23 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> SplitWeig
     num_items_in_batch). DPO's means are over pairs, equally many in each micro batch; but dpo.py
     always weighs micro batches by their tokens (olmo_core_train_modules.py:236-243).
     """
+    same_size = candidate.per_device == base.per_device
     if plan.config.trainer.weighs_pairs:
-        return (
-            SplitWeighting.same
-            if candidate.per_device == base.per_device
-            else SplitWeighting.micro_batches
-        )
+        return SplitWeighting.same if same_size else SplitWeighting.micro_batches
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return SplitWeighting.same
     if candidate.averaging in EQUAL_WEIGHTS:
-        return (
-            SplitWeighting.same
-            if base.averaging == candidate.averaging
-            else SplitWeighting.token_weighted
-        )
-    same = candidate.per_device == base.per_device and _same_micro_batches(candidate, base)
-    return SplitWeighting.same if same else SplitWeighting.micro_batches
+        same_averaging = candidate.averaging == base.averaging
+        return SplitWeighting.same if same_averaging else SplitWeighting.token_weighted
+    if same_size and _same_micro_batches(candidate, base):
+        return SplitWeighting.same
+    return SplitWeighting.micro_batches
 
 
 def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
-    """Whether both settings, of one size, group the same samples; balanced batches differ between
-    padding and packing (launch/worker/dealing.py).
+    """Whether two settings with micro batches of one size group the same samples.
+
+    Balanced batches differ between padding and packing (launch/worker/dealing.py).
     """
     if candidate.per_device == 1:
         return True
@@ -285,15 +308,16 @@ def _same_micro_batches(candidate: Candidate, base: Candidate) -> bool:
 
 def _is_compatible(plan: Plan, **recipe: Any) -> bool:
     """Whether the recipe with these changes is compatible with the flags."""
+    changed_recipe = replace(plan.config.recipe, **recipe)
     try:
-        check_dealing(replace(plan.config, recipe=replace(plan.config.recipe, **recipe)))
+        check_dealing(replace(plan.config, recipe=changed_recipe))
     except UserError:
         return False
     return True
 
 
 def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candidate:
-    """The candidate, with equal weights of all tokens if its micro batches would change the
+    """Return the candidate, with equal weights of all tokens if its micro batches would change the
     loss.
     """
     changes_loss = compare_loss(candidate, base, plan) == SplitWeighting.micro_batches
@@ -301,36 +325,54 @@ def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candid
 
 
 def _is_distinct(candidate: Candidate, plan: Plan) -> bool:
-    """Whether the candidate differs from all others: packing or balancing a single sample has no
-    effect.
+    """Whether the candidate differs from all others.
+
+    Packing a single sample has no effect, and neither has balancing micro batches of one sample on
+    one rank.
     """
-    if candidate.per_device == 1 and candidate.packing == Packing.flatten:
+    if candidate.per_device > 1:
+        return True
+    if candidate.packing == Packing.flatten:
         return False
-    return not (candidate.balanced and plan.batch.width == 1 and candidate.per_device == 1)
+    return not candidate.balanced or plan.batch.width > 1
 
 
 def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple[Mode, ...]:
-    """The modes that keep the same master weights, as fp32 or not at all."""
-    own, width = plan.parallel.mode, plan.parallel.width
-    if width.device == Device.cpu or own == Mode.fsdp:
-        return (own,)
-    modes: tuple[Mode, ...] = (
-        (Mode.single, Mode.zero3_offload) if width.world_size == 1 else _ON_GPUS
-    )
+    """Return the parallel modes that keep fp32 master weights if the plan's mode does.
+
+    Appends to `left_out` the modes that are not tried, and why.
+    """
+    planned = plan.parallel.mode
+    width = plan.parallel.width
+    if width.device == Device.cpu or planned == Mode.fsdp:
+        return (planned,)
+    modes = [Mode.single, Mode.zero3_offload] if width.world_size == 1 else list(_ON_GPUS)
     if "deepspeed" not in installed:
         left_out.append("ZeRO: deepspeed is not installed in the trainer's interpreter")
-        modes = tuple(mode for mode in modes if mode in (Mode.single, Mode.ddp))
-    has_masters = partial(has_master_weights, plan.config.trainer.family)
-    masters = has_masters(plan.parallel)
-    kept = [mode for mode in modes if has_masters(replace(plan.parallel, mode=mode)) == masters]
-    dropped = ", ".join(mode.value for mode in modes if mode not in kept)
+        modes = [mode for mode in modes if mode in (Mode.single, Mode.ddp)]
+    family = plan.config.trainer.family
+    plan_has_masters = has_master_weights(family, plan.parallel)
+    kept = []
+    dropped = []
+    for mode in modes:
+        mode_has_masters = has_master_weights(family, replace(plan.parallel, mode=mode))
+        if mode_has_masters == plan_has_masters:
+            kept.append(mode)
+        else:
+            dropped.append(mode.value)
     if dropped:
-        verbs = ("does not keep", "does") if masters else ("keeps", "does not")
-        left_out.append(f"{dropped}: it {verbs[0]} fp32 master weights, and {own.value} {verbs[1]}")
+        reason = f"it keeps fp32 master weights, and {planned.value} does not"
+        if plan_has_masters:
+            reason = f"it does not keep fp32 master weights, and {planned.value} does"
+        left_out.append(f"{', '.join(dropped)}: {reason}")
     return tuple(kept)
 
 
 def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> tuple[Packing, ...]:
+    """Return the packings that keep the samples of a step.
+
+    Appends to `left_out` those that are not tried, and why.
+    """
     if base.packing == Packing.bins:
         left_out.append(
             "packing none and flatten: the recipe packs into bins, which changes the samples per "
@@ -344,6 +386,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
 
 
 def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return those of the values of a recipe key for which the trainer has flags."""
     meaning = trainer.recipe.get(key)
     if meaning is None:
         return ()
@@ -353,16 +396,14 @@ def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple
 
 
 def held_flags(plan: Plan) -> dict[str, Any]:
-    """The flags set by the user in place of keys that are searched."""
-    names = {_WORKERS}.union(
-        *(explicit_flags(plan, key.partition(".")[2]) for key in KEYS.values())
-    )
+    """Return the flags that the user set in place of keys that are searched, with their values."""
+    names = {_WORKERS}
+    for key in KEYS.values():
+        names.update(explicit_flags(plan, key.partition(".")[2]))
     return {name: value for name, value in plan.config.flags.items() if name in names}
 
 
 def explicit_flags(plan: Plan, key: str) -> dict[str, Any]:
-    """The flags of a recipe key that the user set explicitly; they take precedence over the
-    recipe.
-    """
-    carried = flags_of_key(plan.config.trainer.recipe.get(key))
-    return {name: value for name, value in plan.config.flags.items() if name in carried}
+    """Return the flags of a recipe key that the user set; they take precedence over the recipe."""
+    flag_names = flags_of_key(plan.config.trainer.recipe.get(key))
+    return {name: value for name, value in plan.config.flags.items() if name in flag_names}
