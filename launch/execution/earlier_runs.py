@@ -92,6 +92,7 @@ def changed_inputs(run: Run, plan: Plan) -> str | None:
 
 
 def _format_commit(commit: str | None) -> str:
+    """Return the first nine digits of a commit."""
     return str(commit)[:9] if commit else "no known commit"
 
 

@@ -207,8 +207,9 @@ def _trained_seconds(run: Run) -> float | None:
 
 
 def last_logged_step(run: Path) -> int:
-    """Return the last step that a run logged; 0 without any."""
-    return max((entry["step"] for entry in Run(run).steps()), default=0)
+    """Return the last step that a run logged; 0 without any. `run`: the run's folder."""
+    steps = [entry["step"] for entry in Run(run).steps()]
+    return max(steps, default=0)
 
 
 def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:

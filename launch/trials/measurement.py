@@ -132,7 +132,8 @@ def _phase_seconds(run: Run) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for phase in itertools.chain(*run.event_summary.attempts):
         if phase.ended is not None:
-            seconds[phase.name] = round(seconds.get(phase.name, 0.0) + phase.ended - phase.began, 3)
+            earlier = seconds.get(phase.name, 0.0)
+            seconds[phase.name] = round(earlier + phase.ended - phase.began, 3)
     return seconds
 
 
@@ -253,6 +254,8 @@ def compute_figures(
     flops = None if per_token is None else per_second * per_token
     # On CPU all ranks share the machine, whose rate is measured as that of one card.
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1
+    measured_tflops = rate.measured_tflops if rate else None
+    datasheet_tflops = rate.datasheet_tflops if rate else None
     return Figures(
         per_second=per_second,
         unit=unit,
@@ -262,8 +265,8 @@ def compute_figures(
         padded_per_second=sum(padded) / sum(seconds) if len(padded) == len(seconds) else None,
         padding=padding_share(measured),
         flops=flops,
-        mfu_measured=_compute_mfu(flops, rate.measured_tflops if rate else None, cards),
-        mfu_datasheet=_compute_mfu(flops, rate.datasheet_tflops if rate else None, cards),
+        mfu_measured=_compute_mfu(flops, measured_tflops, cards),
+        mfu_datasheet=_compute_mfu(flops, datasheet_tflops, cards),
         memory_gib=max(measured.values("memory_gib"), default=None),
         reserved_gib=max(measured.values("memory_reserved_gib"), default=None),
         first_loss=losses[0] if losses else None,

@@ -190,6 +190,7 @@ def _short_override(override: str) -> str:
 
 
 def _exit_code(record: SweepRecord) -> int:
+    """Return 0 if all runs are done, 130 for an interrupt, else the first failed run's exit code."""
     if record.state == State.interrupted:
         return EXIT_INTERRUPTED
     for run in record.runs:

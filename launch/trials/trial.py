@@ -180,6 +180,7 @@ class Runner(Generic[R]):
         return self._earlier[run.label]
 
     def _read_earlier(self, run: R) -> Measurement | None:
+        """Read an earlier call's measurement, and show why one is not reused."""
         refuse_other_format(run.plan)
         measured = self._read(run)
         if measured is None or not self.record.accepts(run, measured):

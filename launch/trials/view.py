@@ -34,10 +34,12 @@ def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int 
 
 
 def _range(head: str, low: str, high: str, width: int = 0) -> Column[Row]:
+    """Return a column of ranges between the numbers under two keys."""
     return Column(head, lambda row: show_range(row.get(low), row.get(high)), width)
 
 
 def _text(head: str, key: str, width: int = 0) -> Column[Row]:
+    """Return a column of texts, with `-` where a row has none."""
     return Column(head, lambda row: "-" if row.get(key) is None else str(row[key]), width)
 
 
@@ -51,11 +53,14 @@ def _shape(run: Row) -> str:
 
 
 def _throughput(run: Row) -> str:
+    """Return the rate of a run in tokens or samples per second."""
     return show(run.get("per_second"), f"{run.get('unit')}/s")
 
 
 def _memory(run: Row) -> str:
-    return show(number(run.get("reserved_gib")) or run.get("memory_gib"), "GiB")
+    """Return the peak memory that torch reserved, or allocated where only that is known."""
+    reserved = number(run.get("reserved_gib"))
+    return show(reserved or run.get("memory_gib"), "GiB")
 
 
 def _state(run: Row) -> str:
@@ -207,7 +212,8 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     title = f"{verb} of {stage}: {folder.name}"
     document = Document(title, str(record.get("state")), folder, texts(record.get("summary")))
     document.notes = texts(record.get("notes"))
-    facts = {name: record.get(name) for name in _FACTS} | mapping(record.get("options"))
+    facts = {name: record.get(name) for name in _FACTS}
+    facts |= mapping(record.get("options"))
     document.figures = [
         Figure(name.replace("_", " "), str(value))
         for name, value in facts.items()

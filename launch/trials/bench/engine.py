@@ -252,6 +252,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
 
 
 def _describe_settings(record: BenchRecord) -> Iterator[str]:
+    """Yield the lines about the two settings and the differences between them."""
     for side in record.sides:
         overrides = " ".join(side.overrides) or "no overrides"
         parallel = side.plan.parallel

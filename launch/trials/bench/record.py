@@ -89,7 +89,7 @@ class BenchSide:
         return count_steps_needed(rates_of_runs)
 
     def _medians(self) -> dict[str, float | None] | None:
-        """The medians of the compared figures over the finished runs; None before any."""
+        """Return the medians of the compared figures over the finished runs; None before any."""
         figures = self.figures
         if not figures:
             return None
@@ -233,7 +233,7 @@ class BenchRecord(TrialRecord[BenchRun]):
         return lines + [str(note) for note in self.planning_notes]
 
     def _operations_lines(self) -> list[str]:
-        """What the utilisation counts: one line if that is the same in both settings."""
+        """Describe what the utilisation counts, in one line if both settings have the same."""
         operations = {side.label: str(side.operations) for side in self.sides if side.figures}
         texts = list(operations.values())
         if len(texts) == 2 and texts[0] == texts[1]:
@@ -259,6 +259,7 @@ class BenchRecord(TrialRecord[BenchRun]):
 
 
 def _pair_json(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
+    """Return a pair of runs for the record, as ratios of B over A."""
     speed_ratio = b.per_second / a.per_second if a.unit == b.unit else None
     memory_ratio = b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None
     return {

@@ -82,14 +82,17 @@ def gate(
 
 
 def passed(message: str, **numbers: Any) -> Finding:
+    """Return the result of a gate that a width passes; `numbers` are recorded with it."""
     return Finding("", message, severity="pass", numbers=numbers)
 
 
 def warned(message: str, **numbers: Any) -> Finding:
+    """Return a result that the report shows, but that stops nothing."""
     return Finding("", message, severity="warn", numbers=numbers)
 
 
 def failed(message: str, **numbers: Any) -> Finding:
+    """Return a result that ends the rollout, unless `allow` has the gate's id."""
     return Finding("", message, numbers=numbers)
 
 

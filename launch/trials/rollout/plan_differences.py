@@ -119,8 +119,9 @@ def _warmup(plans: Sequence[Plan]) -> PlanDifference | None:
 
 
 def warmup_steps(steps: int, ratio: float, ranks: int) -> float:
-    """The length of open-instruct's warm-up in optimizer steps; its scheduler is stepped once per
-    rank and step (accelerate/scheduler.py:76).
+    """Return the length of open-instruct's warm-up in optimizer steps.
+
+    Its scheduler is stepped once per rank and step (accelerate/scheduler.py:76).
     """
     return int(steps * ranks * ratio) / ranks
 

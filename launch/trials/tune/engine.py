@@ -63,15 +63,14 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
     if plan.parallel.width.device == Device.cuda:
         card = plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU"
     base, card_gib = _base_setting(plan)
-    lengths = _find_lengths(plan, display)
-    _refuse_too_few_samples(plan, lengths)
-    longest_histogram = Histogram.of([sequence_limit(plan.config, plan.flags)])
+    measured_lengths = _find_lengths(plan, display)
+    _refuse_too_few_samples(plan, measured_lengths)
     trainer = plan.config.trainer
     workload = Workload(
         base=base,
         global_batch=plan.batch.global_,
-        lengths=lengths or Lengths(plan.config.stage.kind, longest_histogram, None),
-        measured_lengths=lengths is not None,
+        lengths=measured_lengths or _assume_lengths(plan),
+        measured_lengths=measured_lengths is not None,
         card_rates=rates_for_card(card),
         fuses=trainer.fuses_loss,
         flash=plan.machine.has_flash_attention and trainer.family == Family.open_instruct,
@@ -152,6 +151,12 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
         cure = "run the stage with cache_only=true to see why"
         raise refusal("no_tokenised_data", message, "data", cure)
     return load_lengths(plan.lengths_file)
+
+
+def _assume_lengths(plan: Plan) -> Lengths:
+    """Return lengths in place of unknown ones: every sample has as many tokens as the limit."""
+    limit = sequence_limit(plan.config, plan.flags)
+    return Lengths(plan.config.stage.kind, Histogram.of([limit]), None)
 
 
 def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
