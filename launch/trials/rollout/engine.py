@@ -190,16 +190,15 @@ def run_widths(
         run.gate_results = ()
         is_ours = only is None or run is only
         runner.reuse = not (restart and is_ours)
-        if runner.find_earlier(run) is None:
-            if not is_ours:
-                run.state = State.failed
-                run.message = "it has not passed, so no wider width may run"
-            else:
-                run.message = _why_not_here(run.plan, cards, nodes, submit) or waits_for
-                if run.message is not None:
-                    run.state = State.not_run
-                    if submit.makes_jobs:
-                        waits_for = f"it waits for {run.label}"
+        has_passed = runner.find_earlier(run) is not None
+        if not has_passed and not is_ours:
+            run.state = State.failed
+            run.message = "it has not passed, so no wider width may run"
+        elif not has_passed:
+            run.message = _why_not_here(run.plan, cards, nodes, submit) or waits_for
+            if run.message is not None:
+                run.state = State.not_run
+                waits_for = f"it waits for {run.label}" if submit.makes_jobs else None
         if run.message is None:
             runner.take(run)
         else:
