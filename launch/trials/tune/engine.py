@@ -44,8 +44,9 @@ from launch.trials.trial import (
     say_document,
     say_plan,
 )
+from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction, Probe, Workload, predict
-from launch.trials.tune.record import TuneRecord, overlay_path, overlay_text
+from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, is_late, next_probe
 from launch.trials.tune.space import Candidate, build_space, extra_options
 from launch.trials.view import PREDICTIONS

@@ -12,7 +12,8 @@ from launch.config.origins import Origin
 from launch.errors import UserError
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
-from launch.trials.tune.record import TuneRecord, overlay_path, overlay_text
+from launch.trials.tune.overlay import overlay_path, overlay_text
+from launch.trials.tune.record import TuneRecord
 from tests.conftest import composed, fixed_machine
 from tests.trials.tune.searches import CARD, measured, record_in
 
