@@ -142,3 +142,38 @@ def process_group_backend() -> str | None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return str(torch.distributed.get_backend_config())
+
+
+class PendingEvidence:
+    """The settings that a run has yet to show; each is reported once."""
+
+    def __init__(self, events: EventWriter, allowed: Collection[str]) -> None:
+        self._events = events
+        self._allowed = allowed
+        self._requested: dict[str, str] = {}
+
+    def expect(self, requested: Mapping[str, str]) -> None:
+        """Wait for these settings, which are requested."""
+        self._requested.update(requested)
+
+    def __contains__(self, what: object) -> bool:
+        return what in self._requested
+
+    def show(self, what: str, value: str, how: str) -> None:
+        """Compare a setting with what is requested. Raises UnmetExpectation if it differs."""
+        requested = self._requested.pop(what)
+        self.report([Evidence(what, value, how).compare(requested)])
+
+    def show_rest(self) -> None:
+        """Accept the settings that no step could show: no step was left, or none after an
+        update.
+        """
+        rest = []
+        for what, requested in self._requested.items():
+            finding = Evidence(what, "not sampled", "no such step in this attempt")
+            rest.append(finding.judge(requested, True))
+        self.report(rest)
+
+    def report(self, evidence: Sequence[Evidence]) -> None:
+        """Report evidence that is judged. Raises UnmetExpectation."""
+        report_evidence(evidence, self._allowed, self._events)

@@ -17,6 +17,7 @@ from .process import (
     show_one_gpu,
 )
 from .trl_options import OPTIONS
+from .trl_trainer import EntryError
 from .verifiers import VerifierError
 
 _EXPECTED = (*expectations.STATE, *expectations.EVIDENCE)
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
             trl_preview.main(options.trainer, options.options, events, options.allowed)
         else:
             trl_entry.main(options.trainer, options.options, events, options.allowed)
-    except (trl_entry.EntryError, VerifierError) as error:
+    except (EntryError, VerifierError) as error:
         events.error(str(error), type="EntryError")
         sys.exit(f"launch: {error}")
     except SystemExit as stop:

@@ -13,9 +13,11 @@ from .channel import EventWriter
 from .evidence import trainer_objects
 from .patches.on_cpu import peak_memory
 
+# the names of run records for metrics of TRL
 _OWN_NAMES = {
     "learning_rate": "lr",
-    "num_tokens": "total_tokens",  # of all ranks without padding, since this process started
+    # tokens of all ranks without padding, since this process started
+    "num_tokens": "total_tokens",
     "rewards/accuracies": "rewards/accuracy",
     "rewards/margins": "rewards/margin",
 }
@@ -46,7 +48,8 @@ class PaddedTokens:
         """
         import torch
 
-        counted, self._counted = self._counted, 0
+        counted = self._counted
+        self._counted = 0
         if not torch.distributed.is_initialized():
             return counted
         total = torch.tensor(counted, device=device)
@@ -54,7 +57,7 @@ class PaddedTokens:
         return int(total)
 
 
-# of the evaluation itself
+# how fast the evaluation was, which is not a result
 _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 
 
@@ -83,79 +86,89 @@ def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
     return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in measured}
 
 
+class StepEvents:
+    """Sends what each step logs, and the phases around it; `step_events` makes it a callback.
+
+    Events are written on the first rank only. A step that is evaluated is sent after its
+    evaluation, with what that measured: a step is sent once.
+    """
+
+    def __init__(self, events: EventWriter) -> None:
+        self._events = events
+        self._padded_tokens = PaddedTokens()
+        # when the last step was logged; the time of an evaluation belongs to no step
+        self._logged_at = time.perf_counter()
+        # the fields of the step that is being evaluated
+        self._evaluated_step: dict[str, Any] | None = None
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+    ) -> None:
+        self._padded_tokens.follow(model)
+        self._logged_at = time.perf_counter()
+        if state.is_world_process_zero:
+            self._events.emit("total_steps", steps=state.max_steps)
+        self._events.begin("training")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_evaluate:
+            control.should_log = True
+
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        logs = logs or {}
+        if "loss" in logs:
+            self._take_step(args, state, control, logs)
+        elif "eval_loss" in logs and state.is_world_process_zero:
+            self._send_evaluation(state.global_step, evaluation_fields(logs))
+        # the Trainer's summary at the end has neither
+
+    def _take_step(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any]) -> None:
+        """Send a step, or keep its fields until it is evaluated."""
+        tokens_padded = self._padded_tokens.take(args.device)  # on every rank
+        if not state.is_world_process_zero:
+            return
+        previous = self._logged_at
+        self._logged_at = time.perf_counter()
+        seconds = self._logged_at - previous - logs.get("sample_seconds", 0.0)
+        fields = step_fields(state.global_step, logs, seconds)
+        if "total_tokens" in fields and tokens_padded > 0:
+            fields["tokens_padded"] = tokens_padded
+        fields |= peak_memory()
+        if control.should_evaluate:
+            self._evaluated_step = fields
+            self._events.begin("evaluate")
+        else:
+            self._events.emit("step", **fields)
+
+    def _send_evaluation(self, step: int, measured: dict[str, float]) -> None:
+        if self._evaluated_step is not None:
+            self._events.begin("training")
+            self._events.emit("step", **self._evaluated_step, **measured)
+            self._evaluated_step = None
+            self._logged_at = time.perf_counter()
+        self._events.emit("evaluation", step=step, **measured)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._events.begin("save")
+
+
 def step_events(events: EventWriter) -> Any:
     """Return the callback that sends what each step logs, with all its metrics, and the phases
     around it.
     """
     from transformers import TrainerCallback
 
-    padded = PaddedTokens()
+    class StepEventsCallback(StepEvents, TrainerCallback):  # type: ignore[misc]
+        pass
 
-    class StepEvents(TrainerCallback):  # type: ignore[misc]
-        """Writes events on the first rank only.
-
-        A step that is evaluated is sent after its evaluation, with what that measured: a step is
-        sent once.
-        """
-
-        def __init__(self) -> None:
-            # the last step; the time of an evaluation belongs to none
-            self._logged_at = time.perf_counter()
-            self._evaluated_step: dict[str, Any] | None = None  # its fields, while it is evaluated
-
-        def on_train_begin(
-            self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-        ) -> None:
-            padded.follow(model)
-            self._logged_at = time.perf_counter()
-            if state.is_world_process_zero:
-                events.emit("total_steps", steps=state.max_steps)
-            events.begin("training")
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if control.should_evaluate:
-                control.should_log = True
-
-        def on_log(
-            self,
-            args: Any,
-            state: Any,
-            control: Any,
-            logs: Mapping[str, Any] | None = None,
-            **_: Any,
-        ) -> None:
-            # the final summary has no loss, nor have evaluations
-            if not logs or "loss" not in logs:
-                if logs and "eval_loss" in logs and state.is_world_process_zero:
-                    self._send_evaluation(state.global_step, evaluation_fields(logs))
-                return
-            tokens_padded = padded.take(args.device)
-            if not state.is_world_process_zero:
-                return
-            before, self._logged_at = self._logged_at, time.perf_counter()
-            seconds = self._logged_at - before - logs.get("sample_seconds", 0.0)
-            fields = step_fields(state.global_step, logs, seconds)
-            if "total_tokens" in fields and tokens_padded > 0:
-                fields["tokens_padded"] = tokens_padded
-            fields |= peak_memory()
-            if control.should_evaluate:
-                self._evaluated_step = fields
-                events.begin("evaluate")
-            else:
-                events.emit("step", **fields)
-
-        def _send_evaluation(self, step: int, measured: dict[str, float]) -> None:
-            if self._evaluated_step is not None:
-                events.begin("training")
-                events.emit("step", **self._evaluated_step, **measured)
-                self._evaluated_step = None
-                self._logged_at = time.perf_counter()
-            events.emit("evaluation", step=step, **measured)
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            events.begin("save")
-
-    return StepEvents()
+    return StepEventsCallback(events)
 
 
 def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None:
@@ -168,9 +181,10 @@ def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None
             continue
         loss = float(entry["eval_loss"])
         if math.isfinite(loss) and (best is None or loss < best[1]):
-            best = entry["step"], loss, 0
+            best = (entry["step"], loss, 0)
         elif best is not None:
-            best = best[0], best[1], best[2] + 1
+            step, lowest, followed = best
+            best = (step, lowest, followed + 1)
     return best
 
 

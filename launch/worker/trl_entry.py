@@ -1,16 +1,13 @@
-"""Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this
-entry has chosen.
+"""Trains with TRL as a library: with the flags of its scripts and with subclasses of its trainers.
 
 What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS (trl_options.py), which the
-worker's command line sets, in `entry_class` and in trl_rlvr.py. Nothing of TRL is replaced: its
+worker's command line sets, in trl_trainer.py and in trl_rlvr.py. Nothing of TRL is replaced: its
 trainers are subclassed, and get their model, tokenizer and callbacks as arguments. The one
 exception is `use_staged_form`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +18,11 @@ from .channel import EventWriter
 from .columns import write_lengths
 from .hooks import replaces
 from .json_codec import decode
-from .patches.shared import INPUTS_LEFT, skips_input_casts
 from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .trl_options import TRL, VerifierOption
+from .trl_trainer import EntryError, entry_class
 
 # the script whose flags are taken -> the names of its dataclass and its trainer
 SCRIPTS = {
@@ -35,10 +32,6 @@ SCRIPTS = {
 }
 # trl/trainer/dpo_trainer.py:570: these need device_map=None
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")
-
-
-class EntryError(RuntimeError):
-    """What is requested does not fit TRL, the data or the model; the rank must not continue."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,8 @@ def main(
     TRL raises.
     """
     job = parse(program, options, events, allowed)
-    args, script = job.args, job.script
+    script = job.script
+    args = job.args
     trainer = _build(job)
     # packed rows are not samples
     if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):
@@ -98,7 +92,8 @@ def parse(
         )
     config, trainer = SCRIPTS[str(program.module)]
     classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
-    script, args, model, mixture = trl.TrlParser(classes).parse_args_and_config(
+    parser = trl.TrlParser(classes)
+    script, args, model, mixture = parser.parse_args_and_config(
         list(program.flags), fail_with_unknown_args=False
     )
     args.model_init_kwargs = {
@@ -113,169 +108,105 @@ def parse(
 
 def _build(job: EntryJob) -> Any:
     """Build TRL's trainer; nothing has been trained yet."""
-    from trl import get_peft_config, get_quantization_config
+    script, args = job.script, job.args
+    data = _load_data(job)
+    train = data[script.dataset_train_split]
+    job.events.begin("load")
+    arguments = {
+        "callbacks": _create_callbacks(job),
+        "train_dataset": train,
+        "eval_dataset": data[script.dataset_test_split] if args.eval_strategy != "no" else None,
+        **_load_model_arguments(job),
+    }
+    tokenizer = arguments["processing_class"]
+    template = getattr(args, "chat_template_path", None)
+    if template:
+        use_staged_form(Path(template))
+    entry = entry_class(job.trainer, args, job.events)
+    sample_every = _count_of("samples", job.options) if "samples" in job.options else None
+    if "verifier" in job.options:
+        scorer = _create_scorer(job, train, tokenizer)
+        arguments["reward_funcs"] = scorer.reward_functions()
+        args.reward_weights = list(scorer.weights.values())
+        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
+        entry = trl_samples.sampling_class(entry, sample_every, entry.sample)
+    elif sample_every is not None:
+        held_out = data.get(script.dataset_test_split, train)
+        entry = _answering_class(entry, sample_every, job, held_out, tokenizer)
+    return _construct(entry, args, arguments)
 
-    script, args, model, options = job.script, job.args, job.model, job.options
+
+def _load_data(job: EntryJob) -> Any:
     try:
-        data = trl_data.load(script, job.mixture, options)
+        return trl_data.load(job.script, job.mixture, job.options)
     except ValueError as error:
         raise EntryError(str(error)) from error
-    job.events.begin("load")
+
+
+def _create_callbacks(job: EntryJob) -> list[Any]:
     callbacks = [step_events(job.events)]
-    if "early_stop" in options:
-        callbacks.append(early_stop(job.events, _count_of("early_stop", options)))
-    start: dict[str, Any] = {
+    if "early_stop" in job.options:
+        patience = _count_of("early_stop", job.options)
+        callbacks.append(early_stop(job.events, patience))
+    return callbacks
+
+
+def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
+    """Return the arguments of TRL's trainer for the model, its tokenizer and its adapter."""
+    from trl import get_peft_config, get_quantization_config
+
+    model, args = job.model, job.args
+    tokenizer = load_tokenizer(job)
+    quantization = get_quantization_config(model)
+    adapter = get_peft_config(model)
+    arguments = {
         "model": model.model_name_or_path,
-        "processing_class": load_tokenizer(job),
-        "quantization_config": get_quantization_config(model),
-        "peft_config": get_peft_config(model),
+        "processing_class": tokenizer,
+        "quantization_config": quantization,
+        "peft_config": adapter,
     }
-    if "continue_adapter" in options:
-        start["model"] = _load_adapter(
-            model.model_name_or_path, start["quantization_config"], start["peft_config"], args
-        )
-        start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
-    if template := getattr(args, "chat_template_path", None):
-        use_staged_form(Path(template))
-    entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
-    train = data[script.dataset_train_split]
-    every = _count_of("samples", options) if "samples" in options else None
-    if "verifier" in options:
-        option = decode(VerifierOption, options["verifier"])
-        prompt_lengths(
-            train["prompt"], start["processing_class"], option.window, args.max_completion_length
-        )
-        scorer = trl_rlvr.Scorer(option, train, job.events)
-        start["reward_funcs"], args.reward_weights = (
-            scorer.reward_functions(),
-            list(scorer.weights.values()),
-        )
-        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
-        entry = trl_samples.sampling_class(entry, every, entry.sample)
-    elif every:
-        held_out = data.get(script.dataset_test_split, train)
-        longest = (getattr(args, "max_length", None) or 1024) // 2
-        if prompts := trl_samples.find_prompts(held_out, start["processing_class"], longest):
-            entry = trl_samples.sampling_class(
-                entry,
-                every,
-                lambda trainer: trl_samples.answer_prompts(trainer, prompts, job.events),
-            )
-        else:
-            job.events.warn("recipe.sample_every: the rows have no prompts to answer")
-    if entry.truncates:
-        args.max_length = None
-    try:
-        return entry(
-            args=args,
-            train_dataset=train,
-            eval_dataset=data[script.dataset_test_split] if args.eval_strategy != "no" else None,
-            callbacks=callbacks,
-            **start,
-        )
-    finally:
-        if entry.truncates:
-            args.max_length = limit
+    if "continue_adapter" in job.options:
+        # the trainer gets a model that is loaded, and refuses settings of loading one
+        arguments["model"] = _load_adapter(model.model_name_or_path, quantization, adapter, args)
+        arguments["quantization_config"] = None
+        arguments["peft_config"] = None
+        args.model_init_kwargs = None
+    return arguments
 
 
-def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
-    """Return a subclass of TRL's trainer `base` with what launch changes in it.
+def _create_scorer(job: EntryJob, train: Any, tokenizer: Any) -> trl_rlvr.Scorer:
+    """Create the scorer of RLVR. Raises VerifierError if a prompt is too long for the window."""
+    option = decode(VerifierOption, job.options["verifier"])
+    prompt_lengths(train["prompt"], tokenizer, option.window, job.args.max_completion_length)
+    return trl_rlvr.Scorer(option, train, job.events)
 
-    Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore
-    it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when
-    the data is prepared; `truncates` says so, and the trainer is then built without a length.
-    Raises EntryError if nothing would truncate.
 
-    Resuming: transformers checks for the end after a step only (trainer.py:1963), so that a run
-    which resumes from the checkpoint of its last step would train one more.
-
-    The last evaluation: the model is saved before it, since an evaluation can fail. It is saved
-    again if the best checkpoint takes its place.
-
-    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside
-    autocast.
+def _answering_class(entry: Any, every: int, job: EntryJob, rows: Any, tokenizer: Any) -> Any:
+    """Return a subclass of `entry` that answers prompts of `rows` every few steps; `entry` itself
+    if the rows have no prompts.
     """
-    limit = getattr(args, "max_length", None)
-    flattens = bool(getattr(args, "padding_free", False) and not getattr(args, "packing", True))
-    if flattens and (limit is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset")):
-        raise EntryError(
-            "padding_free needs a max_length, and data that the trainer prepares: nothing else "
-            "truncates"
-        )
+    longest = (getattr(job.args, "max_length", None) or 1024) // 2
+    prompts = trl_samples.find_prompts(rows, tokenizer, longest)
+    if not prompts:
+        job.events.warn("recipe.sample_every: the rows have no prompts to answer")
+        return entry
 
-    class Entry(base):  # type: ignore[misc]
-        truncates = flattens
-        _skips_casts: bool | None = None  # not known before the model is there
-        _trained_batch: contextlib.ExitStack  # of the micro batch that is trained
-        _saved: tuple[int, bool] | None = None
+    def answer(trainer: Any) -> dict[str, float]:
+        return trl_samples.answer_prompts(trainer, prompts, job.events)
 
-        def _prepare_dataset(
-            self, dataset: Any, processing_class: Any, args: Any, *more: Any
-        ) -> Any:
-            if "train" in more:  # else it is the data of the validation
-                events.begin("tokenize")
-            if flattens:
-                args = copy.copy(args)
-                args.max_length = limit
-            return super()._prepare_dataset(dataset, processing_class, args, *more)
+    return trl_samples.sampling_class(entry, every, answer)
 
-        def _precompute_ref_logps(self, *arguments: Any, **options: Any) -> Any:
-            events.begin("reference_logprobs")
-            return super()._precompute_ref_logps(*arguments, **options)
 
-        def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-            if self.state.is_world_process_zero:  # whose next step ends this phase
-                events.begin("checkpoint")
-            super()._save_checkpoint(*arguments, **options)
-
-        def training_step(self, *arguments: Any, **options: Any) -> Any:
-            """Run a micro batch forward and backward; with checkpointing the backward pass repeats
-            the casts.
-
-            From the loss on they are left out: what is generated for it runs outside autocast.
-            """
-            if self._skips_casts is None:
-                self._skips_casts = skips_input_casts(self.model, self.accelerator)
-                if self._skips_casts:
-                    events.emit(
-                        "evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT
-                    )
-            with contextlib.ExitStack() as self._trained_batch:
-                return super().training_step(*arguments, **options)
-
-        def compute_loss(self, *arguments: Any, **options: Any) -> Any:
-            if self._skips_casts and self.model.training:
-                from peft.helpers import disable_input_dtype_casting
-
-                self._trained_batch.enter_context(disable_input_dtype_casting(self.model))
-            return super().compute_loss(*arguments, **options)
-
-        def evaluate(self, *arguments: Any, **options: Any) -> Any:
-            if self.is_in_train and self.state.global_step >= self.state.max_steps:
-                self.save_after_training()
-            return super().evaluate(*arguments, **options)
-
-        def save_after_training(self) -> None:
-            """Save the model, unless it is saved as it is."""
-            state = self.state.global_step, self.is_in_train or not self.args.load_best_model_at_end
-            if state != self._saved:
-                self._saved = state
-                self.save_model(self.args.output_dir)
-
-        def _run_epoch(self, *arguments: Any, **options: Any) -> Any:
-            if (
-                self.state.global_step < self.state.max_steps
-                and not self.control.should_training_stop
-            ):
-                return super()._run_epoch(*arguments, **options)
-            print(
-                f"launch: all steps are done ({self.state.global_step}); the model is saved",
-                flush=True,
-            )
-            self.control.should_training_stop = True
-            return None
-
-    return Entry
+def _construct(entry: Any, args: Any, arguments: Mapping[str, Any]) -> Any:
+    """Construct the trainer, without a length where the entry truncates (see trl_trainer.py)."""
+    if not entry.truncates:
+        return entry(args=args, **arguments)
+    limit = args.max_length
+    args.max_length = None
+    try:
+        return entry(args=args, **arguments)
+    finally:
+        args.max_length = limit
 
 
 def load_tokenizer(job: EntryJob) -> Any:
@@ -296,25 +227,28 @@ def load_tokenizer(job: EntryJob) -> Any:
 
 
 def use_staged_form(template: Path) -> None:
-    """Have TRL compute the loss with the form with marks that lies beside the template's file, if
-    there is one.
+    """Have TRL compute the loss with the staged form of the template that marks the answers.
 
-    TRL finds this form by the text that its own version has (trl/trainer/sft_trainer.py:942). A run
-    goes on with the texts that it began with: where they are this version's, nothing is replaced.
+    It lies beside the template's file as NAME_training. TRL finds this form by the text that its
+    own version has (trl/trainer/sft_trainer.py:942), but a run continues with the texts that it
+    started with. Where these are the installed version's, nothing is replaced.
     """
     from trl.trainer import sft_trainer
 
-    forms = template, template.with_name(f"{template.stem}_training{template.suffix}")
-    own = Path(sft_trainer.__file__).parents[1] / "chat_templates"
-    if not forms[1].is_file() or all(_holds_text(own / form.name, form) for form in forms):
+    form_with_marks = template.with_name(f"{template.stem}_training{template.suffix}")
+    if not form_with_marks.is_file():
         return
-    plain, marked = (form.read_text(encoding="utf-8") for form in forms)
+    of_trl = Path(sft_trainer.__file__).parents[1] / "chat_templates"
+    if all(_holds_text(of_trl / form.name, form) for form in (template, form_with_marks)):
+        return
+    plain = template.read_text(encoding="utf-8")
+    marked = form_with_marks.read_text(encoding="utf-8")
 
     @replaces(sft_trainer, "get_training_chat_template")
     def choose_form(choose: Any, tokenizer: Any, *arguments: Any, **options: Any) -> Any:
-        return (
-            marked if tokenizer.chat_template == plain else choose(tokenizer, *arguments, **options)
-        )
+        if tokenizer.chat_template == plain:
+            return marked
+        return choose(tokenizer, *arguments, **options)
 
 
 def _holds_text(path: Path, other: Path) -> bool:

@@ -18,6 +18,7 @@ from .columns import MASKED
 from .model_loading import read_base
 from .trainer import TrainerProgram
 from .trl_options import MixturePart
+from .trl_trainer import EntryError, entry_class
 
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
@@ -80,14 +81,16 @@ def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> 
         """Comes after TRL's classes: what these would build transformers' Trainer with."""
 
         def __init__(self, *, data_collator: Any, **_: Any) -> None:
+            _check_columns(self.prepared.column_names, base.__name__)
             _write(request, limited, self, data_collator)
             sys.exit(0)
 
     base, args = job.trainer, job.args
     limited = copy.copy(args)  # as requested, before flattening takes the length away
     whole = copy.copy(args)
-    whole.max_length, whole.shuffle_dataset = None, False
-    entry = trl_entry.entry_class(base, args, job.events)
+    whole.max_length = None
+    whole.shuffle_dataset = False
+    entry = entry_class(base, args, job.events)
 
     class Preview(entry, Ending):  # type: ignore[misc, valid-type]
         def _prepare_dataset(
@@ -129,19 +132,18 @@ def _find_refused(prepare: Any, dataset: Any) -> int:
     return first
 
 
+def _check_columns(columns: Collection[str], trainer: str) -> None:
+    if "prompt_ids" not in columns and "labels" not in columns:
+        raise EntryError(f"the samples of {trainer} cannot be shown")
+
+
 def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: Any) -> None:
     tokenizer = trainer._tokenizer
     columns = trainer.prepared.column_names
     is_pairs = "prompt_ids" in columns
-    if not is_pairs and "labels" not in columns:
-        raise trl_entry.EntryError(
-            f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown"
-        )
-    cut = (
-        slice(-args.max_length, None)
-        if args.truncation_mode == "keep_end"
-        else slice(None, args.max_length)
-    )
+    cut = slice(None, args.max_length)
+    if args.truncation_mode == "keep_end":
+        cut = slice(-args.max_length, None)
     report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
     used = []
     for number, (source, whole) in enumerate(zip(trainer.source, trainer.prepared, strict=True)):

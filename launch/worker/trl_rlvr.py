@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from .channel import EventWriter
-from .expectations import report_evidence
+from .expectations import PendingEvidence
 from .finding import Evidence
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
@@ -116,41 +116,6 @@ def _row_at(columns: Mapping[str, Sequence[Any]], number: int) -> dict[str, Any]
 def text_of(completion: Any) -> str:
     """Return the text of a completion, which TRL gives as messages where the prompt is one."""
     return completion if isinstance(completion, str) else str(completion[0]["content"])
-
-
-class PendingEvidence:
-    """The settings that a run has yet to show; each is reported once."""
-
-    def __init__(self, events: EventWriter, allowed: Collection[str]) -> None:
-        self._events = events
-        self._allowed = allowed
-        self._requested: dict[str, str] = {}
-
-    def expect(self, requested: Mapping[str, str]) -> None:
-        """Wait for these settings, which are requested."""
-        self._requested.update(requested)
-
-    def __contains__(self, what: object) -> bool:
-        return what in self._requested
-
-    def show(self, what: str, value: str, how: str) -> None:
-        """Compare a setting with what is requested. Raises UnmetExpectation if it differs."""
-        requested = self._requested.pop(what)
-        self.report([Evidence(what, value, how).compare(requested)])
-
-    def show_rest(self) -> None:
-        """Accept the settings that no step could show: no step was left, or none after an
-        update.
-        """
-        rest = []
-        for what, requested in self._requested.items():
-            finding = Evidence(what, "not sampled", "no such step in this attempt")
-            rest.append(finding.judge(requested, True))
-        self.report(rest)
-
-    def report(self, evidence: Sequence[Evidence]) -> None:
-        """Report evidence that is judged. Raises UnmetExpectation."""
-        report_evidence(evidence, self._allowed, self._events)
 
 
 class RlvrTrainer(_Trainer):  # type: ignore[misc]
@@ -345,7 +310,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
 
 def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) with
+    """Return a subclass of `entry` (see `launch.worker.trl_trainer.entry_class`) with
     `RlvrTrainer`'s methods.
     """
 

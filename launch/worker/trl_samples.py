@@ -60,7 +60,7 @@ def _read_prompt(row: Mapping[str, Any]) -> Any:
 
 
 def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[str, float]]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that calls
+    """Return a subclass of `entry` (see `launch.worker.trl_trainer.entry_class`) that calls
     `sample(trainer)`.
 
     Before the first step, after each `every` steps, without it in the middle, and after the last

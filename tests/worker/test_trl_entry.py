@@ -18,8 +18,9 @@ from launch.worker.channel import EventWriter
 from launch.worker.json_codec import to_json
 from launch.worker.trainer import TrainerProgram
 from launch.worker.trl_data import load, subset_rows, subset_size
-from launch.worker.trl_entry import EntryError, entry_class, use_staged_form
+from launch.worker.trl_entry import use_staged_form
 from launch.worker.trl_options import OPTIONS, MixturePart
+from launch.worker.trl_trainer import EntryError, entry_class
 from tests.integration.tiny_stage import make_data
 from tests.paths import ROOT
 from tests.trl_texts import read_texts

@@ -31,7 +31,7 @@ from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
-from launch.execution.supervise.ending import conclude, end_lines
+from launch.execution.supervise.ending import RunEnd, conclude, end_lines
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.processes import ReaperProcess, end_by_run_id
 from launch.execution.supervise.stacks import PeerNodes
@@ -59,17 +59,18 @@ class Execution:
     """A command to supervise."""
 
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)  # set for the command
-    unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
-    # with the ranks and steps, in its guard_context
+    env: Mapping[str, str] = field(default_factory=dict)  # the variables set for the command
+    # the variables removed from its environment: names, or patterns such as PREFIX_*
+    unset: tuple[str, ...] = ()
+    # what the guards need; its guard_context has the ranks and the steps
     watch_config: WatchConfig = field(default_factory=WatchConfig)
     # end the run as done after this logged step; it then leaves no model
     stop_after: int | None = None
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     peers: PeerNodes | None = None  # the other nodes of the run
-    # The exit codes of ends that are recorded at once, before anything is printed: none of a pass
-    # that is not a run, and in a job no interruption, whose cause (a lost node, the time limit) the
-    # caller knows and records.
+    # The exit codes of the ends that are recorded at once, before anything is printed. A pass that
+    # is not a run has none. In a job it lacks the interruption, because the caller knows its cause
+    # (a lost node, the time limit) and records it.
     recorded: tuple[int, ...] = (EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED)
     # False where another node of the run reports an interruption and watches the run folder
     leads: bool = True
@@ -167,60 +168,48 @@ def _supervise(
     observer = Observer(context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
-    screen = SafeDisplay(display)
-    run = _LiveRun(execution, folder, observer, watch, screen, stops)
+    run = _LiveRun(execution, folder, observer, watch, SafeDisplay(display), stops)
     pump.start()
     watch.start()
-    ended = 0
+    ended_processes = 0
     try:
         reaper = ReaperProcess(_reaper_order(execution, run_id, channel.folder), writing)
         stops.reaper = reaper
         stops.forward()
-        screen.start(context.total_steps)
+        run.screen.start(context.total_steps)
         observer.event(Event("phase", time.time(), min(context.ranks), {"phase": "import"}))
         run.follow(reaper)
     finally:
         os.close(writing)
         if reaper is not None:
-            reaper.close()
-            ended = (
-                reaper.ended_processes
-                if reaper.left == 0
-                else reaper.ended_processes + end_by_run_id(run_id)
-            )
+            ended_processes = _close_reaper(reaper, run_id)
         pump.finish()
         watch.close()
         run.show()
         observer.close()
         shutil.rmtree(channel.folder, ignore_errors=True)
-        screen.close()
-    end = conclude(
-        Outcome(
-            EXIT_DONE,
-            seconds=time.monotonic() - run.began,
-            steps=observer.step,
-            last_loss=observer.metrics.last_loss,
-            ended_processes=0 if reaper.completed else ended,
-        ),
-        status=reaper.status,
-        interrupted=stops.signals[0].name if reaper.interrupted else None,
-        removed=folder.path if run.is_removed else None,
-        observer=observer,
-        watch=watch,
-    )
-    outcome = end.outcome
-    if outcome.exit_code in execution.recorded:
-        with contextlib.suppress(OSError):  # the caller tries again, and reports it
-            folder.finish(outcome)
-    is_reported = execution.leads or outcome.exit_code != EXIT_INTERRUPTED
-    for line in [*(end_lines(end, folder) if is_reported else ()), *_describe_losses(pump)]:
-        screen.say(line)
-    return outcome
+        run.screen.close()
+    end = run.conclude(reaper, ended_processes)
+    run.record_end(end)
+    run.say_end(end, pump)
+    return end.outcome
+
+
+def _close_reaper(reaper: ReaperProcess, run_id: str) -> int:
+    """Wait for the reaper, end what it has left, and return the number of processes that were
+    ended.
+    """
+    reaper.close()
+    if reaper.left == 0:
+        return reaper.ended_processes
+    return reaper.ended_processes + end_by_run_id(run_id)
 
 
 @dataclass
 class _LiveRun:
-    """What the main thread does meanwhile: it shows the run, and finds out when to end it."""
+    """The main thread's part in a run: it shows it, finds out when to end it, and records its
+    end.
+    """
 
     execution: Execution
     folder: RunFolder
@@ -230,9 +219,9 @@ class _LiveRun:
     stops: _StopSignals
     began: float = field(default_factory=time.monotonic)
     is_removed: bool = False  # whether the folder was removed while the run wrote to it
-    _step: int = 0
-    _misses: int = 0
-    _folder_looked: float = field(default_factory=time.monotonic)
+    _step: int = 0  # the last one that the other nodes were notified of
+    _misses: int = 0  # looks in a row that did not find the folder
+    _folder_checked: float = field(default_factory=time.monotonic)  # when it was looked for last
 
     def follow(self, reaper: ReaperProcess) -> None:
         """Forward events to the display, and what ends the run to the reaper, until that exits."""
@@ -255,13 +244,16 @@ class _LiveRun:
                     )
                     reaper.kill()
                 for number in self.stops.signals[signals_seen:]:
-                    is_watched = sys.stdin is not None and sys.stdin.isatty()
-                    how = (
-                        "at once" if signals_seen else f"of this run{_REPEAT if is_watched else ''}"
-                    )
-                    if self.execution.leads:
-                        self.screen.say(f"{number.name}: ending every process {how}")
+                    self._say_signal(number, is_first=signals_seen == 0)
                     signals_seen += 1
+
+    def _say_signal(self, number: signal.Signals, *, is_first: bool) -> None:
+        if not self.execution.leads:
+            return
+        is_interactive = sys.stdin is not None and sys.stdin.isatty()
+        extent = "of this run" if is_first else "at once"
+        hint = _REPEAT if is_first and is_interactive else ""
+        self.screen.say(f"{number.name}: ending every process {extent}{hint}")
 
     def show(self) -> None:
         """Show what has come since the last call, and record the guards' findings."""
@@ -274,32 +266,67 @@ class _LiveRun:
         while self.watch.messages:
             self.screen.say(self.watch.messages.popleft())
 
+    def conclude(self, reaper: ReaperProcess, ended_processes: int) -> RunEnd:
+        """Decide how the run ended, once its processes are gone."""
+        run = Outcome(
+            EXIT_DONE,
+            seconds=time.monotonic() - self.began,
+            steps=self.observer.step,
+            last_loss=self.observer.metrics.last_loss,
+            # the processes of a run that has done enough are ended from here as a rule
+            ended_processes=0 if reaper.completed else ended_processes,
+        )
+        return conclude(
+            run,
+            status=reaper.status,
+            interrupted=self.stops.signals[0].name if reaper.interrupted else None,
+            removed=self.folder.path if self.is_removed else None,
+            observer=self.observer,
+            watch=self.watch,
+        )
+
+    def record_end(self, end: RunEnd) -> None:
+        """Write FAILED where the execution has its ends recorded at once."""
+        if end.outcome.exit_code in self.execution.recorded:
+            with contextlib.suppress(OSError):  # the caller tries again, and reports it
+                self.folder.finish(end.outcome)
+
+    def say_end(self, end: RunEnd, pump: Pump) -> None:
+        """Print the closing lines, and what of the output was lost."""
+        if self.execution.leads or end.outcome.exit_code != EXIT_INTERRUPTED:
+            for line in end_lines(end, self.folder):
+                self.screen.say(line)
+        for line in _describe_losses(pump):
+            self.screen.say(line)
+
     def _has_done_enough(self) -> bool:
         """Whether the run has done what was requested; notify the other nodes if this one decides
         so.
         """
-        execution, step, peers = self.execution, self.observer.step, self.execution.peers
+        execution = self.execution
+        peers = execution.peers
+        step = self.observer.step
         if step != self._step and peers is not None:
             peers.note_step()
         self._step = step
         if peers is not None and peers.progress == "complete":
             return True
-        is_late = (
-            execution.seconds is not None and time.monotonic() > self.began + execution.seconds
-        )
-        is_complete = is_late or (execution.stop_after is not None and step >= execution.stop_after)
+        seconds = time.monotonic() - self.began
+        is_late = execution.seconds is not None and seconds > execution.seconds
+        has_steps = execution.stop_after is not None and step >= execution.stop_after
+        is_complete = is_late or has_steps
         if is_complete and peers is not None:
             peers.report_progress("complete")
         return is_complete
 
     def _look_for_folder(self) -> None:
-        """Look from time to time whether the run folder is there; one that cannot be looked at
-        is.
+        """Check from time to time that the run folder exists; an unreadable one counts as
+        existing.
         """
         now = time.monotonic()
-        if now - self._folder_looked < _FOLDER_EVERY or not self.execution.leads:
+        if now - self._folder_checked < _FOLDER_EVERY or not self.execution.leads:
             return
-        self._folder_looked = now
+        self._folder_checked = now
         try:
             self.folder.logs.lstat()
             self._misses = 0

@@ -1,7 +1,7 @@
-"""Patches for OLMo-core's trainers: evidence, tokens without padding, packages that are never used.
+"""Patches for OLMo-core's trainers: evidence, counts of tokens, and packages that are never used.
 
-dpo.py multiplies the first rank's tokens by the number of ranks (data_loader.py:390);
-olmo_core_finetune.py includes padding.
+The tokens are counted here because dpo.py multiplies those of the first rank by the number of ranks
+(data_loader.py:390), and olmo_core_finetune.py includes padding.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..evidence.batches import ForwardInputs
-from ..evidence.trainer_objects import TrainerObjects, frames
-from ..expectations import report_evidence
-from ..finding import REFUTED, Evidence
+from ..evidence.trainer_objects import frames
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
+
+if TYPE_CHECKING:
+    from ..evidence.olmo_core_collector import OlmoCoreCollector
 
 
 def _leave_first_checkpoint(_: PatchContext) -> None:
@@ -45,6 +45,7 @@ FIRST_CHECKPOINT = PatchInfo(
 )
 
 
+# metrics of a step
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
 
 
@@ -84,14 +85,13 @@ def _record_tokens(_: PatchContext) -> None:
             collator = getattr(self.trainer.data_loader, "collator", None)
             tokens, padded = count_tokens(batch, getattr(collator, "pad_token_id", None))
             # ranks of one tensor- or context-parallel group share a batch
-            group = self.trainer.dp_process_group
-            ranks_per_batch = (
-                dist.get_world_size() // dist.get_world_size(group) if dist.is_initialized() else 1
-            )
+            ranks_per_batch = 1
+            if dist.is_initialized():
+                batches = dist.get_world_size(self.trainer.dp_process_group)
+                ranks_per_batch = dist.get_world_size() // batches
             for name, value in ((TOKENS, tokens), (PADDED, padded)):
-                self.trainer.record_metric(
-                    name, value / ranks_per_batch, reduce_type=ReduceType.sum
-                )
+                share = value / ranks_per_batch
+                self.trainer.record_metric(name, share, reduce_type=ReduceType.sum)
 
     @replaces(TrainerConfig, "build")
     def build_and_count(build: Any, self: Any, *arguments: Any, **options: Any) -> Any:
@@ -115,97 +115,53 @@ TOKEN_COUNT = PatchInfo(
 def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train import Trainer
     from olmo_core.train.train_module import TransformerTrainModule
-    from transformers import PreTrainedModel
 
-    from ..evidence import olmo_core as checks  # a plan reads the patches, and inspects nothing
-    from ..evidence.updates import Updates, judge_saved
+    # a plan reads the patches, and inspects nothing
+    from ..evidence.olmo_core_collector import OlmoCoreCollector
 
-    zero = TransformerTrainModule.zero_grads
-    passes: list[ForwardInputs] = []  # of the current optimizer step
-    handles: list[Any] = []
-    followed: list[tuple[Trainer, Updates]] = []  # once the first step has begun
+    collector = OlmoCoreCollector(context)
+    zero_grads = TransformerTrainModule.zero_grads
 
     @replaces(TransformerTrainModule, "__init__")
-    def build_and_hook(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
+    def build_and_notify(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
         build(self, *arguments, **options)
-
-        def record_inputs(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            # else it is the reference
-            inputs = checks.describe_inputs(given, named) if module.training else None
-            if inputs is not None:
-                passes.append(inputs)
-
-        handles.append(self.model.register_forward_pre_hook(record_inputs, with_kwargs=True))
+        collector.module_built(self)
 
     @replaces(TransformerTrainModule, "zero_grads")
-    def zero_and_forget(_: Any, self: Any) -> None:
+    def zero_and_notify(zero: Any, self: Any) -> None:
         zero(self)
-        passes.clear()  # the trainer tries a batch before its first step
-
-    def check_first(module: Any) -> None:
-        TransformerTrainModule.zero_grads = zero
-        for handle in handles:
-            handle.remove()
-        evidence = checks.collect(
-            module, passes[0] if passes else None, context.trainer, context.requested
-        )
-        evidence += checks.count_samples(passes, context.requested.get("global_batch"))
-        report_evidence(evidence, context.allowed, context.events)
-        done = module.trainer.global_step - 1
-        followed.append(
-            (
-                module.trainer,
-                Updates(
-                    TrainerObjects(None, model=module.model, optimizer=module.optim, step=done)
-                ),
-            )
-        )
+        collector.gradients_zeroed()
 
     @replaces(TransformerTrainModule, "optim_step")
     def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-        if not followed:
-            check_first(self)
+        if not collector.has_begun:
+            TransformerTrainModule.zero_grads = zero_grads
+            collector.first_step_begins(self)
         result = step(self, *arguments, **options)
-        for _, updates in followed:
-            updates.note_gradients()  # which it has clipped
-            report_evidence(updates.after_step(), context.allowed, context.events)
+        collector.step_ended()
         return result
 
-    def report_end(check: Callable[[], Evidence], *, is_last: bool) -> None:
-        """Report on the saved model; of the ranks but the first only what is refuted in their
-        part.
-        """
-        for trainer, updates in followed:
-            rank = context.events.rank
-            found = [item for item in updates.at_end(check) if not rank or item.verdict == REFUTED]
-            for item in found:
-                context.events.emit("evidence", **item.fields())
-            if is_last and not rank:
-                context.events.emit("saved", step=trainer.global_step)
+    # dpo.py writes a model of transformers after the last checkpoint
+    exports = context.trainer.script_name == "dpo.py"
 
     @replaces(Trainer, "fit")
     def fit_and_check(fit: Any, self: Any) -> None:
         fit(self)
-        folder = Path(str(self.save_folder)) / f"step{self.global_step}"
+        collector.checkpoint_saved(self, is_last=not exports)
 
-        def check() -> Evidence:
-            if context.events.rank:
-                return judge_saved(
-                    dict(self.train_module.model.named_parameters()), 0, (), "its part"
-                )
-            return checks.check_checkpoint(folder, self.train_module.model)
+    _check_exports(collector)
 
-        report_end(check, is_last=not exports)
 
-    # a model of transformers, after the last checkpoint
-    exports = context.trainer.script_name == "dpo.py"
+def _check_exports(collector: OlmoCoreCollector) -> None:
+    """Report on the files of every model of transformers that is saved."""
+    from transformers import PreTrainedModel
 
     @replaces(PreTrainedModel, "save_pretrained")
     def save_and_check(
         save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any
     ) -> Any:
         saved = save(self, save_directory, *arguments, **options)
-        report_end(lambda: checks.check_export(Path(str(save_directory)), self), is_last=True)
+        collector.model_exported(self, Path(str(save_directory)))
         return saved
 
 
@@ -281,7 +237,9 @@ class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in self._packages or _importing_package() != _IMPORTER:
+        if fullname.partition(".")[0] not in self._packages:
+            return None
+        if _importing_package() != _IMPORTER:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, origin="placeholder", is_package=True)
 
@@ -293,11 +251,12 @@ class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _importing_package() -> str:
-    names = (str(frame.f_globals.get("__name__", "")) for frame in frames())
-    importer = next(
-        (name for name in names if name != __name__ and not name.startswith("importlib")), ""
-    )
-    return importer.partition(".")[0]
+    """Return the name of the package whose module runs the import statement."""
+    for frame in frames():
+        module = str(frame.f_globals.get("__name__", ""))
+        if module != __name__ and not module.startswith("importlib"):
+            return module.partition(".")[0]
+    return ""
 
 
 def find_missing() -> list[str]:

@@ -1,0 +1,108 @@
+"""Collects evidence from OLMo-core's trainers, from the first optimizer step to the saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..expectations import report_evidence
+from ..finding import REFUTED, Evidence
+from ..patches.patch import PatchContext
+from . import olmo_core
+from .batches import ForwardInputs
+from .trainer_objects import TrainerObjects
+from .updates import Updates, judge_saved
+
+
+class OlmoCoreCollector:
+    """Follows one trainer of OLMo-core; a requested setting that is not in effect ends the rank."""
+
+    def __init__(self, context: PatchContext) -> None:
+        self._context = context
+        self._passes: list[ForwardInputs] = []  # of the current optimizer step
+        self._input_hooks: list[Any] = []  # handles of torch's hooks
+        self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
+        # what the steps change; None until the first one begins
+        self._updates: Updates | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first optimizer step has begun."""
+        return self._updates is not None
+
+    def module_built(self, module: Any) -> None:
+        """Record the inputs of the forward passes of `module`, a TransformerTrainModule."""
+
+        def record_inputs(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            if not model.training:  # it is the reference
+                return
+            inputs = olmo_core.describe_inputs(arguments, named)
+            if inputs is not None:
+                self._passes.append(inputs)
+
+        hook = module.model.register_forward_pre_hook(record_inputs, with_kwargs=True)
+        self._input_hooks.append(hook)
+
+    def gradients_zeroed(self) -> None:
+        """Forget the passes: the trainer tries a batch before its first step."""
+        self._passes.clear()
+
+    def first_step_begins(self, module: Any) -> None:
+        """Check the settings on the passes of the first step, and follow the weights from here."""
+        for hook in self._input_hooks:
+            hook.remove()
+        requested = self._context.requested
+        first_pass = self._passes[0] if self._passes else None
+        evidence = olmo_core.collect(module, first_pass, self._context.trainer, requested)
+        evidence += olmo_core.count_samples(self._passes, requested.get("global_batch"))
+        self._report(evidence)
+        self._trainer = module.trainer
+        steps_done = self._trainer.global_step - 1
+        self._updates = Updates(
+            TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
+        )
+
+    def step_ended(self) -> None:
+        """Check what an optimizer step changed."""
+        if self._updates is not None:
+            self._updates.note_gradients()  # which the step has clipped
+            self._report(self._updates.after_step())
+
+    def checkpoint_saved(self, trainer: Any, *, is_last: bool) -> None:
+        """Check the checkpoint at the end of the training.
+
+        `is_last`: no other model is written after it.
+        """
+        folder = Path(str(trainer.save_folder)) / f"step{trainer.global_step}"
+        model = trainer.train_module.model
+
+        def check() -> Evidence:
+            if self._context.events.rank:
+                return judge_saved(dict(model.named_parameters()), 0, (), "its part")
+            return olmo_core.check_checkpoint(folder, model)
+
+        self._report_saved(check, is_last=is_last)
+
+    def model_exported(self, model: Any, folder: Path) -> None:
+        """Check a model of transformers that was made of the trained weights; nothing is written
+        after it.
+        """
+        self._report_saved(lambda: olmo_core.check_export(folder, model), is_last=True)
+
+    def _report_saved(self, check: Callable[[], Evidence], *, is_last: bool) -> None:
+        """Report on what was saved; of the ranks but the first only what is refuted in their
+        part.
+        """
+        if self._updates is None:
+            return
+        events = self._context.events
+        is_first_rank = events.rank == 0
+        for finding in self._updates.at_end(check):
+            if is_first_rank or finding.verdict == REFUTED:
+                events.emit("evidence", **finding.fields())
+        if is_first_rank and is_last:
+            events.emit("saved", step=self._trainer.global_step)
+
+    def _report(self, evidence: list[Evidence]) -> None:
+        report_evidence(evidence, self._context.allowed, self._context.events)

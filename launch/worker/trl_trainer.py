@@ -1,0 +1,122 @@
+"""The subclass of TRL's trainers that launch trains with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+from .channel import EventWriter
+from .patches.shared import INPUTS_LEFT, skips_input_casts
+
+_Trainer: Any = object  # TRL's trainer takes its place when `entry_class` joins the two
+
+
+class EntryError(RuntimeError):
+    """The command line does not fit TRL, the data or the model; the rank must not continue."""
+
+
+class EntryTrainer(_Trainer):  # type: ignore[misc]
+    """What launch changes in TRL's trainers; `entry_class` joins the two.
+
+    Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore
+    it (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when
+    the data is prepared. `truncates` is then true, and the trainer is built without a length.
+
+    Resuming: transformers checks for the end only after a step (trainer.py:1963), so that a run
+    which resumes from the checkpoint of its last step would train one more.
+
+    The last evaluation: the model is saved before it, since an evaluation can fail. It is saved
+    again if the best checkpoint takes its place.
+
+    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside
+    autocast.
+    """
+
+    truncates: bool
+    _truncation_length: int | None  # tokens
+    _events: EventWriter
+    _skips_casts: bool | None = None  # not known before the first step
+    _micro_batch: contextlib.ExitStack  # what holds until the current micro batch is trained
+    _saved: tuple[int, bool] | None = None  # the step, and whether its weights are the last ones
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+        if "train" in more:  # else it is the data of the validation
+            self._events.begin("tokenize")
+        if self.truncates:
+            args = copy.copy(args)
+            args.max_length = self._truncation_length
+        return super()._prepare_dataset(dataset, processing_class, args, *more)
+
+    def _precompute_ref_logps(self, *arguments: Any, **options: Any) -> Any:
+        self._events.begin("reference_logprobs")
+        return super()._precompute_ref_logps(*arguments, **options)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        if self.state.is_world_process_zero:  # whose next step ends this phase
+            self._events.begin("checkpoint")
+        super()._save_checkpoint(*arguments, **options)
+
+    def training_step(self, *arguments: Any, **options: Any) -> Any:
+        """Run a micro batch forward and backward, without PEFT's casts from the loss on.
+
+        With checkpointing the backward pass repeats the casts, so they stay left out until its end.
+        Before the loss they are kept: what is generated for it runs outside autocast.
+        """
+        if self._skips_casts is None:
+            self._skips_casts = skips_input_casts(self.model, self.accelerator)
+            if self._skips_casts:
+                self._events.emit(
+                    "evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT
+                )
+        with contextlib.ExitStack() as self._micro_batch:
+            return super().training_step(*arguments, **options)
+
+    def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        if self._skips_casts and self.model.training:
+            from peft.helpers import disable_input_dtype_casting
+
+            self._micro_batch.enter_context(disable_input_dtype_casting(self.model))
+        return super().compute_loss(*arguments, **options)
+
+    def evaluate(self, *arguments: Any, **options: Any) -> Any:
+        if self.is_in_train and self.state.global_step >= self.state.max_steps:
+            self.save_after_training()
+        return super().evaluate(*arguments, **options)
+
+    def save_after_training(self) -> None:
+        """Save the model, unless these weights are saved already."""
+        is_last = self.is_in_train or not self.args.load_best_model_at_end
+        weights = (self.state.global_step, is_last)
+        if weights != self._saved:
+            self._saved = weights
+            self.save_model(self.args.output_dir)
+
+    def _run_epoch(self, *arguments: Any, **options: Any) -> Any:
+        step = self.state.global_step
+        if step < self.state.max_steps and not self.control.should_training_stop:
+            return super()._run_epoch(*arguments, **options)
+        print(f"launch: all steps are done ({step}); the model is saved", flush=True)
+        self.control.should_training_stop = True
+        return None
+
+
+def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
+    """Return a subclass of TRL's trainer `base` with `EntryTrainer`'s methods.
+
+    Raises EntryError if samples are flattened and nothing would truncate them.
+    """
+    limit = getattr(args, "max_length", None)
+    flattens = bool(getattr(args, "padding_free", False) and not getattr(args, "packing", True))
+    if flattens and (limit is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset")):
+        raise EntryError(
+            "padding_free needs a max_length, and data that the trainer prepares: nothing else "
+            "truncates"
+        )
+
+    class Entry(EntryTrainer, base):  # type: ignore[misc]
+        truncates = flattens
+        _truncation_length = limit
+        _events = events
+
+    return Entry
