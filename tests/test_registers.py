@@ -65,10 +65,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         yield "it has no id"
         return
     if guard not in GUARDS:
-        yield (
-            "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or "
-            "there before the list"
-        )
+        yield "GUARDS in launch/execution/reward_guards.py lacks it"
     if not (inspect.getdoc(guard) or "").startswith("Detects "):
         yield "its docstring begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
@@ -101,7 +98,7 @@ def lacking_gate(gate: Gate) -> Iterator[str]:
 def lacking_rule(rule: PreflightRule) -> Iterator[str]:
     """Yield everything that a rule of check lacks, one sentence each."""
     if rule not in RULES:
-        yield "no module of launch/check/machine defines it"
+        yield "RULES in launch/check/machine/rules.py lacks it"
     if not rule.reason.endswith(".") or len(rule.reason) < 40:
         yield "its docstring is its reason, a sentence"
     if lacks(rule.id, page("rules.md")):
@@ -190,11 +187,7 @@ class Cold(Guard):
 def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
-        (
-            "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or "
-            "there "
-            "before the list"
-        ),
+        "GUARDS in launch/execution/reward_guards.py lacks it",
         "its docstring begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"guards.cold.steps {WITHOUT_RANGE}",
@@ -226,7 +219,7 @@ def test_a_half_added_rule_is_told_everything() -> None:
 
     inspect_room.__name__ = name
     assert list(lacking_rule(rule(name, "room")(inspect_room))) == [
-        "no module of launch/check/machine defines it",
+        "RULES in launch/check/machine/rules.py lacks it",
         "its docstring is its reason, a sentence",
         f"docs/reference/rules.md lacks {name}: {RENEW}",
         f"no test below tests/ names {name} or {name}",

@@ -162,10 +162,24 @@ class SamplerMismatch(Guard):
         return message, {"difference": value}
 
 
-# the modules with guards: launch/execution/guards.py, and this one
-_MODULES = (guards.__name__, __name__)
-GUARDS: tuple[type[Guard], ...] = tuple(
-    guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES
+# All guards, in the order in which they judge a fact.
+GUARDS: tuple[type[Guard], ...] = (
+    guards.NonFinite,
+    guards.Divergence,
+    guards.GradNorm,
+    guards.Stall,
+    guards.DeadRank,
+    guards.MemoryCreep,
+    guards.DiskSpace,
+    guards.Continuity,
+    guards.Throughput,
+    Verifier,
+    RewardVariance,
+    RewardCollapse,
+    KLDivergence,
+    EntropyCollapse,
+    LengthLimit,
+    SamplerMismatch,
 )
 
 

@@ -1,41 +1,59 @@
-"""Finds all preflight rules and runs them in parallel, as most of them wait for something."""
+"""The list of all preflight rules, which run in parallel, as most of them wait for something."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
-from launch.check.machine.gpus import gpus_are_free
-from launch.check.machine.parser import parser_accepts
+from launch.check.machine import (
+    accounts,
+    disk,
+    gpus,
+    inputs,
+    limits,
+    memory,
+    parser,
+    reward,
+    trainer,
+)
 from launch.check.machine.rule import Host, PreflightRule, skipped
 from launch.config.schema import Device
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-# The modules whose rules come first, in this order.
-_FIRST = ("trainer", "parser", "reward", "gpus", "memory", "inputs", "disk", "accounts", "limits")
-
-
-def _find_rules() -> tuple[PreflightRule, ...]:
-    """Return the rules that the modules of this folder define, each file's in its own order."""
-    names = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    rules: dict[PreflightRule, None] = {}  # a module also has the rules that it imports
-    for name in dict.fromkeys((*_FIRST, *names)):
-        module = importlib.import_module(f"{__package__}.{name}")
-        for value in vars(module).values():
-            if isinstance(value, PreflightRule):
-                rules[value] = None
-    return tuple(rules)
-
-
-RULES = _find_rules()
+# All preflight rules, in the order in which `check` prints them.
+RULES: tuple[PreflightRule, ...] = (
+    trainer.checkout_exists,
+    trainer.checkout_matches_pin,
+    trainer.interpreter_has_packages,
+    trainer.vllm_server_answers,
+    trainer.ray_finds_cpus,
+    trainer.no_build_was_killed,
+    parser.parser_accepts,
+    reward.reward_is_proven,
+    gpus.enough_gpus,
+    gpus.gpus_are_free,
+    gpus.ranks_can_communicate,
+    memory.model_fits,
+    inputs.padding_is_low,
+    inputs.inputs_exist,
+    inputs.template_text_is_here,
+    inputs.hub_is_reachable,
+    disk.disk_has_room,
+    disk.folders_are_writable,
+    accounts.hub_token_exists,
+    accounts.push_is_allowed,
+    accounts.wandb_key_exists,
+    limits.port_is_free,
+    limits.open_file_limit_suffices,
+    limits.locked_memory_is_unlimited,
+    limits.shared_memory_is_large,
+    limits.clock_is_right,
+)
 _POLL = 0.5  # seconds
 
 
@@ -48,7 +66,9 @@ def preflight(
     but for the question to the trainer's parser with `asks_parser`. `ends_after`: steps after which
     a trial is ended, which saves no model.
     """
-    rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
+    rules = [
+        rule for rule in RULES if not rule.slow or (asks_parser and rule is parser.parser_accepts)
+    ]
     findings = inspect(plan, rules, ends_after)
     return stopping_problems(findings), warnings(findings)
 
@@ -71,8 +91,9 @@ def inspect(
 
     The rules with `is_first` run one after the other, then the others in parallel.
     """
-    gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
-    host = Host(dict(os.environ), gpus, ends_after)
+    on_gpus = plan.parallel.width.device == Device.cuda
+    queried = query_gpus(os.environ) if on_gpus else None
+    host = Host(dict(os.environ), queried, ends_after)
     first_findings: dict[str, Finding] = {}
     first_rules = [rule for rule in rules if rule.is_first]
     for rule in sorted(first_rules, key=lambda rule: rule.slow):
@@ -105,7 +126,7 @@ def wait_for_gpus(plan: Plan, say: Callable[[str], None], patience: float = 60.0
     deadline = time.monotonic() + patience
     is_announced = False
     while time.monotonic() < deadline:
-        finding = inspect(plan, [gpus_are_free])[0]
+        finding = inspect(plan, [gpus.gpus_are_free])[0]
         if not finding.stops:
             return
         if not is_announced:
