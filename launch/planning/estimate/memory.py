@@ -213,13 +213,7 @@ def _adapter_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment,
     if adapter.quantized:
         unpacked = float(setting.element * shape.hidden * shape.intermediate)
     gathered = gathered_bytes(setting, math.inf)
-    loss = _Moment(
-        "loss",
-        gradients=trained,
-        activations=saved_bytes(setting),
-        logits=loss_bytes(setting),
-        buffers=initial_bucket_bytes(setting) + gathered,
-    )
+    loss = _loss_moment(setting, trained)
     last_layer = _Moment(
         "last layer",
         gradients=trained,
@@ -243,32 +237,16 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     """
     shape = setting.shape
     element = setting.weight_element
-    is_unsharded = setting.mode in (Mode.single, Mode.ddp, Mode.zero1, Mode.fsdp)
-    starts_empty = is_unsharded and setting.accumulation == 1
-    held = 0.0 if starts_empty else gradients
-    second = second_gradient_bytes(setting, gradients)
-    saved = saved_bytes(setting)
     mlp_backward = mlp_backward_bytes(setting)
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
     kept_input = residual_bytes(setting) if setting.checkpointing else 0.0
 
-    # gradients
     head = float(element * shape.embedding)
     down_projection = float(element * shape.hidden * shape.intermediate)
-    if starts_empty:
-        at_last_layer = head + down_projection
-        embedding_weights = 0 if shape.tied else shape.embedding
-        missing = element * (shape.layer + embedding_weights) - down_projection
-        at_first_layer = gradients - missing
-        embedding_extra = 0.0
-    else:
-        at_last_layer = held + second + (head if shape.tied else 0.0)
-        at_first_layer = at_last_layer
-        embedding_extra = head
+    held, at_last_layer, at_first_layer = _backward_gradients(setting, gradients)
+    embedding_extra = 0.0 if _starts_without_gradients(setting) else head
     if shape.tied:
         embedding_extra += 2 * head
-
-    # buffers
     gathered = gathered_bytes(setting, math.inf)
     gathered_two_layers = gathered_bytes(setting, 2 * shape.layer)
     buckets = bucket_bytes(setting)
@@ -276,17 +254,11 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     layer_buckets = buckets + scattering_bytes(setting, down_projection)
 
     return (
-        _Moment(
-            "loss",
-            gradients=held,
-            activations=saved,
-            logits=loss_bytes(setting),
-            buffers=initial_bucket_bytes(setting) + gathered,
-        ),
+        _loss_moment(setting, held),
         _Moment(
             "output matrix",
             gradients=held,
-            activations=saved,
+            activations=saved_bytes(setting),
             logits=head_bytes(setting),
             buffers=head_buckets + gathered,
         ),
@@ -304,7 +276,7 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
         ),
         _Moment(
             "embedding",
-            gradients=gradients + second,
+            gradients=gradients + second_gradient_bytes(setting, gradients),
             activations=residual_bytes(setting),
             buffers=head_buckets + embedding_extra,
         ),
@@ -314,6 +286,43 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
             buffers=step_temporary_bytes(setting),
         ),
     )
+
+
+def _loss_moment(setting: MemorySetting, gradients: float) -> _Moment:
+    """Return the moment of the loss, before the first of its own gradients exists."""
+    return _Moment(
+        "loss",
+        gradients=gradients,
+        activations=saved_bytes(setting),
+        logits=loss_bytes(setting),
+        buffers=initial_bucket_bytes(setting) + gathered_bytes(setting, math.inf),
+    )
+
+
+def _starts_without_gradients(setting: MemorySetting) -> bool:
+    """Return whether no gradients exist when backward starts: see `_moments`."""
+    is_unsharded = setting.mode in (Mode.single, Mode.ddp, Mode.zero1, Mode.fsdp)
+    return is_unsharded and setting.accumulation == 1
+
+
+def _backward_gradients(setting: MemorySetting, gradients: float) -> tuple[float, float, float]:
+    """Return the bytes of gradients when backward starts, in the last layer, which comes first, and
+    in the first layer.
+
+    `gradients` are the bytes of all gradients.
+    """
+    shape = setting.shape
+    element = setting.weight_element
+    head = float(element * shape.embedding)
+    if not _starts_without_gradients(setting):
+        waiting = gradients + second_gradient_bytes(setting, gradients)
+        if shape.tied:
+            waiting += head
+        return gradients, waiting, waiting
+    down_projection = float(element * shape.hidden * shape.intermediate)
+    embedding_weights = 0 if shape.tied else shape.embedding
+    missing = element * (shape.layer + embedding_weights) - down_projection
+    return 0.0, head + down_projection, gradients - missing
 
 
 # Sizes in elements, as accelerate_configs/deepspeed/ sets them: reduce_bucket_size of zero1.json and
