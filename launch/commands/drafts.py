@@ -160,9 +160,9 @@ def _find_model(given: str | None, runs: Path) -> _Start:
     if _is_hub_id(given):
         return _Start(path=given)
     message = f"'{given}' is neither a model group, a run, a hub id nor a folder"
-    cure = did_you_mean(given, groups, limit=1)
-    alternatives = f"choose {', '.join(groups)}, a run, a hub id or a folder"
-    raise refusal("unknown_model", message, "--model", cure or alternatives)
+    cure = f"choose {', '.join(groups)}, a run, a hub id or a folder"
+    suggestion = did_you_mean(given, groups, limit=1)
+    raise refusal("unknown_model", message, "--model", suggestion or cure)
 
 
 def _find_model_folder(name: str, runs: Path) -> Path | None:

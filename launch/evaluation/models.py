@@ -246,8 +246,9 @@ def _find_output(run: Path) -> Path:
             if _holds_model(path):
                 return path
     message = f"{output} holds no model that transformers can load"
-    script = "open-instruct's scripts/train/convert_olmo_core_to_hf.py"
-    cure = f"export it first; for OLMo-core: {script}"
+    cure = (
+        "export it first; for OLMo-core: open-instruct's scripts/train/convert_olmo_core_to_hf.py"
+    )
     raise refusal("no_transformers_model", message, run_name(run), cure)
 
 

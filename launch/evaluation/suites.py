@@ -134,8 +134,10 @@ def _no_rows(run: Run | None) -> UserError:
     elif not all(local) or rows < _LEAST_ROWS:
         cure = f"rows are held out of local data (data.mix) with {_LEAST_ROWS} or more; {others}"
     else:
-        purpose = "to judge the model by rows that it has not seen"
-        cure = f"train with data.validation=0.1 {purpose}, or {others}"
+        cure = (
+            "train with data.validation=0.1 to judge the model by rows that it has not seen, "
+            f"or {others}"
+        )
     return refusal("no_held_out", message, "tasks", cure)
 
 

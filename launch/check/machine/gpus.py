@@ -118,10 +118,10 @@ def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
     if cuda:
         command = f"{' '.join(argv[:-1])} /tmp/all_reduce.json"
         cure = f"for details run NCCL_DEBUG=INFO {command}"
-    subject = f"an all-reduce over {width.local} ranks"
     if status is None:
-        return failed(f"{subject} did not finish within {_TIMEOUT:.0f} s", cure)
-    return failed(f"{subject} failed: {_first_error(output)}", cure)
+        message = f"an all-reduce over {width.local} ranks did not finish within {_TIMEOUT:.0f} s"
+        return failed(message, cure)
+    return failed(f"an all-reduce over {width.local} ranks failed: {_first_error(output)}", cure)
 
 
 def _describe(measurement: Mapping[str, float]) -> str:

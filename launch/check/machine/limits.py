@@ -135,8 +135,11 @@ def clock_is_right(plan: Plan, host: Host) -> Finding:
         return skipped(f"{reason}: {error.strerror}")
     facts = f"{abs(offset):.1f} s from the clock of the run folder's file system"
     if abs(offset) > _CLOCK_TOLERANCE:
-        consequence = "heartbeats of other machines appear older or younger than they are"
-        return warned(facts, f"set both with ntp or chrony; {consequence}")
+        cure = (
+            "set both with ntp or chrony; "
+            "heartbeats of other machines appear older or younger than they are"
+        )
+        return warned(facts, cure)
     return passed(facts)
 
 

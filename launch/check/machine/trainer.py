@@ -145,9 +145,11 @@ def vllm_server_answers(plan: Plan, host: Host) -> Finding:
     try:
         socket.create_connection((host_name, port), timeout=2.0).close()
     except OSError as error:
-        model = plan.inputs.model.reference
-        serve = f"trl vllm-serve --model {model} --port {port}"
-        cure = Fix.of("{0}, on other GPUs", f"$ CUDA_VISIBLE_DEVICES=OTHERS {serve}")
+        start = (
+            "$ CUDA_VISIBLE_DEVICES=OTHERS trl vllm-serve "
+            f"--model {plan.inputs.model.reference} --port {port}"
+        )
+        cure = Fix.of("{0}, on other GPUs", start)
         return failed(f"nothing answers at {host_name}:{port}: {error}", cure)
     return passed(f"something answers at {host_name}:{port}")
 
