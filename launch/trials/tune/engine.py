@@ -337,10 +337,10 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
     width = record.plan.parallel.width
     label = smallest.prediction.label
     card_gib = record.workload.card_gib or 0.0
-    memory = f"{smallest.memory_gib:.0f} GiB of a card's {card_gib:.0f} GiB"
+    least_gib = smallest.memory_gib
     message = (
-        f"no setting at {width} fits: {label} needs the least, about {memory}, "
-        f"of which {record.limits.room:.0%} stays free"
+        f"no setting at {width} fits: {label} needs the least, about {least_gib:.0f} GiB of a "
+        f"card's {card_gib:.0f} GiB, of which {record.limits.room:.0%} stays free"
     )
     cure = (
         "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys "

@@ -254,8 +254,9 @@ def _effective(plan: Plan, key: str) -> Any:
         return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
         given = " ".join(f"flags.{name}={value}" for name, value in flags.items())
-        problem = f"{given} does not correspond to a value of recipe.{key}"
-        message = f"{problem}, so it cannot be predicted"
+        message = (
+            f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
+        )
         values = " or ".join(f"recipe.{key}={value}" for value in meaning)
         raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
