@@ -1,6 +1,4 @@
-"""Decides how a run ended (done, failed, stopped, interrupted) and renders the closing lines for
-the terminal.
-"""
+"""Decides how a run ended: done, failed, stopped or interrupted; and renders its closing lines."""
 
 from __future__ import annotations
 
@@ -58,7 +56,8 @@ def conclude(
     failed = replace(run, exit_code=EXIT_FAILED, cause=line, detail=cause.detail)
     if finding is not None and finding.failed:
         failed = replace(failed, guard=finding.as_json())
-    if (unmet := observer.causes.unmet_expectation()) is not None:
+    unmet = observer.causes.unmet_expectation()
+    if unmet is not None:
         # the worker's own message already contains the advice; a cure would match an unrelated line
         # of the log
         failed = replace(failed, exit_code=EXIT_STOPPED, cause_id=unmet)
@@ -69,10 +68,12 @@ def conclude(
 
 def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunEnd:
     good, later = watch.last_good_checkpoint()
-    missing = "there is no complete checkpoint" + (
-        " from before that" if finding.good_until is not None else ""
-    )
-    notes = [f"last good checkpoint: {good.path}" if good is not None else missing]
+    if good is not None:
+        notes = [f"last good checkpoint: {good.path}"]
+    elif finding.good_until is not None:
+        notes = ["there is no complete checkpoint from before that"]
+    else:
+        notes = ["there is no complete checkpoint"]
     if later:
         names = ", ".join(checkpoint.path.name for checkpoint in later)
         notes.append(f"written after the last known good step: {names}")
@@ -84,8 +85,9 @@ def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunE
         guard=finding.as_json(),
         checkpoint=str(good.path) if good is not None else None,
     )
-    if (stacks := watch.stacks) is not None:
-        stopped = replace(stopped, detail=stacks.summary, stacks=tuple(map(str, stacks.files)))
+    if watch.stacks is not None:
+        files = tuple(str(file) for file in watch.stacks.files)
+        stopped = replace(stopped, detail=watch.stacks.summary, stacks=files)
     return RunEnd(stopped, notes=tuple(notes))
 
 
@@ -101,27 +103,23 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
     if outcome.exit_code == EXIT_INTERRUPTED:
         lines = [f"{outcome.cause}: {_count_processes(outcome.ended_processes)} ended, none left"]
     elif outcome.exit_code == EXIT_STOPPED:
-        by = (
-            f" by a guard: {outcome.cause} [{outcome.cause_id}]"
-            if outcome.guard
-            else f": {outcome.cause}"
-        )
-        lines = [f"stopped {_format_progress(outcome)}{by}", *detail, *end.notes]
+        cause = f": {outcome.cause}"
+        if outcome.guard:
+            cause = f" by a guard: {outcome.cause} [{outcome.cause_id}]"
+        lines = [f"stopped {_format_progress(outcome)}{cause}", *detail, *end.notes]
         if outcome.stacks:
-            lines.append(
-                f"stacks: {', '.join(dict.fromkeys(str(Path(file).parent) for file in outcome.stacks))}"
-            )
+            folders = dict.fromkeys(str(Path(file).parent) for file in outcome.stacks)
+            lines.append(f"stacks: {', '.join(folders)}")
     else:
         lines = [f"the run failed {_format_progress(outcome)}: {outcome.cause}", *detail]
         if outcome.cure:
             lines.append(describe_cure(outcome))
         if outcome.ended_processes:
             lines.append(f"{_count_processes(outcome.ended_processes)} ended")
-    ranks = [f"rank-{end.rank}.log"] if end.rank is not None else []
-    return [
-        *lines,
-        "logs: " + ", ".join(str(folder.logs / name) for name in (*ranks, "launcher.log")),
-    ]
+    logs = [folder.logs / "launcher.log"]
+    if end.rank is not None:
+        logs.insert(0, folder.logs / f"rank-{end.rank}.log")
+    return [*lines, f"logs: {', '.join(str(log) for log in logs)}"]
 
 
 def _format_progress(outcome: Outcome) -> str:

@@ -1,5 +1,7 @@
-"""Turns the events of a live run into its record (metrics.jsonl, events.jsonl) and the display, and
-looks for causes of a failure in the lines that it prints.
+"""Turns the events of a live run into its record and the display.
+
+The record is metrics.jsonl and events.jsonl. The lines that the run prints are only searched for
+the causes of a failure.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Observer:
         self._metrics_file = JsonLines(folder.metrics)
         self._events_file = JsonLines(folder.events)
         self._lock = threading.Lock()
-        self._watch, self._clock = watch, clock
+        self._watch = watch
+        self._clock = clock
         self._progress_checked = 0.0
         self._recent_lines: deque[str] = deque(maxlen=_RECENT_LINES)
 
@@ -89,8 +92,8 @@ class Observer:
                 file.close()
 
     def _take_phase(self, event: Event) -> None:
-        """Record a phase. That of the run is the first rank's; the others tell theirs once, with
-        their process.
+        """Record a phase. The phase of the run is the first rank's; the other ranks send only their
+        first one, with their process id.
         """
         if isinstance(event.data.get("pid"), int):
             self._watch.add_process(event.rank, event.data["pid"])
@@ -123,23 +126,22 @@ class Observer:
                 self._warnings_shown.add(message)
 
     def _check_progress(self, line: str, rank: int) -> None:
-        """Report progress for a line that was not printed recently; a repeated line does not count.
+        """Report progress for a line that was not printed recently.
 
-        What a bar counts before the training is shown as well, and not recorded.
+        The counts of a progress bar before the training are shown as well; they are not recorded.
         """
         now = self._clock()
-        if now - self._progress_checked >= _PROGRESS_EVERY and line not in self._recent_lines:
-            self._progress_checked = now
-            self._recent_lines.append(line)
-            self._watch.observe(NewOutput(now))
-            bar = (
-                _BAR.search(line)
-                if rank == self._first_rank and self._phase != "training"
-                else None
-            )
-            if bar:
-                counts = {"done": int(bar["done"]), "total": int(bar["total"])}
-                self.display_events.append(Event("progress", time.time(), rank, counts))
+        if now - self._progress_checked < _PROGRESS_EVERY or line in self._recent_lines:
+            return
+        self._progress_checked = now
+        self._recent_lines.append(line)
+        self._watch.observe(NewOutput(now))
+        if rank != self._first_rank or self._phase == "training":
+            return
+        bar = _BAR.search(line)
+        if bar is not None:
+            counts = {"done": int(bar["done"]), "total": int(bar["total"])}
+            self.display_events.append(Event("progress", time.time(), rank, counts))
 
     def _add_step(self, event: Event) -> None:
         values = self.metrics.add(event)

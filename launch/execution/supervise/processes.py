@@ -1,6 +1,4 @@
-"""The processes of a run: what an earlier one left, and the reaper, which starts the command and
-ends its tree.
-"""
+"""The processes of a run: orphans of an earlier run, and the reaper that ends all descendants."""
 
 from __future__ import annotations
 
@@ -46,8 +44,9 @@ def end_by_run_id(run_id: str, seconds: float = 10.0) -> int:
 
 
 def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float = _ORPHANS) -> None:
-    """Wait until no process has the folder `output` on its command line: its launcher was killed,
-    and they normally end by themselves within seconds.
+    """Wait until no process of an earlier run has the folder `output` on its command line.
+
+    Their launcher was killed, and they normally end by themselves within seconds.
 
     Raises UserError: still_running, when some are left after `patience` seconds.
     """
@@ -67,21 +66,21 @@ def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float =
 
 
 def _find_writers(output: Path) -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline", "status"])
-        if process.info["status"] != psutil.STATUS_ZOMBIE
-        and str(output) in (process.info["cmdline"] or ())
-    ]
+    """Return the ids of the processes that have `output` on their command line."""
+    writers = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if str(output) in (process.info["cmdline"] or ()):
+            writers.append(process.pid)
+    return writers
 
 
-# seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
-GRACE = 8.0
-# After an order the reaper reports within GRACE and the time of the kills; one that does not is
-# stopped or hangs.
-_PATIENCE = GRACE + 12.0  # seconds
-# seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
-_PATIENCE_AT_KILL = 4.0
+GRACE = 8.0  # seconds between SIGTERM and SIGKILL; the kills included, a run ends within 15
+# Seconds within which the reaper reports that it has carried out an order. A reaper that does not
+# is stopped or hangs.
+_PATIENCE = GRACE + 12.0
+_PATIENCE_AT_KILL = 4.0  # the same if the reaper is stopped (SIGSTOP) or the user has asked twice
 _REAPER = Path(__file__).with_name("reaper.py")
 
 
@@ -89,8 +88,9 @@ class ReaperProcess:
     """A running reaper: sends it orders and reads its reports."""
 
     def __init__(self, order: Mapping[str, Any], output: int) -> None:
-        """Start the reaper and send it `order`, which names the command to start (reaper.py);
-        `output`: for stderr.
+        """Start the reaper and send it `order`, which names the command to start (reaper.py).
+
+        `output`: the file descriptor for the stderr of the reaper and of the command.
         """
         self.status: int | None = None
         self.ended_processes = 0
@@ -141,7 +141,8 @@ class ReaperProcess:
         already.
         """
         if self.status is None and not self.interrupted and not self.halted:
-            self.completed, self.status = True, 0
+            self.completed = True
+            self.status = 0
             self.send("stop")
 
     def read_reports(self) -> bool:
@@ -150,12 +151,12 @@ class ReaperProcess:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             report: dict[str, Any] = json.loads(line)
-            if report["kind"] == "exited" and not (
-                self.interrupted or self.halted or self.completed
-            ):
+            was_ended = self.interrupted or self.halted or self.completed
+            if report["kind"] == "exited" and not was_ended:
                 self.status = report["status"]
             elif report["kind"] == "swept":
-                self.ended_processes, self.left = report["ended"], report["left"]
+                self.ended_processes = report["ended"]
+                self.left = report["left"]
         return bool(data)
 
     def is_silent(self, *, urgent: bool) -> bool:
@@ -164,10 +165,9 @@ class ReaperProcess:
         """
         if self._ordered is None:
             return False
-        waited = time.monotonic() - self._ordered
-        return waited > (
-            _PATIENCE_AT_KILL if urgent or is_stopped(self._process.pid) else _PATIENCE
-        )
+        is_short = urgent or is_stopped(self._process.pid)
+        patience = _PATIENCE_AT_KILL if is_short else _PATIENCE
+        return time.monotonic() - self._ordered > patience
 
     def kill(self) -> None:
         """Kill the reaper itself; its reports then end, and what it left is ended from here."""

@@ -33,11 +33,12 @@ from typing import Any
 import psutil
 
 _LINUX = sys.platform.startswith("linux")
-_SUBREAPER, _PDEATHSIG = 36, 1  # linux/prctl.h
+# linux/prctl.h
+_SUBREAPER, _PDEATHSIG = 36, 1
 _DRAIN = 1.0  # seconds that the orphans of a finished launcher get to exit by themselves
 _KILL_FOR = 10.0  # seconds until a process that survives SIGKILL (D state) is given up and reported
 _POLL = 0.05
-# descriptors of a process; more slow down programs that close every possible one
+# Open files of a process. A higher limit slows down programs that close every possible descriptor.
 _MOST_FILES = 65_536
 _Key = tuple[int, float]  # (pid, creation time)
 
@@ -61,9 +62,9 @@ class Reaper:
 
     def start(self) -> None:
         _raise_file_limit()
-        environ = {
-            name: value for name, value in os.environ.items() if name not in self.order["unset"]
-        }
+        environ = dict(os.environ)
+        for name in self.order["unset"]:
+            environ.pop(name, None)
         environ.update(self.order["set"])
         libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
         if libc is not None:

@@ -1,6 +1,4 @@
-"""Dumps the stack of every rank with py-spy before a stalled run is ended, and summarises where the
-ranks are.
-"""
+"""Dumps the stack of every rank with py-spy before a stalled run is ended, and summarises them."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from launch.terminal import format_ranks
 _TIMEOUT = 20.0  # seconds, for all ranks together
 _THREAD = re.compile(r"^Thread .*\((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
 _FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<place>[^()]+:\d+)\)$")
-# around every collective
+# the files whose frames surround every collective
 _WRAPPER_FILES = ("distributed_c10d.py", "c10d_logger.py", "operations.py", "_contextlib.py")
 _KERNEL_STATES = {
     psutil.STATUS_DISK_SLEEP: "in uninterruptible sleep (disk or driver)",
@@ -65,26 +63,21 @@ def dump_stacks(
     """
     spy = find_py_spy()
     if spy is None:
-        return Stacks(
-            (), ("no stacks: py-spy is not installed beside the launcher's Python or on PATH",)
-        )
+        reason = "no stacks: py-spy is not installed beside the launcher's Python or on PATH"
+        return Stacks((), (reason,))
     folder.mkdir(parents=True, exist_ok=True)
-    dumps = {
-        rank: _start_dump(spy, process, folder / f"rank-{rank}.txt")
-        for rank, process in processes.items()
-    }
-    places: dict[str, list[int]] = {}
+    paths = {rank: folder / f"rank-{rank}.txt" for rank in processes}
+    dumps = {rank: _start_dump(spy, processes[rank], path) for rank, path in paths.items()}
+    ranks_by_place: dict[str, list[int]] = {}
     files: list[Path] = []
     for rank in ranks:
-        place = ": process unknown" if rank not in processes else ""
+        place = ": process unknown"
         if rank in dumps:
-            path = folder / f"rank-{rank}.txt"
-            files.append(path)
-            place = " " + _finish_dump(dumps[rank], path, processes[rank])
-        places.setdefault(place, []).append(rank)
-    return Stacks(
-        tuple(files), tuple(f"{format_ranks(group)}{place}" for place, group in places.items())
-    )
+            files.append(paths[rank])
+            place = " " + _finish_dump(dumps[rank], paths[rank], processes[rank])
+        ranks_by_place.setdefault(place, []).append(rank)
+    summary = [f"{format_ranks(group)}{place}" for place, group in ranks_by_place.items()]
+    return Stacks(tuple(files), tuple(summary))
 
 
 def find_py_spy() -> str | None:
@@ -148,12 +141,18 @@ def _main_frames(dump: str) -> list[str]:
     first = dump.partition("\nProcess ")[0]
     threads: list[tuple[str, list[str]]] = []
     for line in first.splitlines():
-        if thread := _THREAD.match(line):
+        thread = _THREAD.match(line)
+        if thread is not None:
             threads.append((thread["name"] or "", []))
-        elif threads and (frame := _FRAME.match(line)):
-            threads[-1][1].append(f"{frame['function']} ({frame['place']})")
-    main = [thread for thread in threads if thread[0] == "MainThread"]
-    return next((frames for _, frames in main or threads), [])
+            continue
+        frame = _FRAME.match(line)
+        if frame is not None and threads:
+            _, frames = threads[-1]
+            frames.append(f"{frame['function']} ({frame['place']})")
+    for name, frames in threads:
+        if name == "MainThread":
+            return frames
+    return threads[0][1] if threads else []
 
 
 def _kernel_state(process: psutil.Process) -> str:

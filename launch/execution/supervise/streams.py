@@ -1,5 +1,4 @@
-"""Reads the output of a run's processes, redacts it, writes it to log files, and passes it on as
-lines and events.
+"""Reads the output of a run's processes: redacted into log files, and on as lines and events.
 
 One thread reads everything. Each rank has two FIFOs in a private folder, created before the run
 starts and held open for reading and writing, so a late worker never blocks in open() and no early
@@ -97,7 +96,7 @@ class LineCutter:
 
 
 class StreamSink(Protocol):
-    """What the pump gives the lines and events of a run to."""
+    """Takes the lines and events of a run from the pump."""
 
     def lines(self, source: int, lines: Sequence[str], now: float) -> None:
         """Take lines of the output of rank `source`, or of the LAUNCHER."""
@@ -110,35 +109,46 @@ class _OutputReader:
     """Handles the output of one process: redacted into its log, line by line to the sink."""
 
     def __init__(self, source: int, log: _LogFile, sink: StreamSink) -> None:
-        self.source, self.log, self._sink = source, log, sink
-        self._redactor, self._cutter = StreamRedactor(process_redactor()), LineCutter()
+        self.source = source
+        self.log = log
+        self._sink = sink
+        self._redactor = StreamRedactor(process_redactor())
+        self._cutter = LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
-        self._emit(self._redactor.feed(data), now)
-
-    def _emit(self, clean: bytes, now: float) -> None:
-        if clean:
-            self.log.write(clean)
-            if lines := self._cutter.feed(clean):
-                self._sink.lines(self.source, lines, now)
+        self._write(self._redactor.feed(data), now)
 
     def close(self, now: float) -> None:
-        self._emit(self._redactor.close(), now)
-        if lines := self._cutter.feed(b"\n"):
-            self._sink.lines(self.source, lines, now)
+        self._write(self._redactor.close(), now)
+        self._pass_on(b"\n", now)  # ends the last line
         self.log.close()
+
+    def _write(self, redacted: bytes, now: float) -> None:
+        if redacted:
+            self.log.write(redacted)
+            self._pass_on(redacted, now)
+
+    def _pass_on(self, redacted: bytes, now: float) -> None:
+        """Pass on the lines that are complete with this data."""
+        lines = self._cutter.feed(redacted)
+        if lines:
+            self._sink.lines(self.source, lines, now)
 
 
 class _EventReader:
     """Parses the events of one rank, JSON lines; invalid ones are dropped."""
 
     def __init__(self, rank: int, sink: StreamSink) -> None:
-        self._rank, self._sink, self._cutter = rank, sink, LineCutter()
+        self._rank = rank
+        self._sink = sink
+        self._cutter = LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
         for line in self._cutter.feed(data):
-            if (event := parse_event(line, self._rank)) is not None:
-                self._sink.event(replace(event, data=process_redactor().redact_object(event.data)))
+            event = parse_event(line, self._rank)
+            if event is not None:
+                redacted = process_redactor().redact_object(event.data)
+                self._sink.event(replace(event, data=redacted))
 
     def close(self, now: float) -> None:
         self.feed(b"\n", now)
@@ -175,11 +185,8 @@ class Pump:
     @property
     def lost_bytes(self) -> int:
         """Number of log bytes that could not be written."""
-        return sum(
-            reader.log.lost_bytes
-            for reader in self._readers.values()
-            if isinstance(reader, _OutputReader)
-        )
+        readers = [item for item in self._readers.values() if isinstance(item, _OutputReader)]
+        return sum(reader.log.lost_bytes for reader in readers)
 
     def start(self) -> None:
         self._thread.start()
@@ -197,9 +204,10 @@ class Pump:
         while not self._closing.is_set():
             ready = self._selector.select()
             now = time.time()
-            bytes_read = sum(
-                self._read(key.fd, key.data, now) for key, _ in ready if key.data is not None
-            )
+            bytes_read = 0
+            for key, _ in ready:
+                if key.data is not None:  # else it is the pipe that only wakes this thread up
+                    bytes_read += self._read(key.fd, key.data, now)
             if bytes_read < _PIPE_SIZE // 8:
                 self._closing.wait(_IDLE)
         now = time.time()

@@ -1,8 +1,7 @@
-"""Runs the guards in a thread of their own: it takes facts, checks them, and ends the run when one
-fails.
+"""Runs the guards on the facts of a run, and ends the run when one of them fails.
 
-Neither the pump (which must keep reading while stacks are dumped) nor the display (whose terminal
-may block) can delay it. What it needs of a plan is its WatchConfig.
+They have a thread of their own. Neither the pump, which must keep reading while stacks are dumped,
+nor the display, whose terminal may block, can delay it. What it needs of a plan is a WatchConfig.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from launch.planning.estimate.forecast import UnknownMemoryError, planned_settin
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan, plan_line
 
-_TICK = 0.5  # seconds
-_DISK_EVERY = 5.0  # seconds
-# seconds; reading the size of every checkpoint file loads a network file system
+_TICK = 0.5  # seconds between two looks at the processes
+_DISK_EVERY = 5.0  # seconds between two looks at the free space
+# seconds between two looks at the sizes of checkpoint files, which load a network file system
 _CHECKPOINTS_EVERY = 60.0
 
 
@@ -47,7 +46,8 @@ def measure_checkpoint(checkpoint: Checkpoint) -> tuple[int, float]:
 
     Files that disappear meanwhile do not count.
     """
-    size, last_write = 0, 0.0
+    size = 0
+    last_write = 0.0
     for path in checkpoint.path.rglob("*"):
         try:
             status = path.stat()
@@ -90,9 +90,11 @@ class Watch:
         self.stacks: Stacks | None = None
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
         self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
-        self.config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
+        self.config = config
+        self._stacks_folder = stacks_folder
+        self._end_run = end_run
         self._peers = peers
-        self._published = False
+        self._published = False  # whether this node has published its stacks
         self._guards = build_guards(config.guards, config.guard_context)
         self._issued: set[tuple[str, bool]] = set()  # guard, and whether it stopped
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
@@ -180,27 +182,34 @@ class Watch:
 
     def _check_disk(self, now: float) -> None:
         output = self.config.output
-        free = free_bytes(output) if output is not None else None
-        if free is not None:
-            if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
-                self._checkpoint_checked = now
-                checkpoints = self.config.complete_checkpoints()
-                self._checkpoint_bytes = (
-                    measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
-                )
-            checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
-            model_bytes = self.config.model_bytes
-            # what is written of it needs no space any more
-            if model_bytes is not None and output is not None:
-                model_bytes = max(0, model_bytes - weight_bytes(output))
-            self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
+        if output is None:
+            return
+        free = free_bytes(output)
+        if free is None:
+            return
+        if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
+            self._checkpoint_checked = now
+            self._checkpoint_bytes = self._measure_newest_checkpoint()
+        checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
+        model_bytes = self.config.model_bytes
+        if model_bytes is not None:
+            # the part that is written already needs no more space
+            model_bytes = max(0, model_bytes - weight_bytes(output))
+        self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
+
+    def _measure_newest_checkpoint(self) -> int | None:
+        checkpoints = self.config.complete_checkpoints()
+        if not checkpoints:
+            return None
+        size, _ = measure_checkpoint(checkpoints[-1])
+        return size
 
     def _check(self, fact: Fact) -> None:
         for guard in self._guards:
-            found = guard.observe(fact)
-            if found is None:
+            observed = guard.observe(fact)
+            if observed is None:
                 continue
-            finding = found.apply_allow(self.config.allow)
+            finding = observed.apply_allow(self.config.allow)
             if (guard.id, finding.stops) in self._issued:
                 continue
             self._issued.add((guard.id, finding.stops))
@@ -223,7 +232,8 @@ class Watch:
             if self._peers is None:
                 return self._dump_local_stacks()
             self._peers.report_progress("stalled")
-            local, others = self._dump_local_stacks(), self._peers.collect_stacks()
+            local = self._dump_local_stacks()
+            others = self._peers.collect_stacks()
         except OSError as error:  # for example a full disk
             return Stacks((), (f"no stacks: {error}",))
         return Stacks((*local.files, *others.files), (*local.summary, *others.summary))
@@ -254,21 +264,19 @@ class WatchConfig:
         """Return the checkpoints that the run could resume from, the newest last."""
         if self.output is None or self.layout is None:
             return []
-        return [
-            checkpoint
-            for checkpoint in find_checkpoints(self.output, self.layout)
-            if checkpoint.complete
-        ]
+        checkpoints = find_checkpoints(self.output, self.layout)
+        return [checkpoint for checkpoint in checkpoints if checkpoint.complete]
 
 
 def _plans(plan: Plan, overrides: str) -> bool:
-    """Whether the line of a plan can be planned with other overrides."""
+    """Whether the command line of a plan can be planned with other overrides."""
     changed = overrides.split()
-    line = CommandLine("plan", False, plan.origins.overrides).without(*map(override_key, changed))
+    keys = [override_key(override) for override in changed]
+    line = CommandLine("plan", False, plan.origins.overrides).without(*keys)
     try:
         plan_line(line.with_overrides(*changed))
-    except Exception as error:  # of whatever kind: a run's outcome goes before its cure
-        return not any(override_key(override) in str(error) for override in changed)
+    except Exception as error:  # of any kind: a run's outcome must not fail with its cure
+        return not any(key in str(error) for key in keys)
     return True
 
 
