@@ -86,13 +86,14 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
     """
     import numpy
 
-    lengths, counts = [], []
+    lengths: list[Any] = []
+    counts: list[Any] = []
     for rows in _iter_chunks(dataset, name):
         starts = rows.offsets.to_numpy()
         lengths.append(numpy.diff(starts))
         if count:
             counts.append(_count_unmasked(rows.flatten().to_numpy(), starts - starts[0]))
-    # of a shuffled or selected dataset: its rows of the table, in its order
+    # a shuffled or selected dataset has the numbers of its rows in the table, in its order
     order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
 
     def in_order(parts: list[Any]) -> tuple[int, ...]:
@@ -135,7 +136,8 @@ def build_content(lengths: SampleLengths) -> dict[str, Any]:
     )
     if len(lengths.halves) == 2:
         chosen, rejected = lengths.halves
-        content["chosen"], content["rejected"] = _histogram(chosen), _histogram(rejected)
+        content["chosen"] = _histogram(chosen)
+        content["rejected"] = _histogram(rejected)
         content["longer"] = _histogram(map(max, chosen, rejected))
         stride = max(1, -(-len(chosen) // _MAX_PAIRS))
         content["pairs"] = list(zip(chosen[::stride], rejected[::stride], strict=True))

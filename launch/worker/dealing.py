@@ -171,10 +171,9 @@ def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: li
     if best is None:
         return False
     _, moved, other, longer_index, shorter_index = best
-    batches[fullest][longer_index], batches[other][shorter_index] = (
-        batches[other][shorter_index],
-        batches[fullest][longer_index],
-    )
+    longer = batches[fullest][longer_index]
+    batches[fullest][longer_index] = batches[other][shorter_index]
+    batches[other][shorter_index] = longer
     sums[fullest] -= moved
     sums[other] += moved
     return True

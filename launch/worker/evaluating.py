@@ -106,10 +106,11 @@ def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> Tas
 
     tokenizer = AutoTokenizer.from_pretrained(request.tokenizer)
     folder = request.jobs[0].result.parent / "tasks"
-    configs = [AutoConfig.from_pretrained(read_base(job.model.folder)) for job in request.jobs]
-    context = min(
-        getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs
-    )
+    windows = []
+    for job in request.jobs:
+        config = AutoConfig.from_pretrained(read_base(job.model.folder))
+        windows.append(getattr(config, "max_position_embeddings", tokenizer.model_max_length))
+    context = min(windows)  # tokens
     left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
     if left_out:
         print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 Severity = Literal["pass", "skipped", "warn", "fail"]
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
-# optimizer steps of a run, as of a smoke test, that may end before an update of the weights can
-# show
+# A run of at most so many optimizer steps, such as a smoke test, may end before an update of the
+# weights can show.
 FEW_STEPS = 2
-# the `how` of what is unproven for that reason, and stops no run
+# The `how` of evidence that is unproven for that reason; it stops no run.
 TOO_SHORT = "the run has too few steps to prove it"
 
 

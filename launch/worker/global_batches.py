@@ -58,7 +58,9 @@ class GlobalBatchSampler:
     """
 
     def __init__(self, inner: Any, layout: BatchLayout, lengths: Sequence[int]) -> None:
-        self.inner, self.layout, self.lengths = inner, layout, lengths
+        self.inner = inner
+        self.layout = layout
+        self.lengths = lengths
         # deal the samples of a global batch by length; else keep upstream's order
         self.balanced = False
         self.has_pairs = False  # each sample is a preference pair
@@ -90,7 +92,8 @@ class GlobalBatchSampler:
         layout = self.layout
         order = fill_epoch(list(self.inner), layout.ranks, layout.per_device)
         size = layout.ranks * layout.per_device * layout.accumulation
-        skipped, self._skipped = self._skipped, 0
+        skipped = self._skipped
+        self._skipped = 0
         self.pending.clear()
         self.on_epoch()
         for start in range(0, len(order), size):
@@ -121,9 +124,9 @@ class GlobalBatchSampler:
     def _own_batches(self, samples: Sequence[int], lengths: Sequence[int]) -> list[MicroBatch]:
         layout = self.layout
         size = layout.per_device
-        counts = (
-            None if self.loss_tokens is None else [self.loss_tokens[sample] for sample in samples]
-        )
+        counts = None
+        if self.loss_tokens is not None:
+            counts = [self.loss_tokens[sample] for sample in samples]
         batches = []
         for start in range(layout.rank * size, len(samples), layout.ranks * size):
             weight = scale = None
@@ -199,8 +202,7 @@ def _build_sampler(
         accumulation=accelerator.gradient_accumulation_steps,
         padded=padded,
     )
-    batches = GlobalBatchSampler(
-        loader.get_sampler(), layout, lengths.padded() if padded else lengths.tokens()
-    )
+    tokens = lengths.padded() if padded else lengths.tokens()
+    batches = GlobalBatchSampler(loader.get_sampler(), layout, tokens)
     batches.has_pairs = len(lengths.halves) == len(columns.PAIRS)
     return batches, lengths

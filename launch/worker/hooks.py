@@ -105,7 +105,8 @@ class LastNorm:
 
     def keep(self, accelerator: Any, max_norm: float | None = None, norm: Any = None) -> None:
         """Keep the Accelerator and the norm; a callback for `when_built` and `when_clipped`."""
-        self._accelerator, self._norm = accelerator, norm
+        self._accelerator = accelerator
+        self._norm = norm
 
     def value(self) -> float | None:
         """Return the gradient norm of the last step before clipping; None if it was not

@@ -102,21 +102,18 @@ def _fields(cls: type) -> list[tuple[str, str, Any, bool]]:
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
     """Return `value` as the annotated type `kind`."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin in (Union, types.UnionType):
         return _parse_union(arguments, value, where)
-    if isinstance(value, Mapping) and (
-        is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping))
-    ):
+    is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
+    if isinstance(value, Mapping) and (is_dataclass(kind) or is_mapping):
         return _parse_object(kind, arguments, value, where)
     if isinstance(value, (list, tuple)) and origin in (list, tuple, Sequence):
-        each = (
-            arguments
-            if origin is tuple and arguments[-1] is not ...
-            else arguments[:1] * len(value)
-        )
-        if len(each) == len(value):
-            items = map(_parse, each, value, [where] * len(value))
+        has_type_of_each = origin is tuple and arguments[-1] is not ...
+        item_types = arguments if has_type_of_each else arguments[:1] * len(value)
+        if len(item_types) == len(value):
+            items = map(_parse, item_types, value, [where] * len(value))
             return list(items) if origin is list else tuple(items)
     elif kind is Any or type(value) is kind or (origin is Literal and value in arguments):
         return value

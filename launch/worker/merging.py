@@ -33,7 +33,9 @@ class MergeRequest:
 def main(arguments: Sequence[str]) -> None:
     """Merge, save, load what was saved, compare, and print the differences."""
     request = decode(MergeRequest, arguments[0])
-    adapter, out, dtype = request.adapter, request.out, request.dtype
+    adapter = request.adapter
+    out = request.out
+    dtype = request.dtype
     model, _ = load_model(adapter, dtype=dtype)
     rows = request.rows or [_fallback_row(model)]
     with model.disable_adapter():

@@ -43,7 +43,8 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     flags: list[str] = []
     if "--" in own:
         cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
+        flags = own[cut + 1 :]
+        own = own[:cut]
     parser = argparse.ArgumentParser("launch worker", allow_abbrev=False)
     parser.add_argument("--patch", action="append", default=[], metavar="ID[=VALUE]")
     parser.add_argument("--expect", action="append", default=[], metavar="KEY=VALUE")
@@ -53,14 +54,12 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     program.add_argument("--script", metavar="PATH")
     program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
     options = parser.parse_args(own)
+    known_patches = {name: patch.takes_value for name, patch in PATCHES.items()}
+    known_options = {name: option.takes_value for name, option in OPTIONS.items()}
     try:
-        patches = _parse_ids(
-            "patch", options.patch, {patch.id: patch.takes_value for patch in PATCHES.values()}
-        )
+        patches = _parse_ids("patch", options.patch, known_patches)
         requested = _parse_ids("expectation", options.expect, dict.fromkeys(_EXPECTED, True))
-        of_entry = _parse_ids(
-            "option", options.option, {name: option.takes_value for name, option in OPTIONS.items()}
-        )
+        of_entry = _parse_ids("option", options.option, known_options)
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)
@@ -87,10 +86,11 @@ def _parse_ids(noun: str, texts: Sequence[str], known: Mapping[str, bool]) -> di
         name, equals, value = text.partition("=")
         if name not in known:
             raise ValueError(f"unknown {noun} '{name}'; known are {', '.join(sorted(known))}")
-        if bool(equals) != known[name]:
-            raise ValueError(
-                f"{noun} {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}"
-            )
+        has_value = bool(equals)
+        if known[name] and not has_value:
+            raise ValueError(f"{noun} {name} takes a value: {name}=VALUE")
+        if has_value and not known[name]:
+            raise ValueError(f"{noun} {name} takes no value")
         values[name] = value
     return values
 
@@ -105,12 +105,11 @@ def main(arguments: Sequence[str]) -> None:
     options = parse_arguments(arguments)
     events.emit("phase", phase="import", pid=os.getpid())
     trainer.prepare(options.trainer)
+    requested = options.requested
     try:
         for name, value in options.patches.items():
-            install(
-                PATCHES[name],
-                PatchContext(options.trainer, events, value, options.requested, options.allowed),
-            )
+            context = PatchContext(options.trainer, events, value, requested, options.allowed)
+            install(PATCHES[name], context)
         expectations.check_when_built(options.requested, options.allowed, events)
     except PatchError as error:
         events.error(str(error), type="PatchError", patch=error.patch)
@@ -134,6 +133,7 @@ def main(arguments: Sequence[str]) -> None:
             )
         raise
     except Exception as error:
-        location, chain = trainer.error_location(error), trainer.error_chain(error)
+        location = trainer.error_location(error)
+        chain = trainer.error_chain(error)
         events.error(str(error), type=type(error).__name__, lines=location, chain=chain)
         raise

@@ -1,10 +1,11 @@
-"""Proves the verifiers of a run on its own rows, before a model is loaded. Runs in the trainer's
-interpreter.
+"""Proves the verifiers of a run on its own rows, before a model is loaded.
 
-`main` takes a `ProofRequest`, calls the verifiers as the training will
-(launch/worker/verifiers.py), and prints a `ProofReport` as its last line: every row has a known
-verifier, a ground truth and room for its prompt; reference answers earn the maximum; wrong, empty
-and malformed ones do not; answers made to break a verifier are survived.
+It runs in the trainer's interpreter. `main` takes a `ProofRequest`, calls the verifiers as the
+training will (launch/worker/verifiers.py), and prints a `ProofReport` as its last line. Proven is:
+
+- every row has a known verifier, a ground truth and a prompt that leaves room for the answer;
+- reference answers earn the maximum, and wrong, empty and malformed ones do not;
+- answers that are made to break a verifier get a score.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from .verifiers import (
 )
 
 ROWS = 200  # of each verifier, spread over the data
-_SHOWN = 3
-_WRONG_ROWS = 20  # that are given another row's answer
+_SHOWN = 3  # failing rows in a message
+_WRONG_ROWS = 20  # rows that are given another row's answer
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _WIDEST = 60  # characters of an answer in a message
 _WRONG = "I do not know."
@@ -40,7 +41,7 @@ _SERVICES = (
     "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
 )
 _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
-# answers that have broken verifiers: a long number, an expression that takes for ever, two results
+# Answers that have broken verifiers: two results, a long number, an expression that takes for ever.
 _ADVERSARIAL = (
     ("two boxes", "\\boxed{1} or \\boxed{2}"),
     ("10,000 digits", "\\boxed{" + "7" * 10_000 + "}"),
@@ -50,7 +51,7 @@ _ADVERSARIAL = (
 
 @dataclass(frozen=True)
 class ProofRequest:
-    """What is proven."""
+    """The verifiers to prove, and the rows to prove them on."""
 
     verifier: str  # the entry's option `verifier`
     rows: Path  # a file of JSON lines: those of local data
@@ -63,7 +64,7 @@ class ProofRequest:
 
 @dataclass
 class ProofReport:
-    """What was found; no problem means proven."""
+    """The result of a proof: the verifiers are proven if there is no problem."""
 
     problem: str | None = None
     warnings: list[str] = field(default_factory=list)
@@ -78,15 +79,16 @@ def main(arguments: Sequence[str]) -> None:
 
 def prove(request: ProofRequest) -> ProofReport:
     """Prove the verifiers on the rows; the first problem ends it."""
-    option, found = decode(VerifierOption, request.verifier), ProofReport()
+    option = decode(VerifierOption, request.verifier)
+    report = ProofReport()
     rows = list(_read_rows(request))
     try:
         _check_rows(rows, option, upstream=request.upstream)
-        _check_window([row["prompt"] for row in rows], request, option.window, found)
-        _check_verifiers(rows, option, found, upstream=request.upstream)
+        _check_window([row["prompt"] for row in rows], request, option.window, report)
+        _check_verifiers(rows, option, report, upstream=request.upstream)
     except VerifierError as error:
-        found.problem = f"{error}{_install_hint(str(error))}"
-    return found
+        report.problem = f"{error}{_install_hint(str(error))}"
+    return report
 
 
 def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
@@ -101,13 +103,13 @@ def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
 def _check_rows(
     rows: Sequence[Mapping[str, Any]], option: VerifierOption, *, upstream: bool
 ) -> None:
-    without = [
-        number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])
-    ]
-    if without:
-        raise VerifierError(
-            f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}"
-        )
+    unanswered = []
+    for number, row in enumerate(rows, 1):
+        if row.get("ground_truth") in (None, "", []):
+            unanswered.append(number)
+    if unanswered:
+        prompts = _count(len(unanswered), "prompt")
+        raise VerifierError(f"{prompts} without ground_truth, the first in row {unanswered[0]}")
     if BY_ROW not in option.verifiers:
         return
     known: Collection[str] = BUILT_IN
@@ -118,17 +120,16 @@ def _check_rows(
             raise VerifierError(f"open-instruct's verifiers can't be imported: {error}") from error
     for number, row in enumerate(rows, 1):
         name = row.get("dataset")
-        if name is None or verifier_of(name) not in known:
-            named = (
-                "names no verifier in its column `dataset`"
-                if name is None
-                else f"names the verifier '{name}'"
-            )
-            raise VerifierError(f"row {number} {named}; known are {', '.join(known)}")
+        if name is not None and verifier_of(name) in known:
+            continue
+        problem = f"names the verifier '{name}'"
+        if name is None:
+            problem = "names no verifier in its column `dataset`"
+        raise VerifierError(f"row {number} {problem}; known are {', '.join(known)}")
 
 
 def _check_window(
-    prompts: Sequence[Any], request: ProofRequest, window: int, found: ProofReport
+    prompts: Sequence[Any], request: ProofRequest, window: int, report: ProofReport
 ) -> None:
     """Count the tokens of every prompt in the model's chat template."""
     from transformers import AutoTokenizer
@@ -136,12 +137,12 @@ def _check_window(
     try:
         tokenizer = AutoTokenizer.from_pretrained(request.model)
     except OSError:  # it is not made yet, or of the hub, which this machine can't reach
-        found.facts.append("prompts are counted when the model is there")
+        report.facts.append("prompts are counted when the model is there")
         return
     if request.template is not None:
         tokenizer.chat_template = request.template.read_text(encoding="utf-8")
     lengths = prompt_lengths(prompts, tokenizer, window, request.response)
-    found.facts.append(f"prompts have {min(lengths)} to {max(lengths)} tokens")
+    report.facts.append(f"prompts have {min(lengths)} to {max(lengths)} tokens")
 
 
 def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response: int) -> list[int]:
@@ -150,19 +151,20 @@ def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response
     Raises VerifierError if a prompt leaves no room for the response in the window; GRPOTrainer
     truncates nothing.
     """
-    texts = [
-        prompt
-        if isinstance(prompt, str)
-        else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        for prompt in prompts
-    ]
+    texts = []
+    for prompt in prompts:
+        text = prompt
+        if not isinstance(prompt, str):
+            text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        texts.append(text)
     lengths = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-    room, longest = window - response, max(lengths)
-    if longest > room:
-        longer = _count(sum(length > room for length in lengths), "prompt")
+    limit = window - response
+    longest = max(lengths)
+    if longest > limit:
+        longer = _count(sum(length > limit for length in lengths), "prompt")
         limits = f"max_seq_length={window} leaves beside response_length={response}"
         where = f"row {lengths.index(longest) + 1} has {longest}"
-        raise VerifierError(f"{longer} longer than the {room} tokens that {limits}: {where}")
+        raise VerifierError(f"{longer} longer than the {limit} tokens that {limits}: {where}")
     return lengths
 
 
@@ -171,7 +173,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def _check_verifiers(
-    rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport, *, upstream: bool
+    rows: Sequence[Mapping[str, Any]],
+    option: VerifierOption,
+    report: ProofReport,
+    *,
+    upstream: bool,
 ) -> None:
     names = option.names_in(row.get("dataset") for row in rows)
     process = VerifierProcess(list(names), option.seconds, upstream)
@@ -179,16 +185,15 @@ def _check_verifiers(
     try:
         for name in names:
             if upstream and calls_service(name):
-                found.warnings.append(f"`{name}` calls {_SERVICES}, which is not tried")
+                report.warnings.append(f"`{name}` calls {_SERVICES}, which is not tried")
                 continue
-            judged = [
-                (number, row) for number, row in enumerate(rows, 1) if option.judges(name, row)
-            ]
+            numbered = enumerate(rows, 1)
+            judged = [(number, row) for number, row in numbered if option.judges(name, row)]
             step = max(1, len(judged) // ROWS)
-            _Verifier(name, process, judged[::step][:ROWS], found).prove()
+            _Verifier(name, process, judged[::step][:ROWS], report).prove()
     finally:
         process.close()
-    found.facts.append(f"{time.monotonic() - began:.1f} s")
+    report.facts.append(f"{time.monotonic() - began:.1f} s")
 
 
 def _install_hint(failure: str) -> str:
@@ -196,11 +201,23 @@ def _install_hint(failure: str) -> str:
         return "; python -m nltk.downloader punkt_tab"
     if "'open_instruct'" in failure:
         return "; func_name is a function of open-instruct, and no checkout of it is here"
-    return (
-        "; install launch's group rl there"
-        if any(f"'{name}'" in failure for name in _LIBRARIES)
-        else ""
-    )
+    if any(f"'{name}'" in failure for name in _LIBRARIES):
+        return "; install launch's group rl there"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A reference answer and its score."""
+
+    number: int  # of the row, from 1
+    row: Mapping[str, Any]
+    answer: str
+    score: float
+
+    def describe(self) -> str:
+        truth = str(self.row["ground_truth"])[:_WIDEST]
+        return f"row {self.number}, {truth!r}: {self.score:g}"
 
 
 @dataclass
@@ -210,89 +227,104 @@ class _Verifier:
     name: str
     process: VerifierProcess
     rows: Sequence[tuple[int, Mapping[str, Any]]]
-    found: ProofReport
-    _slowest: float = 0.0
+    report: ProofReport
+    _slowest: float = 0.0  # seconds of a call
 
     def prove(self) -> None:
-        """Raises VerifierError."""
-        known = []
-        for n, row in self.rows:
+        """Prove the verifier, and add what was found to the report. Raises VerifierError."""
+        references = self._score_references()
+        unearned = self._score_unearned(references)
+        self._try_adversarial()
+        best = 1.0
+        if is_own(self.name):
+            scores = [reference.score for reference in references]
+            best = max(chain(scores, *unearned.values()))
+        failing = [reference for reference in references if reference.score < best]
+        self._check_failing(failing, len(references))
+        self._check_unearned(unearned, best)
+        passing = len(references) - len(failing)
+        passed = f"{passing} of {len(references)} reference answers pass {self.quoted}"
+        if not references:
+            passed = (
+                f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has a "
+                "column `reference`)"
+            )
+        self.report.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
+
+    def _score_references(self) -> list[_Reference]:
+        """Score the reference answers; a row without one gets an answer that is wrong."""
+        references = []
+        for number, row in self.rows:
             answer = reference_answer(self.name, str(row["ground_truth"]), row)
             if answer is None:
-                self._call(row, _WRONG, f"an answer to row {n}")
-            else:
-                known.append(
-                    (n, row, answer, self._call(row, answer, f"the reference answer of row {n}"))
-                )
-        _, first = self.rows[0]
-        others = {"an empty answer": [self._call(first, "", "an empty answer")]}
-        # it compares with a ground truth, and not with instructions
+                self._call(row, _WRONG, f"an answer to row {number}")
+                continue
+            score = self._call(row, answer, f"the reference answer of row {number}")
+            references.append(_Reference(number, row, answer, score))
+        return references
+
+    def _score_unearned(self, references: Sequence[_Reference]) -> dict[str, list[float]]:
+        """Return the scores of answers that must not earn the maximum, by their kind."""
+        _, row = self.rows[0]
+        scores = {"an empty answer": [self._call(row, "", "an empty answer")]}
+        # a verifier of instructions compares with no ground truth
         if "ifeval" not in self.quoted:
-            others["a malformed answer"] = [self._call(first, _MALFORMED, "a malformed answer")]
-            others["{} of {} wrong answers"] = self._score_wrong(known)
+            scores["a malformed answer"] = [self._call(row, _MALFORMED, "a malformed answer")]
+            scores["{} of {} wrong answers"] = self._score_wrong(references)
+        return scores
+
+    def _try_adversarial(self) -> None:
+        """Report the answers on which the verifier fails."""
+        _, row = self.rows[0]
         for what, answer in _ADVERSARIAL:
-            outcome = self.process.score(VerifierCall(self.name, first["prompt"], answer, first))
+            outcome = self.process.score(VerifierCall(self.name, row["prompt"], answer, row))
             if outcome.failure:
-                where = self.found.warnings if is_own(self.name) else self.found.facts
-                where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
-        best = (
-            1.0
-            if not is_own(self.name)
-            else max((*(score for *_, score in known), *chain(*others.values())))
+                lines = self.report.warnings if is_own(self.name) else self.report.facts
+                lines.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
+
+    def _check_failing(self, failing: Sequence[_Reference], count: int) -> None:
+        """Refuse a verifier that all `count` reference answers fail, and warn if some do."""
+        if not failing:
+            return
+        shown = "; ".join(reference.describe() for reference in failing[:_SHOWN])
+        if len(failing) == count:
+            raise VerifierError(f"0 of {count} reference answers pass {self.quoted} ({shown})")
+        self.report.warnings.append(
+            f"{len(failing)} of {count} reference answers fail {self.quoted} ({shown})"
         )
-        failing = [(n, row, score) for n, row, _, score in known if score < best]
-        shown = [
-            f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}"
-            for n, row, score in failing[:_SHOWN]
-        ]
-        if known and len(failing) == len(known):
-            raise VerifierError(
-                f"0 of {len(known)} reference answers pass {self.quoted} ({'; '.join(shown)})"
-            )
-        if failing:
-            message = (
-                f"{len(failing)} of {len(known)} reference answers fail {self.quoted} "
-                f"({'; '.join(shown)})"
-            )
-            self.found.warnings.append(message)
+
+    def _check_unearned(self, unearned: Mapping[str, Sequence[float]], best: float) -> None:
         accepted = []
-        for kind, given in others.items():
-            passing = sum(score >= best for score in given)
-            if passing * 2 > len(given):  # two rows may well have the same answer in another form
-                accepted.append(kind.format(passing, len(given)))
+        for kind, scores in unearned.items():
+            passing = sum(score >= best for score in scores)
+            # two rows may well have the same answer in another form
+            if passing * 2 > len(scores):
+                accepted.append(kind.format(passing, len(scores)))
         if accepted:
             raise VerifierError(
                 f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do"
             )
-        passed = f"{len(known) - len(failing)} of {len(known)} reference answers pass {self.quoted}"
-        if not known:
-            passed = (
-                f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has "
-                "a "
-                "column `reference`)"
-            )
-        self.found.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
 
     @property
     def quoted(self) -> str:
         """The name of a built-in verifier, the function's of an own one."""
         return f"`{self.name.rpartition(':')[2]}`"
 
-    def _score_wrong(
-        self, known: Sequence[tuple[int, Mapping[str, Any], str, float]]
-    ) -> list[float]:
-        """Score wrong answers: another row's reference; for an own function, which may accept it, a
-        refusal.
+    def _score_wrong(self, references: Sequence[_Reference]) -> list[float]:
+        """Score wrong answers: the reference answer of the next row.
+
+        A user's function may accept that one, so it gets an answer that refuses to answer.
         """
-        pairs = zip(known[:_WRONG_ROWS], [*known[1:], *known[:1]], strict=False)
-        wrong = [
-            (row, other, f"the answer of row {number} to another row")
-            for (_, row, answer, _), (number, _, other, _) in pairs
-            if other != answer
-        ]
-        if is_own(self.name) or not wrong:
-            wrong = [(row, _WRONG, "a wrong answer") for _, row, *_ in known[:1]]
-        return [self._call(row, answer, what) for row, answer, what in wrong]
+        scores = []
+        if not is_own(self.name):
+            following = [*references[1:], *references[:1]]
+            for reference, other in zip(references[:_WRONG_ROWS], following, strict=False):
+                if other.answer != reference.answer:
+                    what = f"the answer of row {other.number} to another row"
+                    scores.append(self._call(reference.row, other.answer, what))
+        if not scores and references:
+            scores.append(self._call(references[0].row, _WRONG, "a wrong answer"))
+        return scores
 
     def _call(self, row: Mapping[str, Any], answer: str, what: str) -> float:
         outcome = self.process.score(VerifierCall(self.name, row["prompt"], answer, row))

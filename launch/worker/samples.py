@@ -1,5 +1,4 @@
-"""Describes tokenised samples: their text, which tokens carry loss, what was cut off, and how a
-batch is laid out.
+"""Describes tokenised samples: their text, which tokens carry loss, and the layout of a batch.
 
 The patch `preview` and trl_preview.py hand them over; launch/data/samples.py reads the file.
 """
@@ -45,9 +44,8 @@ class TokenizedSide:
     # whether each token carries loss; None where the loss is not on tokens
     loss: Sequence[bool] | None
     tools: Any = None  # that the template renders
-    hidden: Sequence[
-        int
-    ] = ()  # positions that the trainer's batch masks although they are no padding
+    # positions that the trainer's batch masks although they are not padding
+    hidden: Sequence[int] = ()
 
 
 @dataclass
@@ -105,20 +103,19 @@ class SampleReport:
         self.request.out.write_text(encode(content), encoding="utf-8")
 
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
-        text = str(
-            self.tokenizer.apply_chat_template(
-                side.messages, tools=side.tools, chat_template=self.template, tokenize=False
-            )
+        rendered = self.tokenizer.apply_chat_template(
+            side.messages, tools=side.tools, chat_template=self.template, tokenize=False
         )
+        text = str(rendered)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans, whole = encoded["offset_mapping"], list(encoded["input_ids"])
+        whole = list(encoded["input_ids"])
         start = _find(list(side.ids), whole)
-        spans = spans[start : start + len(side.ids)] if start is not None else None
         contents = _find_contents(text, side.messages)
-        if spans is None:  # the trainer tokenises in a way of its own: token by token
+        if start is None:  # the trainer tokenises differently, so the text is decoded by token
             pieces = [self.tokenizer.decode([token]) for token in side.ids]
             turns: list[int | None] = [None] * len(pieces)
         else:
+            spans = encoded["offset_mapping"][start : start + len(side.ids)]
             pieces = _cut(text, spans)
             turns = [_turn_at(span, contents) for span in spans]
         return {
@@ -151,12 +148,14 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
             continue
         mask = batch.get(key.replace("input_ids", "attention_mask"))
         positions = batch.get(key.replace("input_ids", "position_ids"))
-        rows, width = rows + int(ids.shape[0]), max(width, int(ids.shape[1]))
+        rows += int(ids.shape[0])
+        width = max(width, int(ids.shape[1]))
         if positions is not None:
             documents += int((positions == 0).sum())
         else:
             documents += int(ids.shape[0])
-            padding += int((mask == 0).sum()) if mask is not None else int((ids == pad).sum())
+            is_padding = mask == 0 if mask is not None else ids == pad
+            padding += int(is_padding.sum())
     return {"rows": rows, "width": width, "padding": padding, "documents": documents}
 
 
@@ -174,10 +173,8 @@ def stream_rows(path: str, split: str, request: SamplesRequest, **options: Any) 
 
 def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    special = {
-        *tokenizer.all_special_ids,
-        *(number for number, token in added.items() if token.special),
-    }
+    special = set(tokenizer.all_special_ids)
+    special.update(number for number, token in added.items() if token.special)
     return {
         "bos": tokenizer.bos_token_id,
         "eos": tokenizer.eos_token_id,
@@ -195,7 +192,8 @@ def _find(part: list[int], whole: list[int]) -> int | None:
 
 def _cut(text: str, spans: Sequence[Place]) -> list[str]:
     """Return the text of each token; of tokens that share a character the first has it."""
-    pieces, done = [], spans[0][0] if spans else 0
+    pieces = []
+    done = spans[0][0] if spans else 0
     for start, end in spans:
         pieces.append(text[max(start, done) : end])
         done = max(done, end)
@@ -222,18 +220,15 @@ def _find_contents(
 
 
 def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    calls = [
-        call
-        for message in messages
-        for call in message.get("tool_calls") or ()
-        if isinstance(call, Mapping)
-    ]
-    functions = [call.get("function") or call for call in calls]
-    return [
-        str(function["name"])
-        for function in functions
-        if isinstance(function, Mapping) and function.get("name")
-    ]
+    names = []
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if not isinstance(call, Mapping):
+                continue
+            function = call.get("function") or call
+            if isinstance(function, Mapping) and function.get("name"):
+                names.append(str(function["name"]))
+    return names
 
 
 def _turn_at(span: Place, contents: Sequence[tuple[Mapping[str, Any], Place | None]]) -> int | None:

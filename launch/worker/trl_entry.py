@@ -108,7 +108,8 @@ def parse(
 
 def _build(job: EntryJob) -> Any:
     """Build TRL's trainer; nothing has been trained yet."""
-    script, args = job.script, job.args
+    script = job.script
+    args = job.args
     data = _load_data(job)
     train = data[script.dataset_train_split]
     job.events.begin("load")
@@ -155,7 +156,8 @@ def _load_model_arguments(job: EntryJob) -> dict[str, Any]:
     """Return the arguments of TRL's trainer for the model, its tokenizer and its adapter."""
     from trl import get_peft_config, get_quantization_config
 
-    model, args = job.model, job.args
+    model = job.model
+    args = job.args
     tokenizer = load_tokenizer(job)
     quantization = get_quantization_config(model)
     adapter = get_peft_config(model)
@@ -215,7 +217,8 @@ def load_tokenizer(job: EntryJob) -> Any:
     """
     from transformers import AutoProcessor, AutoTokenizer
 
-    model, args = job.model.model_name_or_path, job.args
+    model = job.model.model_name_or_path
+    args = job.args
     auto = AutoTokenizer if is_adapter(model) else AutoProcessor
     revision = (args.model_init_kwargs or {}).get("revision")
     tokenizer = auto.from_pretrained(

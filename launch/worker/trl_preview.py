@@ -1,5 +1,6 @@
-"""Hands over the samples as TRL prepares them, and ends before a model is loaded (`launch preview`,
-`launch check`).
+"""Writes the samples as TRL prepares them, for `launch preview` and `launch check`.
+
+It ends before a model is loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def hand_over(job: trl_entry.EntryJob) -> None:
 
     request = samples.SamplesRequest.read(job.options["preview"])
     datasets.disable_caching()
-    script, args, model = job.script, job.args, job.model.model_name_or_path
+    script = job.script
+    args = job.args
+    model = job.model.model_name_or_path
     split = script.dataset_train_split
     script.dataset_streaming = False  # its rows are shown, and counted
     parts = [MixturePart(script.dataset_name, split, "1.0", "none")]
@@ -49,9 +52,8 @@ def hand_over(job: trl_entry.EntryJob) -> None:
         parts = trl_data.read_parts(job.options["mixture"])
     sets = [_read_part(part, request, script.dataset_config) for part in parts]
     data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
-    preview = _preview_class(
-        job, replace(request, starts=tuple(accumulate(map(len, sets), initial=0))[:-1])
-    )
+    ends = list(accumulate(map(len, sets), initial=0))
+    preview = _preview_class(job, replace(request, starts=tuple(ends[:-1])))
     if preview.truncates:
         args.max_length = None
     tokenizer = trl_entry.load_tokenizer(job)
@@ -85,7 +87,8 @@ def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> 
             _write(request, limited, self, data_collator)
             sys.exit(0)
 
-    base, args = job.trainer, job.args
+    base = job.trainer
+    args = job.args
     limited = copy.copy(args)  # as requested, before flattening takes the length away
     whole = copy.copy(args)
     whole.max_length = None
@@ -108,10 +111,8 @@ def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> 
             except RuntimeError as error:
                 if _NO_ASSISTANT not in str(error):
                     raise
-                refusal = {
-                    "message": str(error).partition(". ")[0],
-                    "row": _find_refused(prepare, dataset),
-                }
+                first_sentence = str(error).partition(". ")[0]
+                refusal = {"message": first_sentence, "row": _find_refused(prepare, dataset)}
                 samples.SampleReport(request, processing_class).write(refusal=refusal)
                 sys.exit(0)
             return self.prepared
@@ -120,8 +121,9 @@ def _preview_class(job: trl_entry.EntryJob, request: samples.SamplesRequest) -> 
 
 
 def _find_refused(prepare: Any, dataset: Any) -> int:
-    """Return the number of the first row that can't be prepared, by halves."""
-    first, end = 0, len(dataset)
+    """Return the number of the first row that can't be prepared, by bisection."""
+    first = 0
+    end = len(dataset)
     while end - first > 1:
         middle = (first + end) // 2
         try:
@@ -159,30 +161,26 @@ def _write(request: samples.SamplesRequest, args: Any, trainer: Any, collator: A
                 label != MASKED for label in row["labels"]
             )
             loss = samples.loss_of_labels(row["labels"])
-            sides = [
-                samples.TokenizedSide(
-                    "messages", source["messages"], row["input_ids"], loss, source.get("tools")
-                )
-            ]
+            messages = source["messages"]
+            tools = source.get("tools")
+            sides = [samples.TokenizedSide("messages", messages, row["input_ids"], loss, tools)]
         report.add(sides, kept=kept, limit=args.max_length)
         if kept:
             used.append(row)
     if getattr(args, "packing", False):
         used = _pack(trainer.prepared, args)
-    batch = collator(used[: request.per_device]) if used else None
-    report.write(
-        batch=samples.describe_batch(batch, tokenizer.pad_token_id) if batch is not None else None
-    )
+    batch = None
+    if used:
+        first_batch = collator(used[: request.per_device])
+        batch = samples.describe_batch(first_batch, tokenizer.pad_token_id)
+    report.write(batch=batch)
 
 
 def _pack(prepared: Any, args: Any) -> list[Any]:
     from trl import pack_dataset
 
-    return list(
-        pack_dataset(
-            prepared.select_columns(["input_ids", "labels"]), args.max_length, args.packing_strategy
-        )
-    )
+    rows = prepared.select_columns(["input_ids", "labels"])
+    return list(pack_dataset(rows, args.max_length, args.packing_strategy))
 
 
 def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:

@@ -1,4 +1,4 @@
-"""Verifiers: functions that score an answer, and the process of its own in which they are called.
+"""Verifiers: functions that score an answer, and the child process in which they are called.
 
 A call runs in a thread of a child process, as GRPO implementations call their rewards, so that a
 verifier which hangs is killed with everything that it started, and one that prints, exits or needs
@@ -65,7 +65,8 @@ def _math(completion: str, truth: str) -> float:
     from math_verify import parse, verify
 
     boxed = truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}"
-    gold, answer = (parse(text, parsing_timeout=None) for text in (boxed, completion))
+    gold = parse(boxed, parsing_timeout=None)
+    answer = parse(completion, parsing_timeout=None)
     return float(verify(gold, answer, timeout_seconds=None))
 
 
@@ -79,11 +80,14 @@ def _ifeval(completion: str, truth: str) -> float:
     """
     content = json.loads(truth)
     content = content[0] if isinstance(content, list) else content
-    if name := content.pop("func_name", None):
-        return _follows(name, completion.rpartition("</think>")[2].strip(), content)
+    name = content.pop("func_name", None)
+    if name:
+        answer = completion.rpartition("</think>")[2].strip()
+        return _follows(name, answer, content)
     from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
 
-    ids, kwargs = content["instruction_id"], [arguments or {} for arguments in content["kwargs"]]
+    ids = content["instruction_id"]
+    kwargs = [arguments or {} for arguments in content["kwargs"]]
     prompt = str(content.get("prompt", ""))
     followed = test_instruction_following_strict(InputExample(0, ids, prompt, kwargs), completion)
     return float(sum(followed.follow_instruction_list) / max(1, len(ids)))
@@ -176,26 +180,25 @@ def _own_function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+_CALL_FIELDS = ("prompt", "completion", "completion_ids")  # that are not columns of the row
+
+
 def _score(call: Mapping[str, Any]) -> Any:
-    """Call a verifier. An own function gets what TRL's do, in lists of one
-    (trl/trainer/grpo_trainer.py:1579-1626).
+    """Call a verifier. A user's function gets the arguments of TRL's reward functions, in lists of
+    one (trl/trainer/grpo_trainer.py:1579-1626).
     """
-    name, columns = call["verifier"], call["columns"]
+    name = call["verifier"]
+    columns = call["columns"]
     if call["upstream"]:
-        return upstream_verifiers()[name](
-            call["completion_ids"], call["completion"], columns["ground_truth"]
-        ).score
+        verify = upstream_verifiers()[name]
+        result = verify(call["completion_ids"], call["completion"], columns["ground_truth"])
+        return result.score
     if not is_own(name):
         return BUILT_IN[name](call["completion"], str(columns["ground_truth"]))
-    is_chat = isinstance(call["prompt"], list)
-    completion = (
-        [{"role": "assistant", "content": call["completion"]}] if is_chat else call["completion"]
-    )
-    lists = {
-        key: [value]
-        for key, value in columns.items()
-        if key not in ("prompt", "completion", "completion_ids")
-    }
+    completion = call["completion"]
+    if isinstance(call["prompt"], list):  # a chat
+        completion = [{"role": "assistant", "content": completion}]
+    lists = {key: [value] for key, value in columns.items() if key not in _CALL_FIELDS}
     returned = _own_function(name)(
         prompts=[call["prompt"]],
         completions=[completion],
@@ -206,10 +209,8 @@ def _score(call: Mapping[str, Any]) -> Any:
         **lists,
     )
     if not isinstance(returned, (list, tuple)) or len(returned) != 1:
-        raise TypeError(
-            f"it returned {_shorten(repr(returned))} for one answer; a list with one number is "
-            "expected"
-        )
+        given = _shorten(repr(returned))
+        raise TypeError(f"it returned {given} for one answer; a list with one number is expected")
     return returned[0]
 
 
@@ -217,17 +218,13 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = _score(call)
     except BaseException as error:
-        message = next(
-            (line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), ""
-        )
+        lines = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)]
+        message = lines[0] if lines else ""
         return {"score": 0.0, "failure": _shorten(f"raised {type(error).__name__}: {message}")}
     if value is None:
         return {"score": None}
-    if (
-        isinstance(value, str)
-        or not hasattr(value, "__float__")
-        or not numbers.isfinite(float(value))
-    ):
+    is_number = hasattr(value, "__float__") and not isinstance(value, str)
+    if not is_number or not numbers.isfinite(float(value)):
         return {"score": 0.0, "failure": _shorten(f"returned {value!r}")}
     return {"score": float(value)}
 
@@ -237,16 +234,19 @@ def main(arguments: Sequence[str]) -> None:
     from .process import die_with_parent
 
     die_with_parent()
-    connection, thread = Connection(int(arguments[0])), ThreadPoolExecutor(1)
-    # it warns that this process has to end a long call
+    connection = Connection(int(arguments[0]))
+    thread = ThreadPoolExecutor(1)
+    # math_verify warns that it has no time limit here; the parent process ends a long call
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     while True:
         try:
-            call, printed = connection.recv(), io.StringIO()
+            call = connection.recv()
         except EOFError:
             return
+        answer = _load if "load" in call else _judge
+        printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            outcome = thread.submit(_load if "load" in call else _judge, call).result()
+            outcome = thread.submit(answer, call).result()
         text = _shorten(printed.getvalue().strip()) or None
         connection.send({**outcome, "printed": text})
 
@@ -294,16 +294,14 @@ class VerifierProcess:
             return
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
-            entry, descriptor = Path(__file__).with_name("entry.py"), theirs.fileno()
-            command, nothing = (
-                [sys.executable, str(entry), "--call", "verifiers", str(descriptor)],
-                subprocess.DEVNULL,
-            )
+            entry = Path(__file__).with_name("entry.py")
+            descriptor = theirs.fileno()
+            command = [sys.executable, str(entry), "--call", "verifiers", str(descriptor)]
             self._child = subprocess.Popen(
                 command,
-                stdin=nothing,
-                stdout=nothing,
-                stderr=nothing,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 pass_fds=[descriptor],
                 start_new_session=True,
             )
@@ -336,11 +334,9 @@ class VerifierProcess:
         took = time.monotonic() - began
         if answer is None:
             self.close()
-            failure = (
-                "ended its process"
-                if took < self.seconds
-                else f"did not answer within {self.seconds:g} s"
-            )
+            failure = f"did not answer within {self.seconds:g} s"
+            if took < self.seconds:
+                failure = "ended its process"
             return VerifierOutcome(0.0, took, failure)
         return VerifierOutcome(**answer, seconds=took)
 

@@ -142,12 +142,14 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
     per_pass = getattr(objects.dataloader, "total_batch_size", None)  # of all ranks
     samples = getattr(objects.dataloader, "total_dataset_length", None)
-    sizes = (accumulation, per_pass, samples)
-    if not all(isinstance(size, int) for size in sizes) or samples >= accumulation * per_pass:  # type: ignore[operator]
+    if not isinstance(accumulation, int) or not isinstance(per_pass, int):
+        return []
+    requested = accumulation * per_pass
+    if not isinstance(samples, int) or samples >= requested:
         return []
     how = "the data set's length, in the data loader"
     finding = Evidence("global_batch", f"{samples} samples in an epoch", how)
-    return [finding.judge(str(accumulation * per_pass), False)]  # type: ignore[operator]
+    return [finding.judge(str(requested), False)]
 
 
 def _plural(noun: str, count: int) -> str:

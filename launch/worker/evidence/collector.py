@@ -19,9 +19,11 @@ class EvidenceCollector:
     """Follows one trainer."""
 
     def __init__(self, context: PatchContext) -> None:
-        self._context, self._requested = context, context.requested
+        self._context = context
+        self._requested = context.requested
         self._first_inputs: batches.ForwardInputs | None = None
-        self._passes: list[batches.ForwardInputs] = []  # that train, of the current optimizer step
+        # the passes of the current optimizer step that train
+        self._passes: list[batches.ForwardInputs] = []
         self._counts_samples = "global_batch" in context.requested
         self._packing: str | None = None  # in effect
         self._checkpoint: str | None = None
@@ -45,14 +47,13 @@ class EvidenceCollector:
             inputs = {**positional, **named}
             described = batches.describe_inputs(inputs)
             if is_first:
-                is_first, self._first_inputs = False, described
+                is_first = False
+                self._first_inputs = described
                 if "lora" in self._requested:
                     self._context.events.emit("first_rows", rows=batches.first_rows(inputs))
             if not self._counts_samples:
                 handle.remove()
-            elif (
-                described is not None and torch.is_grad_enabled()
-            ):  # else it computes the reference
+            elif described is not None and torch.is_grad_enabled():  # else it is the reference
                 self._passes.append(described)
 
         handle = trainer_objects.find_forward(model).register_forward_pre_hook(
@@ -69,7 +70,8 @@ class EvidenceCollector:
 
     def gradients_clipped(self, norm: float) -> None:
         """Note that the trainer clips at `norm`; infinity only measures."""
-        self._clip_norm = float(norm) if norm != float("inf") else self._clip_norm
+        if norm != float("inf"):
+            self._clip_norm = float(norm)
 
     def backward_begins(self, accelerator: Any) -> None:
         """Check everything but the clipping: the first micro batch has gone through the model."""
@@ -98,20 +100,18 @@ class EvidenceCollector:
         """
         output = Path(self._context.trainer.flag("output_dir") or "").resolve()
         saved = Path(str(folder)).resolve()
-        # reward_modeling.py:195
-        adds_folder = self._context.trainer.script_name == "reward_modeling.py"
-        if self._context.events.rank or (saved.parent if adds_folder else saved) != output:
+        if self._context.trainer.script_name == "reward_modeling.py":
+            saved = saved.parent  # it saves into a folder of its output (reward_modeling.py:195)
+        if self._context.events.rank or saved != output:
             return
 
         def check() -> Evidence:
             return updates.check_saved(Path(str(folder)), model, state)
 
-        # without updates: a resumed run with no step left
-        found = (
-            self._updates.at_end(check) if self._updates is not None else [updates.try_check(check)]
-        )
-        for item in found:
-            self._context.events.emit("evidence", **item.fields())
+        followed = self._updates  # None in a resumed run with no step left
+        findings = followed.at_end(check) if followed is not None else [updates.try_check(check)]
+        for finding in findings:
+            self._context.events.emit("evidence", **finding.fields())
         if self._objects is not None and self._objects.step is not None:
             self._context.events.emit("saved", step=self._objects.step + self._steps)
 
@@ -125,18 +125,17 @@ class EvidenceCollector:
         if self._is_done or self._objects is None:
             return
         self._is_done = True
-        self._report(
-            [precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))]
-        )
+        clipping = precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))
+        self._report([clipping])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
-        requested, first = self._requested, self._first_inputs
+        requested = self._requested
+        first = self._first_inputs
         if objects.model is None:
             missing = requested.keys() - STATE
-            return judge_found(
-                [Evidence(what, None, "no model was prepared") for what in missing], requested
-            )
+            unknown = [Evidence(what, None, "no model was prepared") for what in missing]
+            return judge_found(unknown, requested)
         packing = batches.check_packing(objects, first)
         self._packing = packing.value
         found = [
@@ -161,7 +160,8 @@ class EvidenceCollector:
         """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
         if self._objects is None or not self._counts_samples:
             return
-        passes, self._passes = self._passes, []
+        passes = self._passes
+        self._passes = []
         requested = self._requested["global_batch"]
         ranks = self._objects.accelerator.num_processes
         finding = batches.count_samples(

@@ -1,6 +1,4 @@
-"""Checks what computes: the attention, which keeps the documents of a row apart, and Liger's
-kernels in the modules.
-"""
+"""Checks the kernels: whether attention keeps the documents of a row apart, and Liger's modules."""
 
 from __future__ import annotations
 
@@ -46,9 +44,8 @@ def _find_implementations(model: Any) -> set[str]:
     """
     layers = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
     configs = [layer.config for layer in layers if hasattr(layer, "config")] or [model.config]
-    return {
-        str(kind) for config in configs if (kind := getattr(config, "_attn_implementation", None))
-    }
+    kinds = [getattr(config, "_attn_implementation", None) for config in configs]
+    return {str(kind) for kind in kinds if kind}
 
 
 def _test_isolation(
@@ -58,12 +55,12 @@ def _test_isolation(
         "two documents through a one-layer copy of the model: the first one changed, the second "
         "one compared"
     )
-    note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
-        return Evidence(
-            "isolation", None, "the inputs of the first micro batch were not seen"
-        ).compare("true")
+        unseen = "the inputs of the first micro batch were not seen"
+        return Evidence("isolation", None, unseen).compare("true")
     names = first.names
+    uses_flash = any(_FLASH in kind for kind in kinds)
+    note = None if uses_flash else _COST
     return check_isolation(lambda: leaks(objects.model, names, objects.accelerator), how, note)
 
 
@@ -94,11 +91,8 @@ def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
     backbone = getattr(model, model.base_model_prefix, model)
     parameter = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
     device = getattr(accelerator, "device", parameter.device)
-    dtype = (
-        torch.bfloat16
-        if getattr(accelerator, "mixed_precision", "no") == "bf16"
-        else parameter.dtype
-    )
+    uses_bf16 = getattr(accelerator, "mixed_precision", "no") == "bf16"
+    dtype = torch.bfloat16 if uses_bf16 else parameter.dtype
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(0)
         small = type(backbone)(_shrink_config(backbone.config)).to(device, dtype).eval()
@@ -108,12 +102,16 @@ def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
         ids = torch.arange(2 * _DOCUMENT, device=device)[None] % 16 + 1
         changed = ids.clone()
         changed[:, :_DOCUMENT] = 33 - ids[:, :_DOCUMENT]
-        original, other = (
-            small(**_build_arguments(row, names)).last_hidden_state[:, _DOCUMENT:]
-            for row in (ids, changed)
-        )
+        original = _second_document(small, ids, names)
+        other = _second_document(small, changed, names)
     scale = float(original.float().abs().max())
     return bool((original.float() - other.float()).abs().max() > 1e-5 * scale)
+
+
+def _second_document(backbone: Any, ids: Any, names: frozenset[str]) -> Any:
+    """Return the last hidden states of the second document: (1, tokens, hidden size)."""
+    output = backbone(**_build_arguments(ids, names))
+    return output.last_hidden_state[:, _DOCUMENT:]
 
 
 def _build_arguments(ids: Any, names: frozenset[str]) -> dict[str, Any]:
@@ -147,9 +145,9 @@ def _shrink_config(config: Any) -> Any:
     """
     small = copy.deepcopy(config)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    grouped = config.num_attention_heads > (
-        getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    )
+    heads = config.num_attention_heads
+    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+    grouped = heads > key_value_heads
     wanted = {
         "num_hidden_layers": 1,
         "num_attention_heads": 2,
@@ -212,23 +210,19 @@ def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence
     wanted = [name for name in requested.split(",") if name in offered]
     missing_kernels = [name for name in wanted if counts[name].total and not counts[name].liger]
     without_place = [name for name in wanted if not counts[name].total]
-    holds: bool | None = True
+    holds: bool | None
     if not wanted:
-        note, holds = (
-            f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}",
-            False,
-        )
+        holds = False
+        model_type = getattr(model.config, "model_type", "?")
+        note = f"Liger has no kernels for models of type {model_type}"
     elif missing_kernels:
-        note, holds = (
-            "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels),
-            False,
-        )
+        holds = False
+        note = "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels)
     elif without_place:
-        note, holds = (
-            f"no place for {' and '.join(without_place)} was found in {type(model).__name__}",
-            None,
-        )
+        holds = None
+        note = f"no place for {' and '.join(without_place)} was found in {type(model).__name__}"
     else:
+        holds = True
         note = _describe_unchanged(requested, offered)
     return [replace(summary, note=note).judge(",".join(wanted) or requested, holds), *kernels]
 
@@ -239,11 +233,9 @@ def _describe_unchanged(requested: str, offered: set[str]) -> str:
         return ""
     unavailable = [name for name in requested.split(",") if name not in offered]
     layers = "RMSNorm, RoPE and SwiGLU only: the loss and the logits stay the trainer's own"
-    return (
-        f"{layers}; Liger has no {' and '.join(unavailable)} for this type of model"
-        if unavailable
-        else layers
-    )
+    if not unavailable:
+        return layers
+    return f"{layers}; Liger has no {' and '.join(unavailable)} for this type of model"
 
 
 def is_ligers(function: Any) -> bool:
@@ -270,7 +262,9 @@ def _forward(module: Any) -> Any:
 
 
 def _count_kernels(model: Any, trainer: Any) -> dict[str, KernelCount]:
-    norms, gates, rotations = [], [], []
+    norms: list[Any] = []
+    gates: list[Any] = []
+    rotations: list[Any] = []
     for module in model.modules():
         name = type(module).__name__
         children = set(module._modules)
@@ -278,8 +272,10 @@ def _count_kernels(model: Any, trainer: Any) -> dict[str, KernelCount]:
             norms.append(_forward(module))
         elif any(gated <= children for gated in _GATED):
             gates.append(_forward(module))
-        elif name.endswith("Attention") and (rotate := _rotation(module)) is not None:
-            rotations.append(rotate)
+        elif name.endswith("Attention"):
+            rotation = _rotation(module)
+            if rotation is not None:
+                rotations.append(rotation)
     return {
         "rms_norm": _count_liger(norms),
         "swiglu": _count_liger(gates),
@@ -315,11 +311,9 @@ def _cross_entropy(model: Any) -> Callable[..., Any] | None:
 
 def _has_liger_attribute(trainer: Any) -> bool:
     """Return whether a Trainer holds one of Liger's loss objects, as TRL does for its DPO loss."""
-    return (
-        any(is_ligers(type(value)) for value in vars(trainer).values())
-        if trainer is not None
-        else False
-    )
+    if trainer is None:
+        return False
+    return any(is_ligers(type(value)) for value in vars(trainer).values())
 
 
 def _find_offered(model_type: str) -> set[str]:

@@ -79,10 +79,8 @@ def _master_dtype(objects: TrainerObjects) -> str | None:
         groups = getattr(optimizer, name, None)
         if groups:
             return ",".join(dtypes_by_size(groups))
-    return (
-        ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"]))
-        or None
-    )
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return ",".join(dtypes_by_size(parameters)) or None
 
 
 def checkpointing(objects: TrainerObjects) -> Evidence:

@@ -172,21 +172,21 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
         return [Evidence("lora", "none", "the model's layers")] if rank else []
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
-    own, others = (
-        sum(map(count_elements, trained.values())),
-        [name for name in trained if _ADAPTER not in name],
-    )
-    total = own + sum(map(count_elements, frozen.values()))
+    others = [name for name in trained if _ADAPTER not in name]
+    trained_count = sum(map(count_elements, trained.values()))
+    total = trained_count + sum(map(count_elements, frozen.values()))
     layers = sum(1 for name in trained if "lora_B" in name)
     value = f"rank {','.join(map(str, ranks))} on {layers} layers"
-    note = f"{own:,} of {total:,} parameters are trained ({own / total:.2%})"
+    share = trained_count / total
+    note = f"{trained_count:,} of {total:,} parameters are trained ({share:.2%})"
     if others:
         note = f"{note}; {len(others)} of them are not the adapter's: {others[0]}"
     lora = Evidence("lora", value, _PARAMETERS, note=note)
     adapted = [p for name, p in frozen.items() if ".base_layer." in name]
     stored = next(iter(dtypes_by_size(adapted)), None)
+    has_rank = [str(layer_rank) for layer_rank in ranks] == [rank]
     return [
-        lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
+        lora.judge(rank, has_rank and not others),
         Evidence("base_dtype", stored, "the weights of the adapted layers"),
     ]
 

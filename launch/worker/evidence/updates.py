@@ -1,5 +1,4 @@
-"""What training does to the weights: the first update, the gradients, the last update, and what is
-in the saved files.
+"""Checks what training does to the weights: the first and last update, gradients and saved files.
 
 Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights of each
 optimizer group, and of gradients, and never waits for the device; every weight is read three times
@@ -17,23 +16,26 @@ from typing import Any
 from ..finding import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .trainer_objects import TrainerObjects
 
-# Each limit with the run that fixed it (docs/reference/faults.md has the figures).
-# of the mean weight: less counts as 0. recipe.learning_rate=1e-30 makes 1e-30 of an adapter's zeros
+# The limits. A comment names the run that fixed each one; docs/reference/faults.md has the figures.
+
+# Weights below this fraction of the mean weight count as 0. recipe.learning_rate=1e-30 turns an
+# adapter's zeros into 1e-30.
 TINY = 1e-9
-# gradient norm. DPO in fp32 on equal pairs (beta 5, 120 tokens) leaves 4e-6; the demo's runs have
-# 1.2
+# A gradient norm up to this one is rounding. DPO in fp32 on equal pairs (beta 5, 120 tokens) has
+# 4e-6, and the demo's runs have 1.2. In bf16 the same pairs have 0.24, which is not distinguishable
+# from a gradient: `equal_pairs` finds them in the data.
 NOISE = 1e-5
-# (in bf16 the same pairs leave 0.24, which no norm tells from a gradient: `equal_pairs` finds them
-# in the data)
-# the last update to the largest before: 0.15 and less in the demo's SFT and DPO; a rate of 1.0 at
-# the end
+# The last update is not larger than the largest before it by more than this factor. The demo's SFT
+# and DPO have 0.15 and less; a learning rate of 1.0 in the last step exceeds it.
 JUMP = 100.0
-SWAMPED = 10.0  # an update to the weights' own size: recipe.learning_rate=1e30 in a run of one step
-# steps until bf16 weights must have moved: a warm-up from 5e-9 to DPO's 5e-7 moves some in the
-# first
+# An update is not larger than the weights by more than this factor, which
+# recipe.learning_rate=1e30 exceeds in a run of one step.
+SWAMPED = 10.0
+# Steps until bf16 weights must have moved. A warm-up from 5e-9 to DPO's 5e-7 moves some of them in
+# the first.
 PATIENCE = 10
 
-_SAMPLES = 64  # tensors, and elements of each
+_SAMPLES = 64  # tensors of a group, and elements of each, that are sampled
 _CHUNK = 1 << 24  # elements that are read at once
 
 
@@ -51,13 +53,14 @@ class Updates:
     """Follows the trained weights of this rank from before the first optimizer step."""
 
     def __init__(self, objects: TrainerObjects) -> None:
-        named = dict(objects.model.named_parameters())
-        self._objects, self._named = objects, named
-        self._trained = {name: p for name, p in named.items() if p.requires_grad}
+        self._objects = objects
+        self._named = dict(objects.model.named_parameters())
+        self._trained = {name: p for name, p in self._named.items() if p.requires_grad}
         self._groups = self._find_groups()
-        self._sampled = {
-            name: self._trained[name] for group in self._groups for name in _spread(group.names)
-        }
+        self._sampled: dict[str, Any] = {}
+        for group in self._groups:
+            for name in _spread(group.names):
+                self._sampled[name] = self._trained[name]
         # what weight decay alone would have left of them
         self._kept = dict.fromkeys(self._sampled, 1.0)
         self._kind = "adapter" if any("lora_" in name for name in self._trained) else "weights"
@@ -77,9 +80,8 @@ class Updates:
         gradients = [p.grad for p in _spread(list(self._trained.values())) if p.grad is not None]
         if gradients:
             size = sum(p.numel() for p in self._trained.values())
-            self._gradient = self._gradient.fmax(
-                _sample(gradients).square().mean().mul(size).sqrt()
-            )
+            mean_square = _sample(gradients).square().mean()
+            self._gradient = self._gradient.fmax(mean_square.mul(size).sqrt())
 
     def after_step(self) -> list[Evidence]:
         """Note what the step changed; return the findings about the first update and the gradients
@@ -88,16 +90,14 @@ class Updates:
         Steps with a learning rate of 0, as at the beginning of a warm-up, change nothing and do not
         count.
         """
-        norm = (
-            self._objects.engine.get_global_grad_norm()
-            if self._objects.engine is not None
-            else None
-        )
-        if norm is not None:
-            self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
+        if self._objects.engine is not None:
+            norm = self._objects.engine.get_global_grad_norm()
+            if norm is not None:
+                self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
         weights = _sample(self._sampled.values())
         self._largest = self._largest.fmax(self._last)
-        self._last, self._weights = (weights - self._weights).abs().sum(), weights
+        self._last = (weights - self._weights).abs().sum()
+        self._weights = weights
         self._note_rates()
         self._all_steps += 1
         rate = max(self._rates)
@@ -173,52 +173,40 @@ class Updates:
         show one.
         """
         if not self._steps and self._objects.step:
-            none = Evidence(
-                "first_update", "no step", "no learning rate of this attempt was above 0"
-            )
-            return [none.judge(self._kind, True)]
+            how = "no learning rate of this attempt was above 0"
+            return [Evidence("first_update", "no step", how).judge(self._kind, True)]
         now = self._checksums()
         changed = {name for name, value in now.items() if value != self._start[name]}
-        moved, leaked = changed & self._trained.keys(), sorted(changed - self._trained.keys())
+        moved = changed & self._trained.keys()
+        leaked = sorted(changed - self._trained.keys())
         learned = self._find_learned(moved)
         for group in self._groups:
             group.has_learned |= not learned.isdisjoint(group.names)
         waiting = [group for group in self._groups if not group.has_learned]
         still = next(filter(self._shows, waiting), None)
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
-        note += f"{len(now) - len(self._trained)} frozen ones" + (
-            f": {leaked[0]}" if leaked else ""
-        )
-        finding = Evidence(
-            "first_update", None, "checksums around the first optimizer step", note=note
-        )
+        note += f"{len(now) - len(self._trained)} frozen ones"
+        if leaked:
+            note += f": {leaked[0]}"
+        how = "checksums around the first optimizer step"
+        finding = Evidence("first_update", None, how, note=note)
         if learned and not leaked and still is None:
-            return (
-                [replace(finding, value=self._kind).judge(self._kind, True)]
-                if not self._is_reported
-                else []
-            )
+            if self._is_reported:
+                return []
+            return [replace(finding, value=self._kind).judge(self._kind, True)]
         if not leaked and not learned and is_last and self._is_too_short():
             note = f"{self._describe_steps()}: {note}"
             return [replace(finding, how=TOO_SHORT, note=note).judge(self._kind, None)]
-        if (
-            not leaked
-            and not is_last
-            and self._can_show()
-            and (still is None or self._steps < self._patience())
-        ):
+        is_early = still is None or self._steps < self._patience()
+        if not leaked and not is_last and is_early and self._can_show():
             return []
         if moved and not leaked:
             group = still or waiting[0]
-            note += (
-                f"; none of the {len(group.names)} in an optimizer group with "
-                f"{sorted(group.names)[0]}"
-            )
+            first_name = min(group.names)
+            note += f"; none of the {len(group.names)} in an optimizer group with {first_name}"
             if not moved.isdisjoint(group.names):
-                note += (
-                    " by more than weight decay and rounding at a learning rate of "
-                    f"{self._mean_rate(group):.2g}"
-                )
+                rate = f"{self._mean_rate(group):.2g}"
+                note += f" by more than weight decay and rounding at a learning rate of {rate}"
         if not leaked:
             why = "every gradient is 0, " if float(self._gradient) == 0 else ""
             note = f"{note}: {why}nothing is learned"
@@ -247,31 +235,27 @@ class Updates:
         """
         groups = self._objects.optimizer.param_groups
         self._rates = [float(group["lr"]) for group in groups]
-        for own in self._groups:
-            own.rates += max(self._rates[position] for position in own.positions)
-        decays = [
-            rate * float(group.get("weight_decay") or 0)
-            for rate, group in zip(self._rates, groups, strict=True)
-        ]
-        by_tensor = {
-            id(p): decay
-            for group, decay in zip(groups, decays, strict=True)
-            for p in group["params"]
-        }
+        for sampled_group in self._groups:
+            sampled_group.rates += max(self._rates[at] for at in sampled_group.positions)
+        decays = []
+        decay_of: dict[int, float] = {}  # by the id of the tensor
+        for rate, group in zip(self._rates, groups, strict=True):
+            decay = rate * float(group.get("weight_decay") or 0)
+            decays.append(decay)
+            decay_of.update({id(parameter): decay for parameter in group["params"]})
         for name, tensor in self._sampled.items():
-            self._kept[name] *= 1 - by_tensor.get(id(tensor), max(decays))
+            self._kept[name] *= 1 - decay_of.get(id(tensor), max(decays))
 
     def _find_learned(self, moved: Collection[str]) -> set[str]:
-        """Return the tensors that gradients have changed: of those that `moved`, what weight decay
-        does not explain.
+        """Return the tensors of `moved` that gradients have changed, and not weight decay alone.
 
-        Rounding hides a small decay, so that all of such a tensor counts; else its sample, by more
-        than both.
+        Where rounding hides the decay, any change of a tensor counts. Elsewhere its sample must
+        have changed by more than the decay and the rounding together.
         """
         import torch
 
         eps = {name: _eps(tensor) for name, tensor in self._trained.items()}
-        found = set(filter(self._hides_decay, moved))
+        learned = set(filter(self._hides_decay, moved))
         sizes = [sample.numel() for sample in _samples(self._sampled.values())]
         parts = zip(
             self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True
@@ -279,13 +263,15 @@ class Updates:
         for name, began, now in parts:
             ends = torch.stack([began, began * self._kept[name]])
             rounding = 2 * self._steps * eps[name] * began.abs() + TINY * self._scale
-            if bool(((now < ends.amin(0) - rounding) | (now > ends.amax(0) + rounding)).any()):
-                found.add(name)
-        return found
+            is_below = now < ends.amin(0) - rounding
+            is_above = now > ends.amax(0) + rounding
+            if bool((is_below | is_above).any()):
+                learned.add(name)
+        return learned
 
     def _hides_decay(self, name: str) -> bool:
-        """Whether the stored type rounds the weight decay so far away: any change comes from
-        gradients then.
+        """Whether the stored type has rounded away all weight decay so far, so that any change
+        comes from gradients.
         """
         kept = self._kept.get(name, min(self._kept.values(), default=1.0))
         return 1 - kept <= _eps(self._trained[name]) / 4
@@ -293,24 +279,21 @@ class Updates:
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
         is_noise = self._steps > 0 and norm <= NOISE  # a norm that nothing measured is none
-        note = (
-            "the loss does not depend on the weights: rounding or weight decay changes them"
-            if is_noise
-            else None
-        )
+        requested = f"above {NOISE:g}"
         how = "the largest norm of a step, after clipping, as samples estimate it"
-        if is_noise and self._is_too_short():
+        finding = Evidence("gradients", f"{norm:.2g}", how)
+        if not is_noise:
+            return finding.judge(requested, True)
+        if self._is_too_short():
             note = "the completions of each prompt earned equal rewards"
-            return Evidence("gradients", f"{norm:.2g}", TOO_SHORT, note=note).judge(
-                f"above {NOISE:g}", None
-            )
-        return Evidence("gradients", f"{norm:.2g}", how, note=note).judge(
-            f"above {NOISE:g}", not is_noise
-        )
+            return replace(finding, how=TOO_SHORT, note=note).judge(requested, None)
+        note = "the loss does not depend on the weights: rounding or weight decay changes them"
+        return replace(finding, note=note).judge(requested, False)
 
     def _judge_last(self) -> Evidence:
         """Return the finding "last_update": no logged loss was computed after it."""
-        last, largest = float(self._last), float(self._largest)
+        last = float(self._last)
+        largest = float(self._largest)
         ratio = last / largest if largest > 0 else 0.0
         size = max(last, largest) / max(self._scale * self._weights.numel(), 1e-30)
         is_finite = math.isfinite(last) and math.isfinite(largest)
@@ -513,12 +496,10 @@ def _chunks(tensor: Any) -> Iterator[Any]:
 def _is_finite(tensor: Any) -> Any:
     import torch
 
-    sums = (
-        [chunk.sum(dtype=torch.float64) for chunk in _chunks(tensor)]
-        if tensor.is_floating_point()
-        else []
-    )
-    return torch.stack(sums).isfinite().all() if sums else torch.tensor(True)
+    if not tensor.is_floating_point() or not tensor.numel():
+        return torch.tensor(True)
+    sums = [chunk.sum(dtype=torch.float64) for chunk in _chunks(tensor)]
+    return torch.stack(sums).isfinite().all()
 
 
 def checksum(tensor: Any, floor: float) -> Any:

@@ -36,20 +36,19 @@ class BalanceReport:
         """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass,
         do not count.
         """
-        batches.on_epoch, batches.on_step = self._pending.clear, self._pending.append
+        batches.on_epoch = self._pending.clear
+        batches.on_step = self._pending.append
 
     def add_logged(self, local: Mapping[str, Any]) -> None:
         """Add the means over the steps since the last logged one to the trainer's metrics."""
-        steps = [
-            self._pending.popleft()
-            for _ in range(min(len(self._pending), local["args"].logging_steps))
-        ]
-        if not steps:
+        count = min(len(self._pending), local["args"].logging_steps)
+        if count == 0:
             return
-        names = ("imbalance", "imbalance_upstream")
-        local["metrics_to_log"].update(
-            zip(names, (round(mean, 4) for mean in _mean_imbalances(steps)), strict=True)
-        )
+        steps = [self._pending.popleft() for _ in range(count)]
+        dealt, upstream = _mean_imbalances(steps)
+        metrics = local["metrics_to_log"]
+        metrics["imbalance"] = round(dealt, 4)
+        metrics["imbalance_upstream"] = round(upstream, 4)
         before = len(self._logged)
         self._logged += steps
         if len(self._logged).bit_length() > before.bit_length():
@@ -70,12 +69,10 @@ class BalanceReport:
 
 
 def _mean_imbalances(steps: Sequence[StepLoad]) -> tuple[float, float]:
-    """Return those of the steps as dealt and in upstream's order."""
-    sums = (
-        sum(step.dealt.imbalance for step in steps),
-        sum(step.upstream.imbalance for step in steps),
-    )
-    return sums[0] / len(steps), sums[1] / len(steps)
+    """Return the mean imbalance of the steps as dealt, and in upstream's order."""
+    dealt = sum(step.dealt.imbalance for step in steps) / len(steps)
+    upstream = sum(step.upstream.imbalance for step in steps) / len(steps)
+    return dealt, upstream
 
 
 def _balance_batches(context: PatchContext) -> None:
@@ -134,8 +131,9 @@ BALANCED = PatchInfo(
 )
 
 
+# ids of two patches
 _WEIGHTING, _SUMS = "token_weighting", "token_sums"
-# key in the batch, from the collator to the model: the weight and the gradient's scale
+# The key under which the collator passes the weight and the gradient's scale to the model.
 _WEIGHT_KEY = "launch_weight"
 
 
@@ -146,7 +144,9 @@ class WeightingCollator:
     """
 
     def __init__(self, collator: Any, batches: GlobalBatchSampler, *, sums: bool = False) -> None:
-        self.data_collator, self._batches, self._sums = collator, batches, sums
+        self.data_collator = collator
+        self._batches = batches
+        self._sums = sums
 
     def __call__(self, features: Sequence[Any]) -> Any:
         """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were

@@ -1,11 +1,10 @@
-"""Patches for open-instruct's DPO scripts: one process without DeepSpeed, a GPU that upstream
-lacks, steps, the cache.
+"""Patches for open-instruct's DPO scripts: process group, unlisted GPUs, steps, reference cache.
 
 The step events are those of dpo_tune_cache.py, whose log line has only loss and learning rate. A
 handler on its logger notices the line of each logged step and takes, from the frame that logs it,
-the dictionary that the trainer would send to wandb. The trainer does not count tokens with and without
-padding; they are added to its own tracker, which it reduces over the ranks at each logged step
-anyway.
+the dictionary that the trainer would send to wandb. The trainer does not count tokens with and
+without padding; they are added to its own tracker, which it reduces over the ranks at each logged
+step anyway.
 
 The disk cache of reference log-probabilities has the model's name in its key but not its content
 (dpo_utils.py:369-383). `launch` uses one folder for each content of a local model; the commit of a
@@ -92,8 +91,7 @@ def list_gpu(
     }
     context.events.warn(
         f"open-instruct does not know the GPU {device}: training is not affected, but its "
-        "utilisation figures "
-        "(perf/mfu_step, MFU%) will be 0"
+        "utilisation figures (perf/mfu_step, MFU%) will be 0"
     )
 
 
@@ -138,7 +136,9 @@ UNLISTED_GPU = PatchInfo(
 
 
 _ID = "dpo_steps"
+# the names of run records for upstream's metrics
 _OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
+# the metrics that are added to upstream's tracker
 _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 
 
@@ -163,14 +163,12 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
         if not name.startswith("perf/")
     }
     fields.update(label_tokens=local["total_tokens_step"], seconds=local["training_time"])
-    means, arguments = local["global_metrics"], local["args"]
-    # means over the ranks, the micro batches and the steps since the last one
+    means = local["global_metrics"]
+    # these are means over the ranks, the micro batches and the steps since the last logged one
     # (dpo_tune_cache.py:617-624)
-    passes = (
-        local["accelerator"].num_processes
-        * arguments.gradient_accumulation_steps
-        * arguments.logging_steps
-    )
+    ranks = local["accelerator"].num_processes
+    arguments = local["args"]
+    passes = ranks * arguments.gradient_accumulation_steps * arguments.logging_steps
     for name, event_name in ((_TOKENS, "tokens"), (_PADDED, "tokens_padded")):
         if name in means:
             fields[event_name] = round(means[name] * passes)
@@ -185,15 +183,9 @@ def count_tokens(model: Any) -> None:
     def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not module.training:
             return  # a reference pass
-        tracker = next(
-            (
-                f.f_locals["local_metrics"]
-                for f in trainer_objects.frames()
-                if "local_metrics" in f.f_locals
-            ),
-            None,
-        )
-        ids, mask = named.get("input_ids"), named.get("attention_mask")
+        tracker = _find_tracker()
+        ids = named.get("input_ids")
+        mask = named.get("attention_mask")
         if tracker is None or ids is None:
             return
         padded = ids.numel()
@@ -201,6 +193,14 @@ def count_tokens(model: Any) -> None:
         tracker[_PADDED] += padded
 
     trainer_objects.unwrap(model).register_forward_pre_hook(count, with_kwargs=True)
+
+
+def _find_tracker() -> Any:
+    """Return the `local_metrics` of the training loop, an outer frame; None outside of it."""
+    for frame in trainer_objects.frames():
+        if "local_metrics" in frame.f_locals:
+            return frame.f_locals["local_metrics"]
+    return None
 
 
 def _listen(context: PatchContext) -> None:
@@ -282,7 +282,8 @@ def _patch_cache(context: PatchContext) -> None:
     def build_and_time(build: Any, **options: Any) -> Any:
         context.events.begin("reference_logprobs")
         options["cache_path"] = add_commit(options["cache_path"], find_commit(options["model"]))
-        is_cached, began = options["cache_path"].exists(), time.perf_counter()
+        is_cached = options["cache_path"].exists()
+        began = time.perf_counter()
         built = build(**options)
         if trains_next:
             context.events.begin("training")

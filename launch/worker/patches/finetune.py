@@ -67,7 +67,8 @@ class FinetuneSteps:
     """
 
     def __init__(self, events: EventWriter, norm: hooks.LastNorm) -> None:
-        self._events, self._norm = events, norm
+        self._events = events
+        self._norm = norm
         self._logged_at: float | None = None  # the last logged step, by time.perf_counter
 
     def send(self, local: Mapping[str, Any]) -> None:

@@ -1,5 +1,4 @@
-"""Keeps the packed documents of OLMo-core's trainers apart: attention without flash-attn, padding,
-whole chats.
+"""Patches that keep packed documents apart in OLMo-core's trainers.
 
 OLMo-core separates documents only with flash-attn; here it gets torch's own build of the same
 kernel, and on a CPU a mask.
@@ -76,9 +75,9 @@ class TorchFlashAttention:
             if "enable_gqa" in self._parameters:
                 options["enable_gqa"] = True
             else:
-                k, v = (
-                    tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v)
-                )
+                repeats = q.shape[1] // k.shape[1]
+                k = k.repeat_interleave(repeats, dim=1)
+                v = v.repeat_interleave(repeats, dim=1)
         return varlen_attn(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
         )
@@ -100,10 +99,9 @@ class TorchFlashAttention:
         rows = tuple(tensor.transpose(1, 2) for tensor in (q, k, v))
         mask = None
         if window_size != (-1, -1):
+            window = (window_size[0], 0) if causal else window_size
             positions = torch.arange(q.shape[1], device=q.device)
-            mask = _attention_mask(
-                positions, positions, (window_size[0], 0) if causal else window_size
-            )
+            mask = _attention_mask(positions, positions, window)
         options = {"is_causal": causal and mask is None, "attn_mask": mask, "scale": softmax_scale}
         attention = torch.nn.functional.scaled_dot_product_attention
         return attention(*rows, enable_gqa=q.shape[2] != k.shape[2], **options).transpose(1, 2)
@@ -135,21 +133,18 @@ def _masked_attention(
     scale: float | None,
     window: tuple[int, int],
 ) -> Any:
-    """Compute the same with a mask over all pairs of tokens, for a CPU, where torch has no such
-    kernel.
-    """
+    """Compute `flash_attn_varlen_func` with a mask over all pairs of tokens, for a CPU."""
     import torch
 
     q, k, _ = qkv
-    queries, keys = (
-        torch.arange(q.shape[0], device=q.device),
-        torch.arange(k.shape[0], device=k.device),
-    )
-    documents = tuple(
-        torch.bucketize(indices, ends[1:], right=True)
-        for indices, ends in zip((queries, keys), borders, strict=True)
-    )
-    mask = _attention_mask(queries, keys, window) & (documents[0][:, None] == documents[1][None, :])
+    query_borders, key_borders = borders
+    queries = torch.arange(q.shape[0], device=q.device)
+    keys = torch.arange(k.shape[0], device=k.device)
+    # the number of each token's document
+    query_documents = torch.bucketize(queries, query_borders[1:], right=True)
+    key_documents = torch.bucketize(keys, key_borders[1:], right=True)
+    is_same_document = query_documents[:, None] == key_documents[None, :]
+    mask = _attention_mask(queries, keys, window) & is_same_document
     rows = tuple(tensor.transpose(0, 1)[None] for tensor in qkv)
     attention = torch.nn.functional.scaled_dot_product_attention
     grouped = q.shape[1] != k.shape[1]
@@ -176,11 +171,9 @@ def _use_torch_kernel(context: PatchContext) -> None:
     @replaces(model_utils, "detect_attn_implementation")
     def detect_or_torch(detect: Any) -> Any:
         implementation = detect()
-        return (
-            AttentionBackendName.flash_2
-            if implementation == AttentionBackendName.torch
-            else implementation
-        )
+        if implementation == AttentionBackendName.torch:
+            return AttentionBackendName.flash_2
+        return implementation
 
     kernel = "torch.nn.attention.varlen" if on_gpu else "a mask over all pairs of tokens"
     context.events.emit(

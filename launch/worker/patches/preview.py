@@ -66,22 +66,19 @@ def _hand_over(
     from .. import samples
 
     tokenizer = tokenizer_config.tokenizer
-    collate, hidden = _make_collator(context, tokenizer), _hidden_by_padding(context, tokenizer)
-
+    collate = _make_collator(context, tokenizer)
+    hidden = _hidden_by_padding(context, tokenizer)
     report = samples.SampleReport(request, tokenizer)
-    first: list[Any] = []  # of the samples that are trained on, for a batch
+    first: list[Any] = []  # the samples of the first micro batch that is trained on
     for config in configs:
         steps = list(zip(config.transform_fn, config.transform_fn_args, strict=True))
         filters = [step for step in steps if upstream.TRANSFORM_FNS[step[0]][1] == "filter"]
         maps = [step for step in steps if step not in filters]
-        config.transform_fn, config.transform_fn_args = (
-            [name for name, _ in maps],
-            [options for _, options in maps],
-        )
+        config.transform_fn = [name for name, _ in maps]
+        config.transform_fn_args = [options for _, options in maps]
         tokenized = upstream.get_dataset_v1(config, tokenizer_config)
-        limit = next(
-            (options["max_seq_length"] for _, options in maps if "max_seq_length" in options), None
-        )
+        limits = [options["max_seq_length"] for _, options in maps if "max_seq_length" in options]
+        limit = limits[0] if limits else None
         report.begin_dataset()
         for source, row in zip(config.dataset, tokenized, strict=True):
             kept = all(
@@ -89,12 +86,10 @@ def _hand_over(
                 for name, options in filters
             )
             is_pair = "chosen_input_ids" in row
-            # only the transforms of chats render tools (dataset_transformation.py:1811)
-            tools = (
-                None
-                if is_pair
-                else upstream._normalize_tools_for_chat_template(source.get("tools"))
-            )
+            tools = None
+            if not is_pair:
+                # only the transforms of chats render tools (dataset_transformation.py:1811)
+                tools = upstream._normalize_tools_for_chat_template(source.get("tools"))
             sides = []
             for name in samples.PAIR if is_pair else ("messages",):
                 prefix = f"{name}_" if is_pair else ""
@@ -106,15 +101,12 @@ def _hand_over(
                 )
             report.add(sides, kept=kept, limit=limit)
             if kept and len(first) < request.per_device:
-                first.append(
-                    {
-                        "index": len(first),
-                        **{name: row[name] for name in row if name.endswith(_COLUMNS)},
-                    }
-                )
-    report.write(
-        batch=samples.describe_batch(collate(first), tokenizer.pad_token_id) if first else None
-    )
+                columns = {name: row[name] for name in row if name.endswith(_COLUMNS)}
+                first.append({"index": len(first), **columns})
+    batch = None
+    if first:
+        batch = samples.describe_batch(collate(first), tokenizer.pad_token_id)
+    report.write(batch=batch)
 
 
 def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
@@ -137,22 +129,18 @@ def _make_collator(
     from open_instruct import dataset_transformation, dpo_utils, padding_free_collator
     from transformers import DataCollatorForSeq2Seq
 
-    script, packs = (
-        context.trainer.script_name,
-        (context.trainer.flag("packing") or "").lower() == "true",
-    )
+    script = context.trainer.script_name
+    packs = (context.trainer.flag("packing") or "").lower() == "true"
     if script == "reward_modeling.py":
         collator: Any = dataset_transformation.SimplePreferenceCollator(
             pad_token_id=tokenizer.pad_token_id
         )
         return lambda rows: dict(collator(rows))
     if script == "finetune.py":
-        flat = padding_free_collator.TensorDataCollatorWithFlattening()
-        collator = (
-            flat
-            if packs
-            else DataCollatorForSeq2Seq(tokenizer=tokenizer, model=None, padding="longest")
-        )
+        if packs:
+            collator = padding_free_collator.TensorDataCollatorWithFlattening()
+        else:
+            collator = DataCollatorForSeq2Seq(tokenizer=tokenizer, model=None, padding="longest")
     elif script == "olmo_core_finetune.py":
         # it packs in numpy files
         collator = padding_free_collator.TensorDataCollatorWithFlattening()

@@ -1,6 +1,4 @@
-"""Patches for every open-instruct script: evidence, the samples' lengths; and how a logged step is
-read.
-"""
+"""Patches for every script of open-instruct, and the listener to the steps that scripts log."""
 
 from __future__ import annotations
 
@@ -43,7 +41,9 @@ class StepListener(logging.Handler):
         self, patch: str, events: EventWriter, step: Callable[[Mapping[str, Any]], None]
     ) -> None:
         super().__init__(logging.INFO)
-        self._patch, self._events, self._step = patch, events, step
+        self._patch = patch
+        self._events = events
+        self._step = step
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -119,8 +119,11 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
 
     from ..evidence.start import pin_base
 
+    kinds = [PreTrainedModel]
     peft = sys.modules.get("peft")  # imported where an adapter is trained
-    for kind in (PreTrainedModel, *([peft.PeftModel] if peft is not None else [])):
+    if peft is not None:
+        kinds.append(peft.PeftModel)
+    for kind in kinds:
 
         @replaces(kind, "save_pretrained")
         def save_and_check(
@@ -250,13 +253,11 @@ def skips_input_casts(model: Any, accelerator: Any) -> bool:
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return False
     layers = adapted_layers(model)
-    dropouts = [
-        inner
-        for layer in layers
-        for inner in layer.lora_dropout.modules()
-        if isinstance(inner, Dropout)
-    ]
-    return bool(layers) and not any(dropout.p for dropout in dropouts)
+    for layer in layers:
+        for module in layer.lora_dropout.modules():
+            if isinstance(module, Dropout) and module.p:
+                return False
+    return bool(layers)
 
 
 def _leave_adapter_inputs(context: PatchContext) -> None:
@@ -264,7 +265,8 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
 
     @replaces(Accelerator, "prepare")
     def prepare_and_leave(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-        for model in (argument for argument in arguments if hasattr(argument, "named_modules")):
+        models = [argument for argument in arguments if hasattr(argument, "named_modules")]
+        for model in models:
             if skips_input_casts(model, self):  # what is prepared is always called within autocast
                 for layer in adapted_layers(model):
                     layer.cast_input_dtype_enabled = False
