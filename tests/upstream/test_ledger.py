@@ -192,7 +192,7 @@ def test_explanations(trainer: str, flag: str, use: str | None, sentence: str) -
     assert explanation is not None
     assert explanation.use == use
     assert sentence in explanation.message
-    assert str(explanation.cure) == (
+    assert explanation.cure == (
         f"write '{use}'"
         if use
         else "delete it"
