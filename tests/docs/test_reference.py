@@ -195,21 +195,38 @@ def short(upstream: tuple[str, ...]) -> str:
 
 def texts_of(rule: PreflightRule, argument: int) -> list[str]:
     """Return the messages (argument 0) or the cures (1) of a rule of check, from its calls of
-    `failed` and `warned`.
+    `failed` and `warned`, and from those of the functions of its module that it calls.
     """
-    function = ast.parse(inspect.getsource(rule.inspect)).body[0]
-    assert isinstance(function, ast.FunctionDef)
-    calls = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and len(node.args) > argument
-    ]
-    texts = (
-        template(call.args[argument], function, call.lineno)
-        for call in calls
-        if ast.unparse(call.func) in ("failed", "warned")
-    )
-    return list(dict.fromkeys(filter(None, texts)))
+    module = inspect.getmodule(rule.inspect)
+    assert module is not None
+    functions = {
+        node.name: node
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    name = getattr(rule.inspect, "__name__", "")
+    texts: dict[str, None] = {}
+    for function in called_functions(functions[name], functions):
+        for call in ast.walk(function):
+            if not isinstance(call, ast.Call) or len(call.args) <= argument:
+                continue
+            if ast.unparse(call.func) in ("failed", "warned"):
+                texts[template(call.args[argument], function, call.lineno)] = None
+    return [text for text in texts if text]
+
+
+def called_functions(
+    function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]
+) -> list[ast.FunctionDef]:
+    """Return a function and the functions of its module that it calls, directly or not."""
+    found = [function]
+    for current in found:  # which grows
+        for call in ast.walk(current):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                called = functions.get(call.func.id)
+                if called is not None and called not in found:
+                    found.append(called)
+    return found
 
 
 @dataclass
@@ -294,8 +311,8 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
         return template(node.left, function, line)
     if isinstance(node, ast.IfExp):
         return template(node.body, function, line) or template(node.orelse, function, line)
-    if isinstance(node, ast.BoolOp) and isinstance(node.values[-1], ast.Constant | ast.JoinedStr):
-        return placeholder(node.values[-1])
+    if isinstance(node, ast.BoolOp):
+        return template(node.values[-1], function, line)
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and name == "Fix":
         return template(node.args[0], function, line)
