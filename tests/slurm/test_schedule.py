@@ -35,6 +35,7 @@ from launch.slurm.schedule import (
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment, report_json, report_lines
 from tests.conftest import Launch, composed, fixed_machine, planned
+from tests.execution.record.records import append, event
 from tests.execution.test_caches import data_set
 from tests.slurm.test_script import shellcheck
 
@@ -428,8 +429,8 @@ def passed(home: Path, **differs: Any) -> Path | None:
     done.folder.mkdir(parents=True)
     record = {"command": list(done.command), **differs}
     (done.folder / "plan.json").write_text(json.dumps(record))
-    event = {"kind": "evidence", "what": "dataset_cache", "value": "built", "path": str(data)}
-    (done.folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    built = event("evidence", 1.0, what="dataset_cache", value="built", path=str(data))
+    append(done.folder / "events.jsonl", [built])
     return find_tokenized_data(plan)
 
 
