@@ -119,7 +119,7 @@ def test_a_worker_that_answers_requests(folder: Path) -> None:
     done = subprocess.run(
         worker_command(sys.executable, "merging", {}), capture_output=True, text=True, check=False
     )
-    assert "ValueError: Request.adapter is missing" in done.stderr and imported(folder) == []
+    assert "ValueError: MergeRequest.adapter is missing" in done.stderr and imported(folder) == []
 
 
 def path_after_import(argv: list[str], first: Path) -> list[str]:

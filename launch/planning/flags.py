@@ -213,11 +213,10 @@ def _recipe_flags(
     problems: list[Finding] = []
     for key in RECIPE_KEYS:
         mapping = mapping_of(trainer, key)
+        if mapping is None and key in RLVR_KEYS and trainer.kind != Kind.rlvr:
+            mapping = {}  # no value of the key but null is supported
         if mapping is None:
-            is_needed = lora is not None or not key.startswith("lora.")
-            if key in RLVR_KEYS and trainer.kind != Kind.rlvr:
-                is_needed = False
-            if is_needed:
+            if lora is not None or not key.startswith("lora."):
                 problems.append(_unmapped_key(trainer, key))
             continue
         try:

@@ -155,8 +155,8 @@ def rules_page() -> str:
         rows = (
             (
                 f"`{name}`",
-                "<br>".join(found.texts),
-                "<br>".join(found.cures),
+                short(tuple(found.texts), 12),
+                short(tuple(found.cures), 12),
                 "yes" if name in allowable else "",
             )
             for name, found in group
@@ -187,10 +187,10 @@ def doc(cls: type) -> str:
     return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
 
 
-def short(upstream: tuple[str, ...]) -> str:
-    return "<br>".join(upstream[:3]) + (
-        f"<br>and {len(upstream) - 3} more" if len(upstream) > 3 else ""
-    )
+def short(texts: tuple[str, ...], most: int = 3) -> str:
+    """Return texts as the lines of a cell: the first ones, and how many more there are."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return "<br>".join([*texts[:most], *more])
 
 
 def texts_of(rule: PreflightRule, argument: int) -> list[str]:

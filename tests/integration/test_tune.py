@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launch.execution.record.run import Run
 from tests.integration.conftest import launch_in
 from tests.integration.reports import read_report
 from tests.trials.records import check
@@ -58,10 +59,8 @@ def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Pa
         probes[1]["measured"]["losses"], rel=2e-3
     )
     for probe in probes:
-        events = (Path(probe["folder"]) / "events.jsonl").read_text(encoding="utf-8")
-        built = [
-            json.loads(line)["value"] for line in events.splitlines() if '"dataset_cache"' in line
-        ]
+        reported = Run(Path(probe["folder"])).events("evidence")
+        built = [found.data["value"] for found in reported if found.data["what"] == "dataset_cache"]
         assert built and set(built) == {"hit"}  # the data was tokenised once, before
 
     assert (
