@@ -206,3 +206,12 @@ def test_known_command_lines(
 ) -> None:
     schema = schema_of("finetune")
     compare(schema, real_parsers, "finetune", argv, machine=False)
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "-inf", "1e308", "0.5"])
+def test_numbers_that_are_not_finite_are_calculated_with(
+    rate: str, schema_of: Callable[[str], Schema], real_parsers: RealParsers
+) -> None:
+    needed = ["--needed", "word", "--needed_list", "0.5", "--needed_choice", "q"]
+    schema = schema_of("synthetic")
+    compare(schema, real_parsers, "synthetic", [*needed, f"--rate={rate}"], machine=False)

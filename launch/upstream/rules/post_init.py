@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 from launch.upstream.rules.source import Function
 
 _MAX_STEPS = 20_000  # statements that are followed
-_MAX_NUMBER = 2**63  # operands of arithmetic are smaller
+_MAX_NUMBER = 2**63  # whole numbers that are operands of arithmetic are smaller
 
 
 class Doubt(IntEnum):
@@ -152,6 +152,13 @@ def doubt_of(value: Any) -> Doubt:
 def truth_of(value: Any) -> bool | None:
     """Return whether a value counts as true; None if that is not known."""
     return value.truth if isinstance(value, UnknownValue) else bool(value)
+
+
+def _is_small_number(value: object) -> bool:
+    """Return whether a value is a number that arithmetic cannot make large: a float, NaN and
+    infinities included, or a whole number below _MAX_NUMBER.
+    """
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < _MAX_NUMBER)
 
 
 class _Follower(ast.NodeVisitor):
@@ -441,9 +448,7 @@ class _Follower(ast.NodeVisitor):
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         """Calculate with numbers, unless the result could become large."""
         values = [self.visit(node.left), self.visit(node.right)]
-        are_small = all(
-            isinstance(value, int | float) and abs(value) < _MAX_NUMBER for value in values
-        )
+        are_small = all(map(_is_small_number, values))
         function = _ARITHMETIC.get(type(node.op))
         if function is None or not are_small:
             return self.skip(node)
