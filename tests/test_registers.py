@@ -6,6 +6,7 @@ tests/check/lint/test_cautions.py.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -237,3 +238,14 @@ def test_a_half_added_patch_is_told_everything() -> None:
     ]
     whole = dataclasses.replace(half, lines={"trl/scripts/sft.py": {1: "x"}})
     assert "lines has no" not in " ".join(lacking_patch(whole))
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for folder in ("launch", "maintain"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert len(places) > 200
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

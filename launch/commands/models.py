@@ -24,6 +24,7 @@ from launch.evaluation.generation import (
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
+from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
 from launch.planning.find_runs import resolve_run
@@ -210,7 +211,7 @@ def eval(argv: list[str]) -> int:
         model, specs, cache=cache, limit=options.limit, batch_size=options.batch_size, notify=notify
     )
     if options.report and model.run is not None:
-        write_run_report(model.run, notify)
+        write_run_report(Run(model.run), notify)
     if options.json:
         print_json(evaluation)
     else:

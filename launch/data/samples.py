@@ -56,7 +56,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class SampleLengths:
+class LengthsBySide:
     """The lengths of all samples of a data set, in order."""
 
     places: tuple[str, ...]
@@ -124,7 +124,7 @@ class TokenizedSamples:
     """The data as the trainer tokenises it."""
 
     samples: tuple[Sample, ...]  # in detail
-    lengths: tuple[SampleLengths, ...]  # of each data set
+    lengths: tuple[LengthsBySide, ...]  # of each data set
     special: Sequence[int]  # ids of special tokens
     bos: int | None
     eos: int | None

@@ -22,6 +22,7 @@ from launch.evaluation.models import (
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
+from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory, open_worker
 from launch.planning.find_runs import run_name
@@ -199,7 +200,7 @@ def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
     for line in describe_scores(evaluation):
         notify(line)
     if plan.config.report:
-        write_run_report(plan.folder, notify)
+        write_run_report(Run(plan.folder), notify)
 
 
 def describe_scores(evaluation: Evaluation) -> Iterator[str]:

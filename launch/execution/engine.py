@@ -96,16 +96,17 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
-    for note in Run(folder.path).damaged_lines:
-        display.say(f"warning: {note}")
     if outcome.exit_code == EXIT_DONE:
         _announce_done(outcome, plan, display)
     elif outcome.exit_code != supervised.exit_code:  # supervise() could not announce this cause
         _announce_failure(outcome, display)
+    ended = Run(folder.path)  # read anew, with its outcome
     if plan.config.report:
         from launch.execution.report.page import write_run_report
 
-        write_run_report(plan.folder, display.say)
+        write_run_report(ended, display.say)
+    for note in ended.damaged_lines:
+        display.say(f"warning: {note}")
     return outcome.exit_code
 
 

@@ -67,7 +67,7 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
     one. It leaves the training's random numbers as they are, and returns metrics of the step.
     """
 
-    class Sampling(entry):  # type: ignore[misc]
+    class SamplingTrainer(entry):  # type: ignore[misc]
         def training_step(self, *arguments: Any, **options: Any) -> Any:
             if self.state.global_step == 0 and not hasattr(self, "_begun"):
                 self._begun = True
@@ -87,7 +87,7 @@ def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[s
             interval = middle if every is None else every
             return bool(step % interval == 0 or step >= last)
 
-    return Sampling
+    return SamplingTrainer
 
 
 def answer_prompts(

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from launch.data.samples import (
+    LengthsBySide,
     PairSide,
     Sample,
     SampleBatch,
-    SampleLengths,
     TokenizedSamples,
     find_sample_problems,
 )
@@ -44,7 +44,7 @@ def samples(*sides: PairSide, kept: bool = True, pad: int = 0, bos: int = BOS) -
             "loss": [None if side.loss is None else sum(side.loss) for side in sides],
         }.items()
     }
-    lengths = SampleLengths(tuple(sample.place for sample in found), (kept,) * len(found), **counts)
+    lengths = LengthsBySide(tuple(sample.place for sample in found), (kept,) * len(found), **counts)
     return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 

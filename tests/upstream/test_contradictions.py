@@ -16,7 +16,7 @@ import pytest
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions, unchecked_code
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Doubt, UnknownValue, run_post_init
+from launch.upstream.rules.post_init import Doubt, UncertainValue, run_post_init
 from launch.upstream.rules.source import Function
 from launch.upstream.schema import Schema
 from tests.upstream.captured import capture_script, synthetic_schema
@@ -261,8 +261,8 @@ def test_ways_through_a_statement(
     node = ast.parse("def __post_init__(self):\n" + textwrap.indent(body, "    ")).body[0]
     assert isinstance(node, ast.FunctionDef)
     unknown = {
-        "a": UnknownValue(Doubt.USER, is_set=True),
-        "b": UnknownValue(Doubt.USER, is_set=True),
+        "a": UncertainValue(Doubt.USER, is_set=True),
+        "b": UncertainValue(Doubt.USER, is_set=True),
         "c": [],
         "d": None,
     }

@@ -229,10 +229,10 @@ def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> 
         notify(f"reading {size / 1e9:.1f} GB of metrics, about {duration}")
 
 
-def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
+def write_run_report(run: Run, notify: Callable[[str], None]) -> None:
     """Write report.html into a run's folder; any problem with it is a warning."""
-    announce_reading([folder], notify)
-    write_report(folder, lambda: render_runs([Run(folder)]), notify)
+    announce_reading([run.folder], notify)
+    write_report(run.folder, lambda: render_runs([run]), notify)
 
 
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:

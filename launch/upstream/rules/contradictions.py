@@ -18,7 +18,7 @@ from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.post_init import (
     Contradiction,
     Doubt,
-    UnknownValue,
+    UncertainValue,
     check_rules,
     run_post_init,
 )
@@ -101,14 +101,14 @@ def _value(
     field: Field, values: Mapping[str, Any], defaults_known: bool, *, is_opaque: bool
 ) -> Any:
     if field.name in values:
-        given = UnknownValue(Doubt.USER, is_set=not field.none_words)
+        given = UncertainValue(Doubt.USER, is_set=not field.none_words)
         return given if is_opaque else _known_parts(values[field.name], given)
     if field.in_parser and (field.required or not defaults_known):
-        return UnknownValue(Doubt.USER)
-    return UnknownValue() if is_opaque or "default" in field.unknown else field.default
+        return UncertainValue(Doubt.USER)
+    return UncertainValue() if is_opaque or "default" in field.unknown else field.default
 
 
-def _known_parts(value: Any, unknown: UnknownValue) -> Any:
+def _known_parts(value: Any, unknown: UncertainValue) -> Any:
     if isinstance(value, list):
         return [_known_parts(part, unknown) for part in value]
     return unknown if value is UNKNOWN else value

@@ -31,7 +31,7 @@ class Doubt(IntEnum):
 
 
 @dataclass(frozen=True)
-class UnknownValue:
+class UncertainValue:
     """A value that is not known."""
 
     doubt: Doubt = Doubt.MACHINE
@@ -70,7 +70,7 @@ def _are_json(texts: str | Sequence[str]) -> bool:
 _TYPES = {type_.__name__: type_ for type_ in (str, int, float, bool, list, tuple, dict)}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{function.__name__: function for function in (len, isinstance, sum, int, float, bool, list)},
-    "json.loads": lambda text: UnknownValue(is_set=json.loads(text) is not None),
+    "json.loads": lambda text: UncertainValue(is_set=json.loads(text) is not None),
     "are_json": _are_json,  # for launch's rules
 }
 _OF_ANY_PARTS = ("len", "isinstance")  # functions of a list whose items need not be known
@@ -140,7 +140,7 @@ def check_rules(
 
 def doubt_of(value: Any) -> Doubt:
     """Return what the unknown parts of a value depend on."""
-    if isinstance(value, UnknownValue):
+    if isinstance(value, UncertainValue):
         return value.doubt
     if isinstance(value, dict):
         value = list(value.values())
@@ -151,7 +151,7 @@ def doubt_of(value: Any) -> Doubt:
 
 def truth_of(value: Any) -> bool | None:
     """Return whether a value counts as true; None if that is not known."""
-    return value.truth if isinstance(value, UnknownValue) else bool(value)
+    return value.truth if isinstance(value, UncertainValue) else bool(value)
 
 
 def _is_small_number(value: object) -> bool:
@@ -207,7 +207,7 @@ class _Follower(ast.NodeVisitor):
         flags = dict.fromkeys(name for name in self.reads if name in self.flags)
         return Contradiction(" ".join(message.split()), where, tuple(flags), certain)
 
-    def skip(self, node: ast.AST) -> UnknownValue:
+    def skip(self, node: ast.AST) -> UncertainValue:
         """Leave out code that is not followed, and return its unknown value.
 
         Whatever it assigns is unknown from then on, and so is every list and dictionary, which it
@@ -232,8 +232,8 @@ class _Follower(ast.NodeVisitor):
                 if isinstance(value, list | dict):
                     scope[name] = _lost(value, doubt)
         for part in parts:
-            self._skip_effect(part, UnknownValue(doubt))
-        return UnknownValue(doubt)
+            self._skip_effect(part, UncertainValue(doubt))
+        return UncertainValue(doubt)
 
     def _read_all(self, fields: Sequence[str], names: Sequence[str]) -> Doubt:
         """Note that fields and local variables are read; return the doubt of their values."""
@@ -244,7 +244,7 @@ class _Follower(ast.NodeVisitor):
         values += [self.names.get(name) for name in names]
         return doubt_of(values)
 
-    def _skip_effect(self, part: ast.AST, unknown: UnknownValue) -> None:
+    def _skip_effect(self, part: ast.AST, unknown: UncertainValue) -> None:
         """Follow the effect that one part of skipped code may have."""
         if isinstance(part, ast.Raise | ast.Assert):
             self.record(part, _message_of(part), unknown.doubt)
@@ -266,12 +266,12 @@ class _Follower(ast.NodeVisitor):
 
     # Statements
 
-    def follow_function(self, function: Function) -> UnknownValue:
+    def follow_function(self, function: Function) -> UncertainValue:
         """Follow a function of the instance. The value that it returns is unknown, and so are its
         parameters except `self`.
         """
         outer = self.names, self.origins, self.reads, self.branch, self.left
-        self.names = {argument.arg: UnknownValue() for argument in function.node.args.args[1:]}
+        self.names = {argument.arg: UncertainValue() for argument in function.node.args.args[1:]}
         self.origins = {}
         self.branch = self.doubt
         self.left = Doubt.NONE
@@ -279,7 +279,7 @@ class _Follower(ast.NodeVisitor):
         self._follow(function.node.body)
         self.calls.pop()
         self.names, self.origins, self.reads, self.branch, self.left = outer
-        return UnknownValue()
+        return UncertainValue()
 
     def _follow(self, statements: Sequence[ast.stmt]) -> bool:
         """Follow statements; return whether they are certain to return."""
@@ -357,10 +357,10 @@ class _Follower(ast.NodeVisitor):
             if self.doubt:  # the variable may keep its earlier value
                 origins = [*self.origins.get(target.id, []), *origins]
             self.origins[target.id] = list(dict.fromkeys(origins))
-            before = self.names.get(target.id, UnknownValue())
+            before = self.names.get(target.id, UncertainValue())
             self.names[target.id] = self._either(before, value)
         elif isinstance(target, ast.Attribute) and _is_self(target.value):
-            before = self.fields.get(target.attr, UnknownValue())
+            before = self.fields.get(target.attr, UncertainValue())
             after = self._either(before, value)
             self.fields[target.attr] = _lost(after, Doubt.MACHINE) if self.is_shared else after
         elif _matches(target, value):
@@ -376,7 +376,7 @@ class _Follower(ast.NodeVisitor):
         if not self.doubt or repr(before) == repr(value):
             return value
         doubt = max(self.doubt, doubt_of(before), doubt_of(value))
-        return UnknownValue(doubt, is_set=_is_set(before) and _is_set(value))
+        return UncertainValue(doubt, is_set=_is_set(before) and _is_set(value))
 
     # Expressions
 
@@ -389,7 +389,7 @@ class _Follower(ast.NodeVisitor):
         self.reads += self.origins.get(node.id, [])
         if node.id in self.names:
             return self.names[node.id]
-        return _TYPES.get(node.id, UnknownValue())
+        return _TYPES.get(node.id, UncertainValue())
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         name = ast.unparse(node)
@@ -430,7 +430,7 @@ class _Follower(ast.NodeVisitor):
         if not doubt:
             return value
         known_truth = deciding_truth if truth is deciding_truth else None
-        return UnknownValue(max(doubt, doubt_of(value)), truth=known_truth)
+        return UncertainValue(max(doubt, doubt_of(value)), truth=known_truth)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         truth = truth_of(self.visit(node.test))
@@ -443,7 +443,7 @@ class _Follower(ast.NodeVisitor):
             return self.visit_List(node)  # a number
         value = self.visit(node.operand)
         truth = truth_of(value)
-        return UnknownValue(doubt_of(value)) if truth is None else not truth
+        return UncertainValue(doubt_of(value)) if truth is None else not truth
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         """Calculate with numbers, unless the result could become large."""
@@ -468,7 +468,7 @@ class _Follower(ast.NodeVisitor):
         if not isinstance(operation, ast.Is | ast.IsNot):
             return self._compute(node, _COMPARISONS[type(operation)], values)
         is_same = _is_same(*values)
-        if isinstance(is_same, UnknownValue):
+        if isinstance(is_same, UncertainValue):
             return is_same
         return is_same if isinstance(operation, ast.Is) else not is_same
 
@@ -485,16 +485,16 @@ class _Follower(ast.NodeVisitor):
         """
         doubt = doubt_of(values) if doubt is None else doubt
         if doubt:
-            return UnknownValue(doubt)
+            return UncertainValue(doubt)
         try:
             return function(*values)
         except RecursionError:
-            return UnknownValue()
+            return UncertainValue()
         except Exception as error:
             self.record(node, f"{type(error).__name__}: {error}")
         if not self.doubt:
             raise _EndError
-        return UnknownValue(self.doubt)
+        return UncertainValue(self.doubt)
 
     def visit_Call(self, node: ast.Call) -> Any:
         method = self._find_method(ast.unparse(node))
@@ -513,7 +513,7 @@ class _Follower(ast.NodeVisitor):
         if doubt is Doubt.USER and (self.constants.get(name) or name in _CONVERSIONS):
             self.record(node, f"{name} refuses some values", doubt)
         if name in _OF_ANY_PARTS:
-            doubts = [value.doubt for value in values if isinstance(value, UnknownValue)]
+            doubts = [value.doubt for value in values if isinstance(value, UncertainValue)]
             doubt = max(doubts, default=Doubt.NONE)
         return self._compute(node, function, values, doubt)
 
@@ -560,7 +560,7 @@ class _Follower(ast.NodeVisitor):
 
 def _enum_converter(values: Sequence[str]) -> Callable[[Any], Any]:
     """Return the conversion to a text enum; it may convert other values than its own too."""
-    return lambda value: value if value in values else UnknownValue()
+    return lambda value: value if value in values else UncertainValue()
 
 
 def _matches(target: ast.expr, value: Any) -> TypeGuard[ast.Tuple]:
@@ -572,19 +572,19 @@ def _matches(target: ast.expr, value: Any) -> TypeGuard[ast.Tuple]:
 
 def _is_set(value: Any) -> bool:
     """Return whether a value is known not to be None."""
-    return value.is_set if isinstance(value, UnknownValue) else value is not None
+    return value.is_set if isinstance(value, UncertainValue) else value is not None
 
 
 def _is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _lost(value: Any, doubt: Doubt) -> UnknownValue:
+def _lost(value: Any, doubt: Doubt) -> UncertainValue:
     """Return the unknown value of something that may have been changed elsewhere.
 
     A list or a dictionary does not become None.
     """
-    return UnknownValue(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
+    return UncertainValue(max(doubt, doubt_of(value)), is_set=isinstance(value, list | dict))
 
 
 def _is_same(left: Any, right: Any) -> Any:
@@ -592,11 +592,11 @@ def _is_same(left: Any, right: Any) -> Any:
     doubt = doubt_of([left, right])
     if left is None or right is None:
         other = right if left is None else left
-        if isinstance(other, UnknownValue) and not other.is_set:
-            return UnknownValue(doubt)
+        if isinstance(other, UncertainValue) and not other.is_set:
+            return UncertainValue(doubt)
         return left is right
     if doubt or bool not in (type(left), type(right)):
-        return UnknownValue(doubt or Doubt.MACHINE)
+        return UncertainValue(doubt or Doubt.MACHINE)
     return left is right
 
 

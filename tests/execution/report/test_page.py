@@ -403,7 +403,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     folder, printed = write_run(tmp_path / "demo" / "x", STEPS[:2]), list[str]()
     (folder / "report.html").mkdir()
     before = sorted(path.name for path in folder.iterdir())
-    write_run_report(folder, printed.append)
+    write_run_report(Run(folder), printed.append)
     assert [line.partition(" could not")[0] for line in printed] == [
         f"warning: {folder}/report.html"
     ]
@@ -418,7 +418,7 @@ def test_a_long_wait_is_announced(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("launch.execution.report.page._LARGE", 100)
     folder, printed = write_run(tmp_path / "demo" / "x", STEPS), list[str]()
-    write_run_report(folder, printed.append)
+    write_run_report(Run(folder), printed.append)
     assert printed == ["reading 0.0 GB of metrics, about 0:00", f"report: {folder / 'report.html'}"]
     for verb in (report, compare):
         assert (
