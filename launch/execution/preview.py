@@ -324,5 +324,5 @@ def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Findi
         findings.append(Finding(DATA_RULE, f"{name}: {lengths.describe()}", severity="pass"))
     for problem in find_sample_problems(data):
         is_refusal = problem is data.refusal
-        findings.append(problem if is_refusal else replace(problem, severity="warn"))
+        findings.append(problem if is_refusal else problem.as_warning())
     return findings

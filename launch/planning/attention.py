@@ -122,7 +122,7 @@ def packing_warnings(
     )
     sentence = "install flash-attn (the extra `flash`), or set {0} or a smaller per-device batch"
     cure = Fix.of(sentence, "recipe.packing=none")
-    return (Finding.error("packing_without_flash", message, "recipe.packing", cure),)
+    return (Finding.warning("packing_without_flash", message, "recipe.packing", cure),)
 
 
 def _upstream_choice(

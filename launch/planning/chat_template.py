@@ -125,7 +125,7 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
     if later:
         message = f"recipe.chat_template={template.name} is the format of the family's first models"
         cure = f"later ones have {', '.join(later)}"
-        warnings.append(Finding.error("first_of_family", message, _KEY, cure))
+        warnings.append(Finding.warning("first_of_family", message, _KEY, cure))
     locked = load_templates()
     if template.name in locked.digests and not template.trl.is_locked:
         message = (
@@ -133,7 +133,7 @@ def template_warnings(template: ChatTemplate | None, finder: TemplateFinder) -> 
             f"TRL {locked.trl}'s"
         )
         cure = "it is used, and the run's identity follows it; name a .jinja file for another text"
-        warnings.append(Finding.error("other_template_text", message, _KEY, cure))
+        warnings.append(Finding.warning("other_template_text", message, _KEY, cure))
     return tuple(warnings)
 
 

@@ -85,7 +85,7 @@ def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Find
     for name, flag in flags.items():
         if flag.value is not None and schema.is_unverified(name):
             message = unverified_message(schema, name)
-            warnings.append(Finding.error("unverified", message, flag.provenance.where, cure))
+            warnings.append(Finding.warning("unverified", message, flag.provenance.where, cure))
     return tuple(warnings)
 
 
@@ -338,7 +338,7 @@ def contradiction_warnings(config: RootConfig) -> tuple[Finding, ...]:
         "the global batch size"
     )
     cure = Fix.of("{0} keeps the global batch size", "recipe.packing=flatten")
-    return (Finding.error("bins_change_the_batch", message, "recipe.packing", cure),)
+    return (Finding.warning("bins_change_the_batch", message, "recipe.packing", cure),)
 
 
 def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Finding, ...]:
@@ -371,7 +371,7 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Find
         "here, or not fit"
     )
     cure = Fix.of("{0} with the same overrides measures again", "$ launch tune")
-    return (Finding.error("tuned_elsewhere", message, "tuned", cure),)
+    return (Finding.warning("tuned_elsewhere", message, "tuned", cure),)
 
 
 def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
@@ -390,7 +390,7 @@ def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
     )
     where = origins.of("model.shape.parameters").where
     cure = "compare head_dim, intermediate and tied_embeddings with the model's config.json"
-    return (Finding.error("shape_mismatch", message, where, cure),)
+    return (Finding.warning("shape_mismatch", message, where, cure),)
 
 
 # The keys of problems that name none, by the problem's id. The mode is set in the overlay's defaults.

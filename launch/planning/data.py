@@ -189,7 +189,7 @@ def few_steps_warnings(
         "proves everything else"
     )
     cure = f"fine for a smoke test; a training takes more than {FEW_STEPS} steps"
-    return (Finding.error("few_steps", message, where, cure),)
+    return (Finding.warning("few_steps", message, where, cure),)
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
@@ -277,7 +277,7 @@ def validation_warnings(config: RootConfig) -> tuple[Finding, ...]:
         "not be saved"
     )
     cure = f"set recipe.eval_steps to a multiple of recipe.checkpoint_steps ({saved})"
-    return (Finding.error("best_not_saved", message, "recipe.eval_steps", cure),)
+    return (Finding.warning("best_not_saved", message, "recipe.eval_steps", cure),)
 
 
 def describe_schedule(config: RootConfig) -> str | None:

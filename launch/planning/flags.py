@@ -369,7 +369,7 @@ def _find_inert_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Fin
                 f"flags.{other}=",
             )
             where = flags[name].provenance.where
-            warnings.append(Finding.error("inert_flag", message, where, cure))
+            warnings.append(Finding.warning("inert_flag", message, where, cure))
     return warnings
 
 
@@ -425,7 +425,7 @@ def _warn_of_remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]
             "your rights"
         )
         cure = "remove it, unless you have read them or trust their author"
-        warnings.append(Finding.error("remote_code", message, flag.provenance.where, cure))
+        warnings.append(Finding.warning("remote_code", message, flag.provenance.where, cure))
     return warnings
 
 
@@ -437,7 +437,7 @@ def _warn_of_high_learning_rate(flag: Flag | None) -> list[Finding]:
         "every model diverges"
     )
     cure = "fine-tuning takes 1e-7 to 1e-3"
-    return [Finding.error("high_learning_rate", message, flag.provenance.where, cure)]
+    return [Finding.warning("high_learning_rate", message, flag.provenance.where, cure)]
 
 
 def _user_flags(
@@ -470,7 +470,7 @@ def _user_flags(
             continue
         if name in trainer.unread:
             message = f"{trainer.name} accepts --{name} and never reads it"
-            warnings.append(Finding.error("unread_flag", message, where))
+            warnings.append(Finding.warning("unread_flag", message, where))
         if name in recipe_keys:
             key = recipe_keys[name]
             entry = trainer.recipe[key]
@@ -479,7 +479,7 @@ def _user_flags(
                 text = format_value(_value_at(plain, f"recipe.{key}"))
                 conflict = _undone_request(name, value, key, text, where)
                 if "flag_over_recipe" in config.allow:
-                    warnings.append(conflict)
+                    warnings.append(conflict.as_warning())
                 else:
                     problems.append(conflict)
             elif isinstance(entry, str) or key.startswith("lora."):

@@ -128,7 +128,7 @@ def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Find
         f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
     )
     return (
-        Finding.error(
+        Finding.warning(
             "micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure
         ),
     )

@@ -100,14 +100,14 @@ def width_warnings(
     if visible and width.device == Device.cuda and len(visible) != width.local and not is_given:
         message = f"it lists {_count(visible)}, and the plan has {width.local} on each machine"
         cure = Fix.of("set {0}", f"gpus={len(visible)}")
-        warnings.append(Finding.error("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
+        warnings.append(Finding.warning("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
     world = environ.get("WORLD_SIZE", "")
     if world.isdecimal() and int(world) not in (0, 1, width.world_size):
         message = (
             f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
         )
         cure = Fix.of("unset it, or set {0}", f"gpus={world}")
-        warnings.append(Finding.error("foreign_world_size", message, "WORLD_SIZE", cure))
+        warnings.append(Finding.warning("foreign_world_size", message, "WORLD_SIZE", cure))
     return tuple(warnings)
 
 

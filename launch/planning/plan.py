@@ -89,7 +89,7 @@ from launch.planning.parallel import (
     width_warnings,
 )
 from launch.planning.recipe import find_unsupported_values, replace_recipe_values
-from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
+from launch.planning.rlvr import check_generation, check_rlvr, generation_warnings, uses_vllm
 from launch.planning.saved_model import check_model_folder
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
@@ -502,6 +502,7 @@ def _build(
     flags = add_tracking_flags(flags, config, origins, environ, tracked_name(stage, name))
     check_flags(schema, trainer, origins, flags)
     check_names(trainer, flags, _known_names(machine, template))
+    check_generation(config, parallel, values_of(flags))
     library_files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}
     plan = Plan(
         stage=stage,
@@ -536,8 +537,7 @@ def _build(
         files_checked=check_library_files(library_files, machine.packages),
         warnings=built.warnings,
     )
-    found = plan.warnings + _find_warnings(plan)
-    return replace(plan, warnings=tuple(replace(each, severity="warn") for each in found))
+    return replace(plan, warnings=plan.warnings + _find_warnings(plan))
 
 
 def _folders(config: RootConfig, machine: Machine) -> tuple[Path, Path]:
@@ -611,9 +611,7 @@ def _find_warnings(plan: Plan) -> tuple[Finding, ...]:
         *shape_warnings(config.model, origins),
         *unverified_warnings(machine.schemas[config.trainer.name], plan.flags),
         *width_warnings(parallel.width, origins, machine.environ),
-        *check_ray(config, parallel.width, values),
-        *check_vllm(config, values),
-        *check_continuous(config, parallel, values),
+        *generation_warnings(config, parallel, values),
         *packing_warnings(config, parallel, batch, plan.flags, machine=machine, shape=plan.shape),
     )
     return warnings + tuned_warnings(config.tuned, _measured_on(plan)) if config.tuned else warnings

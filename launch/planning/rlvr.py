@@ -5,6 +5,7 @@ verifiers.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,31 +156,66 @@ def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
     return RayNeeds(sum(learning), 0 if single else counts[0] * counts[1])
 
 
-def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return the warning few_cpus, where a Slurm allocation has too few CPUs. Raises UserError:
+def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> None:
+    """Check what samples the completions of a stage of RLVR: Ray's GPUs, vLLM, or transformers.
+
+    `flags` are the trainer's values by name. Raises UserError: rl_gpus, vllm_correction,
+    vllm_ports, bf16_sampling.
+    """
+    if config.trainer.launcher == Launcher.ray:
+        _check_ray_gpus(ray_needs(flags), parallel.width)
+    elif uses_vllm(config):
+        _check_vllm(flags)
+    problem = _find_rounded_updates(parallel, flags)
+    if problem is not None and problem.id not in config.allow:
+        raise UserError(problem)
+
+
+def generation_warnings(
+    config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """Return the warnings few_cpus, vllm_untried and bf16_sampling, where they apply."""
+    warnings: list[Finding] = []
+    if config.trainer.launcher == Launcher.ray:
+        warnings += _few_cpus(config, parallel.width, ray_needs(flags))
+    elif uses_vllm(config):
+        message = "generation with vLLM is planned and checked, and no run of it has been made here"
+        cure = "watch sampling/sampling_logp_difference"
+        warnings.append(Finding.warning("vllm_untried", message, "recipe.generation", cure))
+    problem = _find_rounded_updates(parallel, flags)
+    if problem is not None:
+        warnings.append(problem.as_warning())
+    return tuple(warnings)
+
+
+def _check_ray_gpus(needs: RayNeeds, width: Width) -> None:
+    """Check that learners and vLLM's engines take all GPUs of the plan. Raises UserError:
     rl_gpus.
     """
-    if config.trainer.launcher != Launcher.ray:
-        return ()
-    needs, size = ray_needs(flags), width.world_size
-    if needs.learners + needs.engines != size:
-        message = (
-            f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} "
-            "GPUs of the plan"
-        )
-        cure = Fix.of(
-            "remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N"
-        )
-        raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
-    allocated = (config.cluster.cpus_per_rank or needs.cpus) * size
+    if needs.learners + needs.engines == width.world_size:
+        return
+    message = (
+        f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the "
+        f"{width.world_size} GPUs of the plan"
+    )
+    cure = Fix.of(
+        "remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N"
+    )
+    raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
+
+
+def _few_cpus(config: RootConfig, width: Width, needs: RayNeeds) -> list[Finding]:
+    """Return the warning of a Slurm allocation with too few CPUs for Ray."""
+    allocated = (config.cluster.cpus_per_rank or needs.cpus) * width.world_size
     if allocated >= needs.cpus:
-        return ()
+        return []
     message = (
         f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} "
         "(grpo_fast_resource_plan.py)"
     )
-    cure = Fix.of("set {0}", f"cluster.cpus_per_rank={-(-needs.cpus // size)}")
-    return (Finding.error("few_cpus", message, "cluster.cpus_per_rank", cure),)
+    cpus_per_rank = math.ceil(needs.cpus / width.world_size)
+    cure = Fix.of("set {0}", f"cluster.cpus_per_rank={cpus_per_rank}")
+    return [Finding.warning("few_cpus", message, "cluster.cpus_per_rank", cure)]
 
 
 def refuse_untried(config: RootConfig) -> None:
@@ -197,8 +233,8 @@ def refuse_untried(config: RootConfig) -> None:
 
 # first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
 VLLM = ((0, 27), (0, 30))
-# TRL's defaults, which leave the distribution as it is
-_CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None}
+# TRL's defaults of the flags that cut the distribution, which leave it whole
+_WHOLE_DISTRIBUTION = {"top_p": 1.0, "top_k": 0, "min_p": None}
 
 
 def uses_vllm(config: RootConfig) -> bool:
@@ -208,58 +244,44 @@ def uses_vllm(config: RootConfig) -> bool:
     )
 
 
-def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return the warning vllm_untried for TRL with vLLM. Raises UserError: vllm_correction,
-    vllm_ports.
-    """
-    if config.trainer.launcher == Launcher.ray or not uses_vllm(config):
-        return ()
-    cut = next((name for name, whole in _CUTS.items() if flags.get(name, whole) != whole), None)
-    if cut and flags.get("vllm_importance_sampling_correction", True):
+def _check_vllm(flags: Mapping[str, Any]) -> None:
+    """Check the flags of TRL with vLLM. Raises UserError: vllm_correction, vllm_ports."""
+    is_corrected = bool(flags.get("vllm_importance_sampling_correction", True))
+    for name, whole in _WHOLE_DISTRIBUTION.items():
+        value = flags.get(name, whole)
+        if value == whole or not is_corrected:
+            continue
         message = (
-            f"--{cut} {flags[cut]} cuts the distribution that vLLM samples from, and not "
-            "the "
-            "one that corrects it"
+            f"--{name} {value} cuts the distribution that vLLM samples from, and not the one that "
+            "corrects it"
         )
         cure = Fix.of(
             "remove it, or set {1} (trl #6789)",
-            f"~flags.{cut}",
+            f"~flags.{name}",
             "flags.vllm_importance_sampling_correction=false",
         )
-        raise refusal("vllm_correction", message, f"flags.{cut}", cure)
-    ports = flags.get("vllm_server_port", 8000), flags.get("vllm_group_port", 51216)
-    if ports[0] == ports[1]:
-        message = f"vLLM's server and the group that sends it weights can't share port {ports[0]}"
+        raise refusal("vllm_correction", message, f"flags.{name}", cure)
+    server_port = flags.get("vllm_server_port", 8000)
+    group_port = flags.get("vllm_group_port", 51216)
+    if server_port == group_port:
+        message = f"vLLM's server and the group that sends it weights can't share port {group_port}"
         raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
-    message = "generation with vLLM is planned and checked, and no run of it has been made here"
-    return (
-        Finding.error(
-            "vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"
-        ),
-    )
 
 
-def check_continuous(
-    config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
-) -> tuple[Finding, ...]:
-    """Return the warning bf16_sampling where it is allowed. Raises UserError: bf16_sampling.
+def _find_rounded_updates(parallel: Parallel, flags: Mapping[str, Any]) -> Finding | None:
+    """Return the problem bf16_sampling if sampling casts the trained fp32 weights to bf16.
 
     DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype
     its base has.
     """
-    is_cast = (
-        flags.get("use_transformers_continuous_batching") is True and flags.get("bf16") is True
-    )
-    if (
-        not is_cast
-        or parallel.zero_stage
-        or (flags.get("dtype") == "bfloat16" and not flags.get("use_peft"))
-    ):
-        return ()
+    samples_continuously = flags.get("use_transformers_continuous_batching") is True
+    if not samples_continuously or flags.get("bf16") is not True or parallel.zero_stage:
+        return None
+    if flags.get("dtype") == "bfloat16" and not flags.get("use_peft"):
+        return None
     message = (
         "continuous batching casts the trained fp32 weights to bf16, in which small updates are "
-        "rounded away "
-        "(trl/trainer/grpo_trainer.py:1797)"
+        "rounded away (trl/trainer/grpo_trainer.py:1797)"
     )
     cure = Fix.of(
         "set {0} or {1}, or accept it: {2}",
@@ -267,10 +289,7 @@ def check_continuous(
         "recipe.precision=fp32",
         "allow=[bf16_sampling]",
     )
-    problem = Finding.error("bf16_sampling", message, "recipe.generation", cure)
-    if problem.id not in config.allow:
-        raise UserError(problem)
-    return (problem,)
+    return Finding.error("bf16_sampling", message, "recipe.generation", cure)
 
 
 def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, float]]:

@@ -92,7 +92,7 @@ def tracking_warnings(config: RootConfig) -> tuple[Finding, ...]:
         )
         message = f"{trainer.name} pushes {what}"
         return (
-            Finding.error(
+            Finding.warning(
                 "push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"
             ),
         )

@@ -102,11 +102,15 @@ class Finding:
     def warning(
         cls, id: str, message: str, where: str | None = None, cure: Fix | str | None = None
     ) -> Self:
-        return replace(cls.error(id, message, where, cure), severity="warn")
+        return cls.error(id, message, where, cure).as_warning()
 
     @property
     def stops(self) -> bool:
         return self.severity == "fail" and not self.allowed
+
+    def as_warning(self) -> Self:
+        """Return a copy that stops nothing."""
+        return replace(self, severity="warn")
 
     def apply_allow(self, allow: Collection[str]) -> Self:
         """Return a copy that is allowed if it is a failure and its id is in `allow`."""

@@ -1,4 +1,4 @@
-"""A plan under another name."""
+"""A plan under another name, and the warnings of a plan."""
 
 from __future__ import annotations
 
@@ -56,3 +56,54 @@ def test_renaming_neither_reads_nor_checks_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("launch.planning.plan.check_flags", refuse)
     assert plan.renamed("other").identity == plan.identity
     assert "chats.jsonl" in before and reads == before
+
+
+TRL_SFT = ("stage=sft", "gpus=8", "trainer=trl_sft")
+
+
+@pytest.mark.parametrize(
+    ("id", "overrides"),
+    [
+        (
+            "best_not_saved",
+            (
+                *TRL_SFT,
+                "data.validation=0.1",
+                "recipe.checkpoint_steps=100",
+                "recipe.eval_steps=30",
+            ),
+        ),
+        ("bf16_sampling", ("stage=demo_rlvr", "recipe.generation=continuous")),
+        ("bins_change_the_batch", (*TRL_SFT, "recipe.packing=bins")),
+        (
+            "few_cpus",
+            ("stage=rlvr", "trainer=grpo_fast", "gpus=8", "flags.num_learners_per_node=[7]"),
+        ),
+        ("few_steps", ("stage=demo", "recipe.max_steps=1")),
+        ("first_of_family", ("stage=sft", "recipe.chat_template=gemma")),
+        ("flag_over_recipe", ("stage=sft", "flags.learning_rate=1e-5")),
+        (
+            "flag_over_recipe",
+            ("stage=sft", "recipe.learning_rate=1e-6", "flags.learning_rate=1e-5"),
+        ),
+        ("foreign_world_size", ("stage=sft", "gpus=8")),
+        ("high_learning_rate", ("stage=sft", "recipe.learning_rate=1")),
+        ("inert_flag", (*TRL_SFT, "flags.hub_strategy=end")),
+        ("micro_batch_means", ("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")),
+        ("push_takes_checkpoints", ("stage=dpo", "hub.push=a/b", "recipe.checkpoint_steps=100")),
+        ("shape_mismatch", ("stage=sft", "model.shape.parameters=1e9")),
+        ("unread_flag", ("stage=sft", "flags.max_train_samples=5")),
+        ("visible_gpus", ("stage=sft", "gpus=8")),
+        ("vllm_untried", ("stage=rlvr", "gpus=8", "recipe.generation=vllm_colocate")),
+    ],
+)
+def test_a_plans_warnings_have_the_severity_of_warnings(
+    id: str, overrides: tuple[str, ...]
+) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1,2", "WORLD_SIZE": "64"}
+    machine = replace(fixed_machine(), environ=environ)
+    allowed = "allow=[bf16_sampling,flag_over_recipe]"
+    plan = planned(*overrides, "recipe.precision=bf16", allowed, machine=machine)
+    assert id in [warning.id for warning in plan.warnings]
+    assert {warning.severity for warning in plan.warnings} == {"warn"}
+    assert not any(warning.stops for warning in plan.warnings)
