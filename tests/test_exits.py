@@ -56,7 +56,7 @@ EXACT = {
     "execution/resume.py": "an empty mark",
     "execution/supervise/reaper.py": "a child's reports to its parent; the name of its command",
     "execution/supervise/stacks.py": "the names of functions and lines that py-spy writes",
-    "planning/identity.py": "paths with sizes and digests, which are compared",
+    "planning/digest_cache.py": "paths with sizes and digests, which are compared",
     "slurm/requeue.py": "an empty mark",
     "slurm/node/ranks.py": "the exact command that the other nodes execute",
     "trials/matrix_product.py": "a child's answer to its parent",

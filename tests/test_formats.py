@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from launch.execution.resume import clear_run_folder, decide_start, is_finished
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
+from launch.planning.build import plan_on_this_machine
 from tests.conftest import Launch, composed
 from tests.fixtures.pack import unpack
 
@@ -105,7 +104,7 @@ def test_restart_archives_a_run_of_another_format(tmp_path: Path, launch: Launch
     give_other_format(folder / "plan.json", OTHERS["a later one"])
     launch("status")  # changes to the folder
     config = composed(*RUN, "restart=true")
-    plan = build_plan(config, this_machine(config))
+    plan = plan_on_this_machine(config)
     assert plan.folder == folder and not is_finished(plan)
     lines: list[str] = []
     clear_run_folder(plan, decide_start(plan), lines.append)

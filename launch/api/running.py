@@ -36,10 +36,10 @@ from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.external import wait_until
 from launch.files import read_json_object
+from launch.planning.build import plan_on_this_machine
 from launch.planning.find_runs import find_runs, run_name
-from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.resources import ROOT
 from launch.worker.finding import Finding
 
@@ -220,7 +220,7 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     """
     require_one_machine(composed.config)
     notes: list[str] = []
-    planned = build_plan(composed, this_machine(composed))
+    planned = plan_on_this_machine(composed)
     note_earlier_run(planned, notes.append)
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:

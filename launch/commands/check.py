@@ -22,9 +22,9 @@ from launch.execution.preview import inspect_data, tokenize_samples
 from launch.execution.resume import is_finished
 from launch.execution.samples import describe_samples, legend, render_page
 from launch.pipelines.links import Pipeline, plan_pipeline
-from launch.planning.machine import this_machine
+from launch.planning.build import plan_on_this_machine
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
@@ -44,7 +44,7 @@ def check(line: CommandLine) -> int:
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
-        return _check_plan(build_plan(composed, this_machine(composed)), options)
+        return _check_plan(plan_on_this_machine(composed), options)
 
     pipeline = plan_pipeline(line, notify)
     code = _check_pipeline(pipeline, options) if pipeline else compose(line, check_stage)
@@ -161,7 +161,7 @@ def preview(line: CommandLine) -> int:
 
     def show(composed: Composed) -> int:
         # An epoch that is too small to train on can still be previewed.
-        plan = build_plan(composed, this_machine(composed), reads_rows=False)
+        plan = plan_on_this_machine(composed, reads_rows=False)
         notify(f"starting {plan.trainer} to tokenize the samples")
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)

@@ -13,8 +13,7 @@ from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.pipelines.record import write_record
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
+from launch.planning.build import plan_on_this_machine
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
 from launch.slurm.queue import look_at_jobs
 from launch.slurm.schedule import (
@@ -98,7 +97,7 @@ def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]
     plans = list(pipeline.plans) if pipeline else []
 
     def add(composed: Composed) -> int:
-        planned = build_plan(composed, this_machine(composed))
+        planned = plan_on_this_machine(composed)
         note_earlier_run(planned, notify)
         plans.append(planned)
         return EXIT_DONE

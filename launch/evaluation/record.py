@@ -13,7 +13,8 @@ from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import RESULTS, digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_json
-from launch.planning.identity import TOKENIZER_FILES, DigestCache
+from launch.planning.digest_cache import DigestCache
+from launch.planning.identity import TOKENIZER_FILES
 from launch.worker.evaluating import HarnessJob, TaskSpec
 from launch.worker.json_codec import from_json
 

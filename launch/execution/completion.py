@@ -22,8 +22,8 @@ from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.run import Run
+from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
-from launch.planning.identity import DigestCache
 from launch.planning.lora import read_adapter
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes

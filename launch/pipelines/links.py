@@ -22,13 +22,13 @@ from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.execution.resume import is_finished
+from launch.planning.build import PendingModel, plan_on_this_machine
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
 from launch.planning.inputs import continues_adapter
-from launch.planning.machine import this_machine
-from launch.planning.plan import PendingModel, Plan, build_plan
+from launch.planning.plan import Plan
 from launch.planning.saved_model import find_short_context
 from launch.worker.finding import Finding, Fix, Way
 
@@ -221,8 +221,8 @@ def plan_link(
             argv.append(f"model.trained_by='{before.identity}'")
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=tuple(argv)))
-        machine = this_machine(composed, starts_trainer=request.line.verb != "plan")
-        plan = build_plan(composed, machine, pending=pending)
+        starts_trainer = request.line.verb != "plan"
+        plan = plan_on_this_machine(composed, starts_trainer=starts_trainer, pending=pending)
         note_earlier_run(plan, notify)
         if before is not None:
             _check_link(plan, before)

@@ -26,8 +26,10 @@ from launch.config.schema import (
     RootConfig,
     TrainerConfig,
 )
-from launch.planning.flags import Flags, values_of
+from launch.planning.checks import render_argv
+from launch.planning.flags import Flag, Flags, values_of
 from launch.planning.inputs import Inputs, continues_adapter
+from launch.planning.machine import Machine
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
 from launch.planning.rlvr import verifier_option
@@ -49,18 +51,16 @@ def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:
 
 def build_command(
     config: RootConfig,
+    machine: Machine,
     parallel: Parallel,
     batch: Batch,
     *,
-    python: str,
-    checkout: Path | None,
+    flags: Mapping[str, Flag],
     patches: Sequence[str],
     options: Sequence[str],
-    trainer_argv: Sequence[str],
 ) -> tuple[str, ...]:
-    """Build the argument list of a run.
-
-    `options` are those of launch's own entry, `trainer_argv` the rendered flags.
+    """Build the argument list of a run. `flags` are checked; `options` are those of launch's own
+    entry over TRL.
     """
     trainer = config.trainer
     launcher: list[str] = []  # empty for Ray's trainers, which start their processes themselves
@@ -78,8 +78,9 @@ def build_command(
     for option in options:
         worker += ["--option", option]
     entry_option = "--script" if trainer.family == Family.open_instruct else "--entry"
-    worker += [entry_option, trainer_entry(trainer, checkout)]
-    return (python, *launcher, *worker, "--", *trainer_argv)
+    worker += [entry_option, trainer_entry(trainer, machine.upstream.checkout)]
+    trainer_argv = render_argv(machine.schemas[trainer.name], flags)
+    return (machine.python, *launcher, *worker, "--", *trainer_argv)
 
 
 def _accelerate_argv(parallel: Parallel, batch: Batch, clip: float | None) -> list[str]:

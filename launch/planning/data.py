@@ -227,7 +227,7 @@ def check_validation(config: RootConfig, origins: Origins) -> None:
         raise UserError(problems)
 
 
-def check_evaluation(
+def check_evaluation_flags(
     config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]
 ) -> None:
     """Check that TRL has the data that a flag makes it evaluate on (trl/scripts/sft.py:107,

@@ -87,6 +87,18 @@ def values_of(flags: Mapping[str, Flag]) -> dict[str, Any]:
     return {name: flag.value for name, flag in flags.items()}
 
 
+def replace_computed_values(flags: Mapping[str, Flag], texts: Mapping[str, str]) -> dict[str, Flag]:
+    """Return the flags with each text that launch computed replaced by another; `texts` maps the
+    old to the new ones. A flag of the user's stays as it is.
+    """
+    replaced = dict(flags)
+    for name, flag in flags.items():
+        is_computed = flag.provenance.origin == Origin.launcher
+        if is_computed and isinstance(flag.value, str) and flag.value in texts:
+            replaced[name] = replace(flag, value=texts[flag.value])
+    return replaced
+
+
 @dataclass(frozen=True)
 class Flags:
     """The flags of a run."""

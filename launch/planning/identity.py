@@ -2,35 +2,32 @@
 
 The name and the folder of a run contain its identity, which is the same on every machine. It covers
 the content of local inputs by digests, on which the caches of tokenised data and log-probs depend
-too. Each file is read once, as digests are cached by path, size and times.
+too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.data.sources import Digest
-from launch.files import load_json, open_file, write_exact
 from launch.planning.chat_template import ChatTemplate
+from launch.planning.command import ALLOCATOR_VARIABLES, is_decisive
+from launch.planning.flags import Flag, values_of
+from launch.planning.folders import cache_folder, machine_places, runs_folder
 from launch.planning.inputs import Inputs, InputSource
-from launch.planning.parallel import Parallel, Width
-from launch.worker.json_codec import versioned
+from launch.planning.machine import Machine
+from launch.planning.parallel import Batch, Parallel
+from launch.planning.tracking import TRACKING_VARIABLES
 
 DIGITS = 8
-# Stands for a run's name until its identity, a digest of what was rendered, is known.
-NAME = "{name}"
-# The longest name in a tracker, in characters. wandb refuses longer tags, and open-instruct makes
-# the run's name a tag (finetune.py:465).
-_LONGEST_TAG = 64
+# Variables that differ between machines, or that change nothing in what is trained.
+_NOT_DECISIVE = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
 # The files that transformers reads a tokenizer and its chat template from.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -46,27 +43,75 @@ TOKENIZER_FILES = (
 )
 
 
-def default_name(width: Width, identity: str) -> str:
-    """Return the name of a run that `name=` does not name: `gpu8-1a2b3c4d`."""
-    return f"{width}-{identity}"
+def identify_run(
+    config: RootConfig,
+    machine: Machine,
+    *,
+    inputs: Inputs,
+    content: InputContent,
+    template: ChatTemplate | None,
+    parallel: Parallel,
+    batch: Batch,
+    flags: Mapping[str, Flag],
+    env: Mapping[str, str],
+    patches: Sequence[str],
+    options: Sequence[str],
+) -> tuple[str, dict[str, str]]:
+    """Return the identity, a digest of everything that decides what a run trains, without the
+    machine's paths and with its inputs by content; and the digests of those inputs, by path.
 
-
-def run_folder(runs: Path, stage: str, name: str) -> Path:
-    """Return a run's folder: `<runs>/<stage>/<name>`."""
-    return runs / stage / name
-
-
-def tracked_name(stage: str, name: str) -> str:
-    """Return the name of a run in an experiment tracker."""
-    return f"{stage}-{name}"[:_LONGEST_TAG]
-
-
-def texts_with_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
-    """Return the texts that carry a run's name: its folder, its model's and its name in a
-    tracker.
+    `flags` are those of `build_flags`: without an automatic choice of attention, as the same plan
+    may be made where the packages are not, and without tracking, which changes nothing in the
+    training.
     """
-    folder = run_folder(runs, stage, name)
-    return str(folder), str(folder / "model"), tracked_name(stage, name)
+    digest = machine.digests.of
+    trainer = config.trainer
+    identified = content
+    if config.model.trained_by:
+        # The caches, whose paths are rendered, depend on the model itself. The identity depends on
+        # the run that makes the model.
+        by_run = identify_by_run(inputs.model, config.model.trained_by, digest)
+        identified = read_content(config, inputs, parallel, machine.cwd, by_run, template=template)
+    made_later = inputs.model.content if config.model.trained_by else None
+    flag_files = digest_flag_files(config.flags, digest, machine.cwd, made_later)
+    parallel_files = {path: digest(path) for path in parallel.files}
+    decisive: dict[str, Any] = {
+        "trainer": [trainer.name, trainer.entry],
+        "upstream": machine.upstream.commit,
+        "flags": values_of(flags),
+        "batch": {
+            "global": batch.global_,
+            "per_device": batch.per_device,
+            "accumulation": batch.accumulation,
+            "width": batch.width,
+        },
+        "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
+        "clip": config.recipe.max_grad_norm,
+        "env": {name: value for name, value in env.items() if name not in _NOT_DECISIVE},
+        "patches": list(filter(is_decisive, patches)),
+        "files": list(parallel_files.values()),
+    }
+    if trainer.family == Family.trl:
+        decisive["options"] = list(filter(is_decisive, options))
+    if flag_files:
+        decisive["flag_files"] = flag_files
+    cache = cache_folder(config, machine.cwd)
+    places = machine_places(runs_folder(config, machine.cwd), cache)
+    places[cache / content.tokenized] = f"{{cache}}/{identified.tokenized}"
+    places[cache / content.reference] = f"{{cache}}/{identified.reference}"
+    identity = compute_identity(decisive, places, identified.digests)
+    input_digests = _digests_by_path(inputs, {**identified.digests, **parallel_files})
+    return identity, {**input_digests, **flag_files}
+
+
+def _digests_by_path(inputs: Inputs, digests: Mapping[Path, str | None]) -> dict[str, str]:
+    """Return the digests of local inputs by path. The path of data that is staged is that of its
+    first file.
+    """
+    staged = {
+        entry.data.folder: entry.data.files.paths[0] for entry in inputs.mixture if entry.data
+    }
+    return {str(staged.get(path, path)): digest for path, digest in digests.items() if digest}
 
 
 def compute_identity(
@@ -253,117 +298,3 @@ def _digest_tokenized_inputs(
             if value:
                 digests[folder / name] = value
     return digests
-
-
-_BLOCK = 1 << 20  # bytes
-_READERS = 4  # files at once; hashing lets other threads run
-_LARGE = 64 << 20  # bytes
-# The least number of bytes read for which a folder is created to cache their digests.
-_WORTH_A_FOLDER = 16 << 20
-# A file that changed less than so many seconds ago may change again within the resolution of its
-# times, and is not cached.
-_SETTLED = 2.0
-
-
-class DigestCache:
-    """Digests files and folders. Results are cached in `file`, which may be missing, stale or not
-    writable.
-
-    `await_other` returns once another process has cached the digests of the same files; it is
-    called once, before a large file is read.
-    """
-
-    def __init__(self, file: Path, await_other: Callable[[], None] | None = None) -> None:
-        self._file = file
-        self._await_other = await_other
-        self._cached: dict[str, list[object]] = {}
-        self._changed = False
-        self._bytes_read = 0
-        self._lock = threading.Lock()
-        self._load()
-
-    def _load(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            loaded = load_json(self._file)
-            if isinstance(loaded, dict) and isinstance(loaded.get("files"), dict):
-                self._cached |= loaded["files"]
-
-    def of(self, path: Path) -> str | None:
-        """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones:
-        sixteen hex digits.
-
-        None if there is nothing. The subfolders of a folder with a model or an adapter are left
-        out: they hold checkpoints, or the same weights in another format.
-        """
-        if path.is_file():
-            return self._of_file(path)
-        if not path.is_dir():
-            return None
-        # slow to import; a plan without local inputs doesn't need it
-        from concurrent.futures import ThreadPoolExecutor
-
-        recursive = not any(
-            (path / name).exists() for name in ("config.json", "adapter_config.json")
-        )
-        files = sorted(_files(path, recursive))
-        with ThreadPoolExecutor(_READERS) as readers:
-            digests = list(readers.map(self._of_file, files))
-        parts = [
-            f"{file.relative_to(path).as_posix()}:{digest}"
-            for file, digest in zip(files, digests, strict=True)
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-    def save(self, *, create_folder: bool = True) -> None:
-        """Write the cache, if anything is new; a folder that is not writable only costs time later.
-
-        A missing folder is created only after much was read.
-        """
-        creates = create_folder and self._bytes_read >= _WORTH_A_FOLDER
-        if not self._changed or not (creates or self._file.parent.is_dir()):
-            return
-        with contextlib.suppress(OSError):
-            write_exact(self._file, json.dumps(versioned({"files": self._cached})))
-
-    def _of_file(self, path: Path) -> str:
-        stat = path.stat()
-        key = str(path.resolve())
-        # ctime too: a copy that preserves the modification time still sets it
-        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        cached_digest = self._find(key, state)
-        if cached_digest is not None:
-            return cached_digest
-        with self._lock:
-            if self._await_other is not None and stat.st_size > _LARGE:
-                self._await_other()
-                self._await_other = None
-                self._load()
-        cached_digest = self._find(key, state)
-        if cached_digest is not None:
-            return cached_digest
-        hasher = hashlib.sha256()
-        with open_file(path) as stream:
-            while block := stream.read(_BLOCK):
-                hasher.update(block)
-        digest = hasher.hexdigest()[:16]
-        self._bytes_read += stat.st_size
-        if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
-            self._cached[key] = [*state, digest]
-            self._changed = True
-        return digest
-
-    def _find(self, key: str, state: list[int]) -> str | None:
-        cached = self._cached.get(key)
-        is_current = isinstance(cached, list) and cached[:3] == state and len(cached) == 4
-        return str(cached[3]) if cached and is_current else None
-
-
-def _files(folder: Path, recursive: bool) -> Iterator[Path]:
-    """Yield the files of a folder that are not hidden."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_file():
-            yield path
-        elif recursive and path.is_dir():
-            yield from _files(path, recursive)

@@ -31,6 +31,7 @@ from launch.demo import DEMO_KEY
 from launch.errors import UserError, path_problem, refusal, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.find_runs import find_run, find_runs
+from launch.planning.folders import runs_folder
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
 from launch.upstream.trainers import trainer_files
@@ -187,7 +188,7 @@ def _resolve_model(config: RootConfig, origins: Origins, cache: Path, cwd: Path)
         raise refusal("no_model", message, key, "set model.path to a folder or a hub id")
     local = _local_path(reference, cwd)
     if local is None:
-        local = _find_run_folder(config, reference, cwd / Path(config.runs).expanduser())
+        local = _find_run_folder(config, reference, runs_folder(config, cwd))
     if local is None:
         if continues_adapter(config):
             raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)

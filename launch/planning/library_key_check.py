@@ -154,16 +154,18 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Finding]:
     return repeated + check_config(config, keys, str(path), positions)
 
 
-def check_library_files(
-    files: Mapping[str, Path | None], packages: Sequence[Path]
-) -> tuple[str, ...]:
+def check_library_files(files: Mapping[str, Path], packages: Sequence[Path]) -> tuple[str, ...]:
     """Check the files that a run names, by library; return what they were checked against.
 
-    `packages`: folders of the trainer's installed packages. Raises UserError, with the problems of
-    all files.
+    `packages` are the folders of the trainer's installed packages. Raises UserError, with the
+    problems of all files.
     """
-    named = [(file, library_keys(library, packages)) for library, file in files.items() if file]
-    problems = [problem for file, keys in named for problem in check_config_file(file, keys)]
+    problems: list[Finding] = []
+    checked_against = []
+    for library, file in files.items():
+        keys = library_keys(library, packages)
+        problems += check_config_file(file, keys)
+        checked_against.append(keys.describe())
     if problems:
         raise UserError(problems)
-    return tuple(keys.describe() for _, keys in named)
+    return tuple(checked_against)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.cluster import Container
-from launch.config.compose import Composed
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Family, RootConfig
 from launch.errors import UserError
@@ -24,7 +23,8 @@ from launch.host.interpreter import (
     trainer_python,
 )
 from launch.host.nvidia import find_gpus
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
+from launch.planning.folders import cache_folder
 from launch.planning.rlvr import calls_open_instruct
 from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
@@ -94,12 +94,13 @@ class Machine:
 
 
 def this_machine(
-    composed: Composed,
+    config: RootConfig,
+    origins: Origins,
     await_digests: Callable[[], None] | None = None,
     *,
     starts_trainer: bool = True,
 ) -> Machine:
-    """Return what a composed stage is planned with on this machine.
+    """Return what a stage with this configuration is planned with on this machine.
 
     `await_digests` returns once another machine has cached the digests of the same inputs. Without
     `starts_trainer` (`plan`) an interpreter that a file names is not started, nor is the parser of
@@ -107,11 +108,8 @@ def this_machine(
 
     Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing.
     """
-    config = composed.config
-    origins = composed.origins
     trainer = config.trainer
     cwd = Path.cwd()
-    cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
 
     python = trainer_python(config.python)
     may_start = starts_trainer or origins.of("python").origin == Origin.override
@@ -137,7 +135,7 @@ def this_machine(
         upstream=replace(upstream, unchecked=unchecked_code(resolved.schema)),
         schemas={trainer.name: resolved.schema},
         registries=resolved.schema.names,
-        digests=DigestCache(cache / "digests.json", await_digests),
+        digests=DigestCache(cache_folder(config, cwd) / "digests.json", await_digests),
         own_packages=package_folders(sys.executable),
     )
 

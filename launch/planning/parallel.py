@@ -136,18 +136,23 @@ class Parallel:
     @property
     def accelerate_file(self) -> Path | None:
         """The accelerate file; None for a trainer that torchrun starts."""
-        return (
-            None if self.mode == Mode.fsdp else resources.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
-        )
+        if self.mode == Mode.fsdp:
+            return None
+        return resources.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
 
     @property
     def deepspeed_file(self) -> Path | None:
         return _deepspeed_file(self.mode, self.buckets) if self.zero_stage else None
 
     @property
+    def library_files(self) -> dict[str, Path]:
+        """The files that the command names, by the library that reads them; none for torchrun."""
+        files = {"accelerate": self.accelerate_file, "deepspeed": self.deepspeed_file}
+        return {library: file for library, file in files.items() if file is not None}
+
+    @property
     def files(self) -> tuple[Path, ...]:
-        """The accelerate and DeepSpeed files that the command names; none for torchrun."""
-        return tuple(path for path in (self.accelerate_file, self.deepspeed_file) if path)
+        return tuple(self.library_files.values())
 
     def expectations(self) -> dict[str, str]:
         """Return what the trainer's own accelerate state must be. The worker checks it: unpatched,

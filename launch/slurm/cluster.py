@@ -14,8 +14,8 @@ from launch.config.cluster import ClusterConfig, Container
 from launch.config.compose import Composed, user_folder
 from launch.config.origins import Origins
 from launch.errors import UserError
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
 from launch.worker.finding import Finding, Fix
@@ -288,4 +288,4 @@ def plan_with_cluster(composed: Composed) -> Plan:
     problems = cluster_problems(composed.config.cluster, composed.origins)
     if problems:
         raise UserError(problems)
-    return build_plan(composed, this_machine(composed, starts_trainer=False))
+    return plan_on_this_machine(composed, starts_trainer=False)

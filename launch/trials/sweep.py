@@ -15,10 +15,10 @@ from launch.execution.earlier_runs import note_earlier_run
 from launch.execution.record.lock import run_lock
 from launch.execution.record.run import command_for
 from launch.execution.resume import is_finished
+from launch.planning.build import plan_on_this_machine
 from launch.planning.identity import compute_identity
-from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.trial import Runner, refuse_failing_preflight, say_document, say_plan
 
@@ -144,7 +144,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
             message = f"name={name} would give several runs of the sweep one folder"
             cure = "leave it out: each run's name has its identity"
             raise refusal("sweep_folder", message, "name", cure)
-        planned = build_plan(composed, this_machine(composed))
+        planned = plan_on_this_machine(composed)
         note_earlier_run(planned, notes.append)
         return planned
 

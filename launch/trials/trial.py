@@ -14,8 +14,9 @@ from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.resume import refuse_other_format
+from launch.planning.build import plan_line
 from launch.planning.machine import PACKAGES
-from launch.planning.plan import Plan, plan_line
+from launch.planning.plan import Plan
 from launch.table import format_row
 from launch.trials.measurement import (
     TIME_USED,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
+from launch.planning.build import plan_on_this_machine
 from tests.conftest import Launch, composed
 from tests.messages import values_of
 from tests.trials.records import check
@@ -41,7 +40,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def tokenised(words: list[str], lengths: dict[str, int]) -> None:
     """What tokenising would have written."""
     configuration = composed(*words)
-    path = build_plan(configuration, this_machine(configuration)).lengths_file
+    path = plan_on_this_machine(configuration).lengths_file
     assert path is not None
     path.parent.mkdir(parents=True)
     document = {"schema_version": 1, "kind": "sft", "label_tokens": 100, "tokens": lengths}

@@ -14,7 +14,7 @@ from launch.config.schema import DataFormat, Kind
 from launch.data.conversion import Conversion
 from launch.data.sources import DataFiles, LocalData, digest_files
 from launch.errors import UserError
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
 from launch.worker.finding import Finding
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}

@@ -22,7 +22,7 @@ from launch.data.sources import LocalData, find_files
 from launch.data.staging import load_staged, stage
 from launch.data.structure import read_structure
 from launch.errors import UserError
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
 from tests.data.files import CHAT, chat, local, write_lines
 from tests.messages import values_of
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from launch.execution.preview import inspect_data
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, write_lines
 

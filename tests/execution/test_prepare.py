@@ -15,8 +15,8 @@ from launch.check.machine.rule import Host
 from launch.errors import UserError
 from launch.execution.prepare import prepare_inputs, stage_template
 from launch.execution.record.changes import describe_changes
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan, plan_on_this_machine
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned
 from tests.messages import outline
 from tests.trl_texts import install_trl
@@ -36,7 +36,7 @@ def test_local_data_is_staged_once_and_announced(tmp_path: Path) -> None:
         f"data.mix=[{{name: {chats}}}]",
     )
     configuration = composed(*overrides)
-    plan = build_plan(configuration, this_machine(configuration))
+    plan = plan_on_this_machine(configuration)
     printed: list[str] = []
     prepare_inputs(plan, printed.append)
     assert [line.split(" ")[0] for line in printed] == ["staging", "staged"]

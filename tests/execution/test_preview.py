@@ -15,7 +15,7 @@ from launch.execution.preview import (
     tokenize_samples,
     write_samples,
 )
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from tests.conftest import composed, fixed_machine, machine_in, planned
 from tests.data.files import CHAT, chat, write_lines
 from tests.messages import values_of

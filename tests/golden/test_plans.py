@@ -20,7 +20,7 @@ from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
 from launch.config.schema import Device
 from launch.errors import UserError
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from tests.conftest import composed_at, fixed_machine
 from tests.golden.recorder import Terminal, flatten, mask_upstream, without_submodule
 

@@ -23,8 +23,8 @@ from launch.execution.preview import (
     write_request,
     write_samples,
 )
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from tests.conftest import composed
 from tests.integration.conftest import launch_in
 from tests.integration.jobs import run_jobs, training_job
@@ -160,7 +160,7 @@ def make_plan(folder: Path, kind: str, trainer: str, model: Path, more: Sequence
     if trainer == "trl_dpo":
         overrides.append("recipe.loss=dpo")
     configuration = composed(*overrides, *more)
-    return build_plan(configuration, this_machine(configuration))
+    return plan_on_this_machine(configuration)
 
 
 def add_preview(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> tuple[DataSet, Path, Path]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed
 from tests.integration.conftest import launch_in, records
@@ -238,7 +238,7 @@ def trained(
         configuration = composed(
             *overrides, "data.validation=0.1", f"runs={root / name}", f"cache={root / 'cache'}"
         )
-        plan = build_plan(configuration, this_machine(configuration))
+        plan = plan_on_this_machine(configuration)
         job = training_job(plan, root, name)
         if name != "dpo":
             job |= {"rows": len(trained_rows(plan)), "batches": str(root / f"{name}.json")}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from launch.planning.attention import packed_cost
+from launch.planning.build import build_plan
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine
 
 INSTALLED = {"torch": "2.11.0", "flash-attn": "2.8.3"}

@@ -12,7 +12,8 @@ import pytest
 from launch import resources
 from launch.api.plan_facts import plan_facts
 from launch.errors import UserError, ways_of
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 from tests.conftest import composed, fixed_machine, problems

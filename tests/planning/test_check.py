@@ -8,8 +8,9 @@ import pytest
 
 from launch.config.compose import Composed
 from launch.errors import UserError
+from launch.planning.build import build_plan
 from launch.planning.checks import named_flags
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.schema import Schema
 from tests.conftest import composed, fixed_machine

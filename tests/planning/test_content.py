@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.identity import DigestCache
+from launch.planning.build import build_plan
+from launch.planning.digest_cache import DigestCache
 from launch.planning.machine import Machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine
 
 MODES = ((1, "single"), (2, "ddp"), (2, "zero2"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from launch.planning.recipe import map_recipe_key
 from tests.conftest import composed, fixed_machine, planned, problem, problem_ids
 from tests.messages import values_of

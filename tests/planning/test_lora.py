@@ -6,8 +6,9 @@ import pytest
 
 from launch.demo import make_model
 from launch.errors import UserError
+from launch.planning.build import build_plan
 from launch.planning.estimate.shape import ModelShape, shape_from_yaml, with_parameters
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned, problem_ids
 
 NF4 = ("stage=lora_sft", "recipe.lora.quantize=nf4")

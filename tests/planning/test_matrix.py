@@ -13,8 +13,8 @@ from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
 from launch.config.schema import Device
 from launch.errors import UserError
+from launch.planning.build import build_plan
 from launch.planning.machine import Machine
-from launch.planning.plan import build_plan
 from launch.resources import group_options
 from launch.upstream.trainers import trainer_files
 from tests.conftest import composed, composed_at, fixed_machine, machine_in, planned

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 from tests.conftest import composed
 
@@ -40,7 +40,7 @@ def planned(*overrides: str) -> Plan:
         else ("model.path=./model",)
     )
     stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", *model, *overrides)
-    return build_plan(stage, this_machine(stage))
+    return plan_on_this_machine(stage)
 
 
 def refused(*overrides: str) -> Finding:
@@ -82,7 +82,7 @@ def test_another_tokenizer_may_be_set(model: Path) -> None:
     stage = composed(
         "stage=sft", "gpus=1", "model.path=./model", "flags.tokenizer_name_or_path=a/b"
     )
-    assert build_plan(stage, this_machine(stage)).inputs.model.local == model
+    assert plan_on_this_machine(stage).inputs.model.local == model
 
 
 def test_what_a_flag_names_is_part_of_the_identity(model: Path, tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ def test_the_name_of_a_run_is_its_model_and_not_a_hub_id(model: Path, override: 
     (run / "plan.json").write_text("{}")
     (run / "DONE").write_text("{}")
     stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", override)
-    assert build_plan(stage, this_machine(stage)).inputs.model.local == run / "model"
+    assert plan_on_this_machine(stage).inputs.model.local == run / "model"
     (run / "plan.json").unlink()
-    assert build_plan(stage, this_machine(stage)).inputs.model.local is None
+    assert plan_on_this_machine(stage).inputs.model.local is None

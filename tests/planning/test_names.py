@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from tests.conftest import composed, fixed_machine, planned
 from tests.messages import values_of
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.upstream.pin.lock import load_lock
 from tests.conftest import composed, fixed_machine
 from tests.upstream.checkouts import checkout

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, planned
 
 NAME = "rollout-a/gpu8-b"
@@ -53,7 +54,7 @@ def test_renaming_neither_reads_nor_checks_again(monkeypatch: pytest.MonkeyPatch
     machine = fixed_machine(digest=lambda path: reads.append(path.name))
     plan: Plan = planned("stage=sft", "gpus=8", "data.mix=[{name: ./chats.jsonl}]", machine=machine)
     before = list(reads)
-    monkeypatch.setattr("launch.planning.plan.check_flags", refuse)
+    monkeypatch.setattr("launch.planning.build.check_flags", refuse)
     assert plan.renamed("other").identity == plan.identity
     assert "chats.jsonl" in before and reads == before
 

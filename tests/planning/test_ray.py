@@ -12,7 +12,7 @@ import pytest
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages, ray_finds_cpus
 from launch.errors import UserError
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
 from launch.planning.rlvr import ray_needs, refuse_untried
 from tests.conftest import fixed_machine, planned, problem
 from tests.messages import values_of

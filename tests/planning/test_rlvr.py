@@ -12,7 +12,7 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.formats import RowError, convert, recognise
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
 from tests.conftest import fixed_machine, planned, problem
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.execution.completion import refuse_changes
-from launch.planning.identity import DigestCache
+from launch.planning.digest_cache import DigestCache
 from launch.planning.saved_model import digest_model, find_changes, run_of
 
 Change = Callable[[Path], object]

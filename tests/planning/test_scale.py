@@ -18,9 +18,10 @@ from launch.config.compose import Composed
 from launch.config.schema import Family
 from launch.errors import UserError
 from launch.execution.record.checkpoints import Layout, find_checkpoints
+from launch.planning.build import build_plan
 from launch.planning.estimate.forecast import planned_setting
 from launch.planning.estimate.memory import bytes_per_parameter, estimate_memory
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.slurm.peers import heartbeat_interval
 from tests.conftest import composed, fixed_machine
 

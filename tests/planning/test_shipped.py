@@ -13,7 +13,8 @@ import yaml
 
 from launch import resources
 from launch.config.schema import Device
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed_at, fixed_machine, planned
 
 KINDS = {

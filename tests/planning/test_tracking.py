@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from launch.errors import UserError
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.values import check_values
 from tests.conftest import composed, fixed_machine

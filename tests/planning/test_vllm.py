@@ -15,9 +15,10 @@ from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import UserError
 from launch.host import interpreter
 from launch.host.nvidia import Gpu, GpuProcess, Gpus
+from launch.planning.build import build_plan
 from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import forecast_memory
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine
 from tests.messages import values_of

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.compose import Composed
 from launch.config.line import CommandLine
+from launch.config.origins import Origins
+from launch.config.schema import RootConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
 from launch.execution.display import Display
 from launch.execution.record.events import Event
@@ -129,15 +130,17 @@ def test_node_0_alone_digests_where_a_shipped_script_made_the_job_folder(
     (tmp_path / "runs" / ".jobs" / "demo" / "2nodes").mkdir(parents=True)  # without a job.sbatch
     awaiting: list[object] = []
 
-    def record(composed: Composed, await_digests: object = None) -> Machine:
+    def record(
+        config: RootConfig, origins: Origins, await_digests: object, *, starts_trainer: bool
+    ) -> Machine:
         awaiting.append(await_digests)
-        return this_machine(composed)
+        return this_machine(config, origins, starts_trainer=starts_trainer)
 
     def plan_alone(plan_task: Callable[[Peers], NodeTask], folder: JobFolder, *_: object) -> int:
         peers = Peers(folder.path / "7.0", node_rank, ("n1", "n2"), 20.0, lambda lost: None)
         return plan_task(peers).plan.parallel.width.nodes
 
-    monkeypatch.setattr("launch.slurm.node.task.this_machine", record)
+    monkeypatch.setattr("launch.planning.build.this_machine", record)
     monkeypatch.setattr("launch.slurm.node.lifecycle._run", plan_alone)
     stage = composed(*DEMO, "name=2nodes", "nodes=2", "processes=1")
     allocation = replace(ALLOCATION, node_rank=node_rank, hosts=("n1", "n2"))

@@ -15,7 +15,7 @@ import pytest
 from launch.errors import UserError
 from launch.execution.caches import find_tokenized_data, plan_cache_pass
 from launch.execution.record.lock import run_lock
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from launch.slurm.allocation import read_allocation
 from launch.slurm.jobs import JobFolder, find_jobs
 from launch.slurm.planned_jobs import (

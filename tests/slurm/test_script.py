@@ -17,7 +17,8 @@ import yaml
 from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.slurm.cluster import (
     cluster_problems,
     folders_in_container,

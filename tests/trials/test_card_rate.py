@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Device, Precision
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.trials.card_rate import card_name, measure_card_rate
 from tests.conftest import composed, fixed_machine
 

@@ -17,8 +17,7 @@ from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
+from launch.planning.build import plan_on_this_machine
 from launch.trials.record import State
 from launch.trials.sweep import SweepRecord, plan_sweep, run_sweep
 from launch.worker.finding import Finding
@@ -88,7 +87,7 @@ def leaving(outcome: Outcome = DONE, **of_seed: Outcome) -> Callable[[Composed],
     def run(composed: Composed) -> int:
         ended = of_seed.get(f"s{composed.config.recipe.seed}", outcome)
         leave_run(
-            build_plan(composed, this_machine(composed)),
+            plan_on_this_machine(composed),
             ended,
             steps([3.0, 2.9, 2.8][: ended.steps]),
         )

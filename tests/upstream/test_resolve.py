@@ -13,9 +13,10 @@ from launch.check.lint.checker import CommandChecker
 from launch.check.lint.schemas import TrainerSchemas
 from launch.commands.flags import flags
 from launch.commands.lint import lint
+from launch.config.compose import Composed
 from launch.errors import UserError
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
+from launch.planning.machine import Machine, this_machine
 from launch.upstream.capture import start
 from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
@@ -26,6 +27,10 @@ from launch.worker.finding import Finding
 from tests.check.lint.helpers import check_text
 from tests.conftest import composed, fixed_machine
 from tests.upstream.checkouts import SITE_PACKAGES
+
+
+def machine_of(stage: Composed, *, starts_trainer: bool = True) -> Machine:
+    return this_machine(stage.config, stage.origins, starts_trainer=starts_trainer)
 
 
 @pytest.fixture
@@ -182,7 +187,7 @@ def test_a_parser_that_cannot_be_reached_leaves_the_lock(
     assert "no flag --new_rate" not in shown.out
     assert "warning: judged from the lock, although open-instruct in" in shown.err
     assert f"{reason}; unverified: --" in shown.err
-    upstream = this_machine(
+    upstream = machine_of(
         composed("stage=demo", f"upstream.dir={edited}"), starts_trainer=False
     ).upstream
     assert upstream.source == "lock"
@@ -234,11 +239,11 @@ def test_a_plan_asks_only_what_the_user_named(
     text = f"# @package _global_\ndefaults: [demo, _self_]\nupstream:\n  dir: {edited}\n"
     (stages / "mine.yaml").write_text(text)
     by_file, by_override = composed("stage=mine"), composed("stage=demo", f"upstream.dir={edited}")
-    machine = this_machine(by_file, starts_trainer=False)
+    machine = machine_of(by_file, starts_trainer=False)
     assert captured == []
     assert "its flags are the lock's: `launch check`" in machine.upstream.description
-    assert this_machine(by_override, starts_trainer=False).upstream.source == "live"
-    assert this_machine(by_file).upstream.source == "live"
+    assert machine_of(by_override, starts_trainer=False).upstream.source == "live"
+    assert machine_of(by_file).upstream.source == "live"
     assert len(captured) == 2
 
 

@@ -31,9 +31,10 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
+from launch.planning.build import plan_line
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
-from launch.planning.plan import Plan, plan_line
+from launch.planning.plan import Plan
 
 _TICK = 0.5  # seconds between two looks at the processes
 _DISK_EVERY = 5.0  # seconds between two looks at the free space

@@ -20,9 +20,10 @@ from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import find_holder, lock_path
 from launch.execution.record.outcome import Outcome, folder_status, read_outcome
-from launch.planning.machine import this_machine
+from launch.planning.build import plan_on_this_machine
+from launch.planning.folders import runs_folder
 from launch.planning.model_folder import find_model_faults
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, write_job_identity
 from launch.slurm.node.gpu_check import check_gpus
@@ -49,10 +50,10 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
     config = composed.config
     if config.cache_only:
         signals.ready()
-        plan = build_plan(composed, this_machine(composed))
+        plan = plan_on_this_machine(composed)
         _check_start(plan, allocation, nodes=1)
         return build_cache(plan, display_for(sys.stdout))
-    runs = Path.cwd() / Path(config.runs).expanduser()
+    runs = runs_folder(config, Path.cwd())
     folder = JobFolder.of(runs, composed.stage, config.name or "")
     if config.name and folder.path.is_dir():  # the batch script's mailbox is in it
         # The folder is known before the plan. The nodes can wait for node 0's digests, and a node

@@ -15,8 +15,8 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
 from launch.execution.resume import is_finished
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import plan_on_this_machine
+from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure, Peers
@@ -43,7 +43,7 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
     Raises UserError.
     """
     await_digests = partial(peers.wait_while, "") if peers and allocation.node_rank else None
-    plan = build_plan(composed, this_machine(composed, await_digests))
+    plan = plan_on_this_machine(composed, await_digests=await_digests)
     restart_mark = RestartMark(plan, allocation)
 
     def lead(ranks: RankRunner, display: Display) -> int:

@@ -16,8 +16,9 @@ from launch.execution.display import Display
 from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
 from launch.host.nvidia import find_gpus
+from launch.planning.build import plan_line
 from launch.planning.identity import compute_identity
-from launch.planning.plan import Plan, plan_line
+from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask

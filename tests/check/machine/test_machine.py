@@ -14,7 +14,8 @@ import pytest
 
 from launch.check.machine.rule import Host, rule
 from launch.check.machine.rules import RULES, inspect, preflight
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine

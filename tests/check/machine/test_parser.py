@@ -10,7 +10,8 @@ import pytest
 
 from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rule import Host
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.upstream.capture import start
 from launch.worker.finding import Finding
 from tests.check.machine.test_machine import planned

@@ -13,7 +13,7 @@ import pytest
 
 from launch.check.machine.rule import Host
 from launch.host.nvidia import query_gpus
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from tests.check.machine.driver import find, install_driver
 from tests.conftest import composed, fixed_machine
 from tests.messages import names

@@ -15,8 +15,9 @@ from launch.check.machine.disk import (
 )
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
+from launch.planning.build import build_plan
 from launch.planning.model_folder import count_parameters, hub_snapshot
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from tests.check.machine.driver import find
 from tests.conftest import composed, fixed_machine
 from tests.messages import values_of

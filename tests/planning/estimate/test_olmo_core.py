@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launch.config.schema import Kind, Mode
+from launch.planning.build import build_plan
 from launch.planning.estimate import activations
 from launch.planning.estimate.forecast import (
     UnknownMemoryError,
@@ -20,7 +21,6 @@ from launch.planning.estimate.memory import GIB, estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
 from tests.planning.estimate.grid import read_settings
 

@@ -13,7 +13,7 @@ from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from launch.trials.bench.engine import plan_bench, read_request, run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun
 from launch.trials.card_rate import CardRate

@@ -10,8 +10,9 @@ from typing import Any
 from launch.config.schema import Device, Family, Kind, Mode, Precision
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
+from launch.planning.build import build_plan
 from launch.planning.parallel import Parallel, Width
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan
 from launch.trials.measurement import Measurement
 from launch.trials.rollout.gates import GateCase
 from launch.trials.rollout.gates_across import GATES

@@ -17,7 +17,8 @@ from launch.config.line import parse_line
 from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.trials.measurement import archive_earlier_try
 from launch.trials.rollout.engine import plan_rollout, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun

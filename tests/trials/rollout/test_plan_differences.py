@@ -8,7 +8,8 @@ import functools
 
 import pytest
 
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.trials.rollout.plan_differences import find_plan_differences, warmup_steps
 from tests.conftest import composed, fixed_machine
 

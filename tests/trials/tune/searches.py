@@ -14,10 +14,10 @@ from typing import Any
 from launch.config.schema import Kind
 from launch.config.trials import TuneConfig
 from launch.execution.record.outcome import Outcome
+from launch.planning.build import build_plan
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import planned_setting
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.plan import build_plan
 from launch.trials.measurement import Measurement, compute_figures
 from launch.trials.record import State
 from launch.trials.tune.predict import (

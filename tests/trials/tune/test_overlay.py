@@ -11,7 +11,8 @@ import yaml
 from launch.config.origins import Origin
 from launch.errors import UserError
 from launch.files import write_file
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.record import TuneRecord
 from tests.conftest import composed, fixed_machine

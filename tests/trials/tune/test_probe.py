@@ -12,7 +12,8 @@ import pytest
 
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
-from launch.planning.plan import Plan, build_plan
+from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from launch.trials.measurement import Measurement
 from launch.trials.record import State
 from launch.trials.trial import Runner

@@ -13,7 +13,7 @@ from launch.config.line import parse_line
 from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.execution.display import PlainDisplay
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from launch.trials.record import State
 from launch.trials.tune.engine import full_line, probe_full, read_request, run_tune
 from launch.trials.tune.predict import Probe

@@ -8,7 +8,7 @@ import pytest
 
 from launch.config.schema import Mode, Packing
 from launch.errors import UserError
-from launch.planning.plan import build_plan
+from launch.planning.build import build_plan
 from launch.trials.tune.space import (
     TOKENS,
     Candidate,

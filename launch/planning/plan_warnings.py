@@ -1,0 +1,62 @@
+"""What is worth a look before a plan is run, and stops nothing."""
+
+from __future__ import annotations
+
+from launch.planning.attention import packing_warnings
+from launch.planning.chat_template import template_warnings
+from launch.planning.checks import (
+    contradiction_warnings,
+    shape_warnings,
+    tuned_warnings,
+    unverified_warnings,
+)
+from launch.planning.data import count_steps, few_steps_warnings, validation_warnings
+from launch.planning.flags import sequence_limit, values_of
+from launch.planning.loss import weighting_warnings
+from launch.planning.parallel import width_warnings
+from launch.planning.plan import Plan
+from launch.planning.rlvr import generation_warnings
+from launch.planning.tracking import tracking_warnings
+from launch.worker.finding import Finding
+
+
+def find_warnings(plan: Plan) -> tuple[Finding, ...]:
+    """Return the warnings of a plan, apart from those of `build_flags`."""
+    config = plan.config
+    origins = plan.origins
+    machine = plan.machine
+    parallel = plan.parallel
+    values = values_of(plan.flags)
+    steps = count_steps(config, plan.batch, plan.inputs.mixture, plan.data, None)
+    warnings = (
+        *contradiction_warnings(config),
+        *tracking_warnings(config),
+        *validation_warnings(config),
+        *few_steps_warnings(config, origins, plan.flags, steps),
+        *template_warnings(plan.template, plan.finder),
+        *weighting_warnings(plan.loss_weighting, origins),
+        *shape_warnings(config.model, origins),
+        *unverified_warnings(machine.schemas[config.trainer.name], plan.flags),
+        *width_warnings(parallel.width, origins, machine.environ),
+        *generation_warnings(config, parallel, values),
+        *packing_warnings(
+            config, parallel, plan.batch, plan.flags, machine=machine, shape=plan.shape
+        ),
+    )
+    if config.tuned:
+        warnings += tuned_warnings(config.tuned, _measured_on(plan))
+    return warnings
+
+
+def _measured_on(plan: Plan) -> dict[str, object]:
+    """Return what a tuned setting must have in common with the plan to be as fast."""
+    return {
+        "stage": plan.stage,
+        "width": str(plan.parallel.width),
+        "trainer": plan.trainer,
+        "model": plan.inputs.model.reference,
+        "global batch": plan.batch.global_,
+        "card": plan.machine.card,
+        "max_seq_length": sequence_limit(plan.config, plan.flags),
+        **plan.machine.versions,
+    }
