@@ -17,8 +17,9 @@ from launch.planning.parallel import Batch, Parallel
 from launch.worker.finding import Finding, Fix
 
 FLAG = "attn_implementation"
-FLASH, SDPA = "flash_attention_2", "sdpa"
-# cards before Ampere, for which flash-attn 2 has no kernels (its README, "NVIDIA CUDA Support")
+FLASH = "flash_attention_2"
+SDPA = "sdpa"
+# GPUs before Ampere, for which flash-attn 2 has no kernels (its README, "NVIDIA CUDA Support")
 _TOO_OLD = re.compile(
     r"\b([KMPV]\d{2,3}|T4|GTX \d+|RTX 20\d\d|TITAN \w+|Quadro RTX)\b", re.IGNORECASE
 )
@@ -54,9 +55,8 @@ def choose_attention(
     obstacle = _find_obstacle(parallel, machine)
     if obstacle:
         return AttentionChoice(SDPA, f"auto: {obstacle}", is_automatic=True)
-    return AttentionChoice(
-        FLASH, f"auto: flash-attn {machine.versions['flash-attn']} is installed", is_automatic=True
-    )
+    why = f"auto: flash-attn {machine.versions['flash-attn']} is installed"
+    return AttentionChoice(FLASH, why, is_automatic=True)
 
 
 def _find_obstacle(parallel: Parallel, machine: Machine) -> str | None:
@@ -98,25 +98,24 @@ def packing_warnings(
         return ()
     if config.trainer.launcher != Launcher.accelerate:  # OLMo-core has attention of its own
         return ()
-    choice = choose_attention(config, parallel, flags, machine) or _upstream_choice(
-        parallel, flags, machine
-    )
+    choice = choose_attention(config, parallel, flags, machine)
+    if choice is None:
+        choice = _upstream_choice(parallel, flags, machine)
     if "flash" in choice.implementation or UNKNOWN in choice.why:
         return ()
-    limit, is_dpo = sequence_limit(config, flags), config.stage.kind == Kind.dpo
-    row = (
-        limit
-        if config.recipe.packing == Packing.bins
-        else batch.per_device * limit * (2 if is_dpo else 1)
-    )
+    is_dpo = config.stage.kind == Kind.dpo
+    limit = sequence_limit(config, flags)
+    row = limit  # of a bin
+    if config.recipe.packing == Packing.flatten:
+        sequences = 2 if is_dpo else 1  # of a sample
+        row = batch.per_device * sequences * limit
     cost = ""
     if shape is not None:
-        mask = "" if is_dpo else f", and a mask of {2 * row**2 / _GIB:.1f} GiB"
-        cost = (
-            f": up to {packed_cost(shape, row, limit, masked=not is_dpo):.1f} x the "
-            "computation "
-            f"of a step{mask}"
-        )
+        factor = packed_cost(shape, row, limit, masked=not is_dpo)
+        cost = f": up to {factor:.1f} x the computation of a step"
+        if not is_dpo:
+            mask_bytes = 2 * row**2
+            cost += f", and a mask of {mask_bytes / _GIB:.1f} GiB"
     message = (
         f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
     )
@@ -135,17 +134,21 @@ def _upstream_choice(
         name = str(flags[FLAG].value)
         return AttentionChoice(SDPA if name == "torch" else name, "as set")
     obstacle = _find_obstacle(parallel, machine)
-    return AttentionChoice(SDPA if obstacle else FLASH, f"auto: {obstacle}" if obstacle else "auto")
+    if obstacle:
+        return AttentionChoice(SDPA, f"auto: {obstacle}")
+    return AttentionChoice(FLASH, "auto")
 
 
 def packed_cost(shape: ModelShape, row: int, limit: int, *, masked: bool = True) -> float:
-    """Return the computation of a packed row under SDPA over that under flash attention, both at
-    their longest.
+    """Return the ratio of the computation of a packed row under SDPA to that under flash attention,
+    both at their longest.
 
-    A token costs 2 FLOPs a weight; its attention 4 x width x layers for each token of the row that
-    it is computed against: all of them under a mask, half of them without, half of its own
-    document's under flash attention.
+    A token costs 2 FLOPs a weight. Its attention costs 4 x width x layers for each token of the row
+    that it is computed against: all tokens under a mask, half of them without a mask, and half of
+    its own document's under flash attention.
     """
     weights = 2 * (shape.layers * shape.layer + shape.embedding)
     width = shape.query_width * shape.layers
-    return (weights + (4 if masked else 2) * row * width) / (weights + 2 * limit * width)
+    sdpa_attention = (4 if masked else 2) * row * width
+    flash_attention = 2 * limit * width
+    return (weights + sdpa_attention) / (weights + flash_attention)

@@ -9,8 +9,8 @@ from pathlib import Path
 from launch.errors import did_you_mean, refusal
 from launch.files import first_written
 
-# prefixes of folders that hold several runs: a rollout's widths, a bench's repeats, a search's
-# probes
+# The prefixes of folders that hold several runs: a rollout's widths, a bench's repeats, a search's
+# probes.
 _GROUP_PREFIXES = ("rollout-", "bench-", "tune-")
 _MOST_NAMES = 8  # in a message
 
@@ -35,48 +35,52 @@ def run_name(folder: Path) -> str:
 def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
     """Return the run folder that `name` means: a folder, or what `find_run` finds.
 
-    `submitted`: the folders of runs that may not have begun. Raises UserError: unknown_run,
+    `submitted` are the folders of runs that may not have started. Raises UserError: unknown_run,
     ambiguous_run.
     """
-    waiting = {folder.absolute() for folder in submitted}
+    not_started = {folder.absolute() for folder in submitted}
     for folder in (Path(name).expanduser(), runs / name):
-        if (
-            (folder / "plan.json").is_file()
-            or (folder / "logs").is_dir()
-            or folder.absolute() in waiting
-        ):
+        has_started = (folder / "plan.json").is_file() or (folder / "logs").is_dir()
+        if has_started or folder.absolute() in not_started:
             return folder.resolve()
     known = sorted({*find_runs(runs), *submitted})
-    if run := find_run(name, known, "command line"):
+    run = find_run(name, known, "command line")
+    if run is not None:
         return run.resolve()
     names = [run_name(folder) for folder in known]
-    cure = did_you_mean(name, [*names, *(folder.name for folder in known)]) or _list_names(names)
-    raise refusal(
-        "unknown_run", f"there is no run '{name}' in {runs.absolute()}", "command line", cure
-    )
+    short_names = [folder.name for folder in known]
+    message = f"there is no run '{name}' in {runs.absolute()}"
+    cure = did_you_mean(name, [*names, *short_names]) or _list_names(names)
+    raise refusal("unknown_run", message, "command line", cure)
 
 
 def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None:
-    """Return which of the `known` runs a name means: a run's, a stage's with one run, or a prefix
-    of one; None without any. `where` names the key that the name is from. Raises UserError:
-    ambiguous_run.
+    """Return the one of the `known` runs that a name means; None if it means none.
+
+    It is the name of the run, of a stage with one run, or the beginning of the run's name. `where`
+    is the key that sets the name. Raises UserError: ambiguous_run.
     """
-    exact = [folder for folder in known if name in (folder.name, folder.parent.name)]
-    matches = exact or [
-        path for path in known if run_name(path).startswith(name) or path.name.startswith(name)
-    ]
+    matches = [run for run in known if name in (run.name, run.parent.name)]
+    if not matches:
+        matches = [run for run in known if _begins_with(run, name)]
     if len(matches) < 2:
         return matches[0] if matches else None
-    newest = sorted(matches, key=_written, reverse=True)
-    names = [
-        f"{run_name(run)} ({time.strftime('%Y-%m-%d %H:%M', time.localtime(_written(run)))})"
-        for run in newest
-    ]
-    message = f"'{name}' matches {len(matches)} runs, of which {run_name(newest[0])} is the newest"
-    raise refusal("ambiguous_run", message, where, _list_names(names))
+    newest_first = sorted(matches, key=_planned_at, reverse=True)
+    described = []
+    for run in newest_first:
+        planned_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(_planned_at(run)))
+        described.append(f"{run_name(run)} ({planned_at})")
+    newest = run_name(newest_first[0])
+    message = f"'{name}' matches {len(matches)} runs, of which {newest} is the newest"
+    raise refusal("ambiguous_run", message, where, _list_names(described))
 
 
-def _written(run: Path) -> float:
+def _begins_with(run: Path, text: str) -> bool:
+    """Return whether the name of a run, with or without its stage, begins with a text."""
+    return run_name(run).startswith(text) or run.name.startswith(text)
+
+
+def _planned_at(run: Path) -> float:
     """Return when a run was planned last, or when its folder was made, in unix seconds."""
     return first_written(run, ("plan.json", "")) or 0.0
 
@@ -84,6 +88,5 @@ def _written(run: Path) -> float:
 def _list_names(names: Sequence[str]) -> str:
     if not names:
         return "set runs=DIR if the runs are in another folder"
-    return (
-        f"there are {', '.join(names[:_MOST_NAMES])}{', ...' if len(names) > _MOST_NAMES else ''}"
-    )
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"there are {', '.join(names[:_MOST_NAMES])}{more}"

@@ -4,7 +4,6 @@ library reads.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,70 +32,103 @@ def check_config(
     where: str | None = None,
     positions: Positions = _NOWHERE,
 ) -> list[Finding]:
-    """Return the problems of a DeepSpeed config or accelerate map; `where` names it in the
-    problems.
+    """Return the problems of a DeepSpeed or accelerate configuration; `where` names its file in
+    the problems.
     """
     problems = []
     for path, problem in _find_problems(config, keys.spec, keys, ()):
         line = positions.of(path)
-        problems.append(replace(problem, where=f"{where}:{line}" if where and line else where))
+        place = f"{where}:{line}" if where and line else where
+        problems.append(replace(problem, where=place))
     return problems
 
 
 def _find_problems(
     config: Mapping[Any, Any], spec: KeySpec, keys: LibraryKeys, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Finding]]:
-    """Yield every key and value of the map at `path` that the spec doesn't accept, in the map's
-    order.
+    """Yield the path and the problem of every key and value of the map at `path` that the spec does
+    not accept, in the map's order.
     """
-    unknown, bad = f"unknown_{keys.library}_key", f"bad_{keys.library}_value"
     for name, value in config.items():
-        inner, found = (*path, str(name)), spec.keys.get(str(name))
-        key = ".".join(inner)
-        if found is None:
-            # JSON has no comments, so people write "_comment" or "//" keys; nothing reads them
-            if not spec.free and not str(name).startswith(("_", "//", "#")):
-                inside = f" in '{'.'.join(path)}'" if path else ""
-                message = f"{keys.release} has no key '{name}'{inside}"
-                yield (
-                    inner,
-                    Finding.error(unknown, message, cure=_suggest_key(str(name), spec, keys.spec)),
-                )
-        elif found.removed is not None:
-            message = f"'{key}' was removed from {keys.release} ({found.removed})"
-            cure = f"delete it, or use {', '.join(found.instead)}" if found.instead else "delete it"
-            yield inner, Finding.error(unknown, message, cure=cure)
-        elif isinstance(value, Mapping) and found.keys:
-            yield from _find_problems(value, found, keys, inner)
-        elif not found.accepts_type(value):
-            expected = " or ".join(_TYPE_NAMES.get(kind, f"a {kind}") for kind in found.types)
-            quote = (
-                "; quote it: YAML reads an unquoted no, yes, on, off as a boolean"
-                if "str" in found.types
-                else ""
-            )
-            message = f"'{key}' is {value!r}, but {keys.release} expects {expected}"
-            yield inner, Finding.error(bad, message, cure=f"write {expected}{quote}")
-        elif found.choices and value not in (None, "auto", *found.choices):
-            choices = ", ".join(str(choice) for choice in found.choices)
-            yield (
-                inner,
-                Finding.error(bad, f"'{key}' cannot be {value!r}", cure=f"write one of: {choices}"),
-            )
+        key_path = (*path, str(name))
+        key_spec = spec.keys.get(str(name))
+        if key_spec is None:
+            problem = _unknown_key(str(name), spec, keys, path)
+        elif key_spec.removed is not None:
+            problem = _removed_key(".".join(key_path), key_spec, keys)
+        elif isinstance(value, Mapping) and key_spec.keys:
+            yield from _find_problems(value, key_spec, keys, key_path)
+            continue
+        else:
+            problem = _bad_value(".".join(key_path), value, key_spec, keys)
+        if problem is not None:
+            yield key_path, problem
+
+
+def _unknown_key(
+    name: str, spec: KeySpec, keys: LibraryKeys, path: tuple[str, ...]
+) -> Finding | None:
+    """Return the problem of a key that the library does not read in the map at `path`; None where it
+    passes on any key, and for a comment.
+    """
+    # JSON has no comments, so people write "_comment" or "//" keys; nothing reads them
+    if spec.free or name.startswith(("_", "//", "#")):
+        return None
+    message = f"{keys.release} has no key '{name}'"
+    if path:
+        message += f" in '{'.'.join(path)}'"
+    cure = _suggest_key(name, spec, keys.spec)
+    return Finding.error(f"unknown_{keys.library}_key", message, cure=cure)
+
+
+def _removed_key(key: str, spec: KeySpec, keys: LibraryKeys) -> Finding:
+    """Return the problem of a key that the library no longer has."""
+    message = f"'{key}' was removed from {keys.release} ({spec.removed})"
+    cure = "delete it"
+    if spec.instead:
+        cure += f", or use {', '.join(spec.instead)}"
+    return Finding.error(f"unknown_{keys.library}_key", message, cure=cure)
+
+
+def _bad_value(key: str, value: Any, spec: KeySpec, keys: LibraryKeys) -> Finding | None:
+    """Return the problem of a value that has another type than its key, or is not one of the key's
+    choices.
+    """
+    id = f"bad_{keys.library}_value"
+    if not spec.accepts_type(value):
+        expected = " or ".join(_TYPE_NAMES.get(kind, f"a {kind}") for kind in spec.types)
+        message = f"'{key}' is {value!r}, but {keys.release} expects {expected}"
+        cure = f"write {expected}"
+        if "str" in spec.types:
+            cure += "; quote it: YAML reads an unquoted no, yes, on, off as a boolean"
+        return Finding.error(id, message, cure=cure)
+    if spec.choices and value not in (None, "auto", *spec.choices):
+        choices = ", ".join(str(choice) for choice in spec.choices)
+        return Finding.error(id, f"'{key}' cannot be {value!r}", cure=f"write one of: {choices}")
+    return None
 
 
 def _suggest_key(name: str, spec: KeySpec, root: KeySpec) -> str:
     """Suggest the nearest keys of the same map, or else the map where a key of this name
     belongs.
     """
-    if similar := did_you_mean(
-        name, [key for key, spec in spec.keys.items() if spec.removed is None]
-    ):
+    known = [key for key, key_spec in spec.keys.items() if key_spec.removed is None]
+    similar = did_you_mean(name, known)
+    if similar is not None:
         return similar
     elsewhere = sorted({".".join(path) for path in root.names() if path[-1] == name})
     if elsewhere:
         return f"it belongs at {' or '.join(elsewhere[:3])}"
     return "delete it: it has no effect"
+
+
+class _UnusableConfigError(Exception):
+    """A file is not a configuration of its library."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
 
 
 def check_config_file(path: Path, keys: LibraryKeys) -> list[Finding]:
@@ -105,53 +137,58 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Finding]:
     DeepSpeed's must be plain JSON for accelerate and transformers; accelerate's is YAML, or JSON by
     its suffix.
     """
-    library, reason, line = keys.library, None, None
+    library = keys.library
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise OSError(errno.EFBIG, f"it is larger than {_MAX_BYTES // 1000} kB")
-        text = read_file(path).decode()
-        config = (
-            parse_json(text)
-            if library == "deepspeed" or path.suffix == ".json"
-            else load_yaml(text)
-        )
-    except FileNotFoundError:
-        reason = "does not exist"
-    except UnicodeDecodeError:
-        reason = "is not UTF-8 text"
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror}"
-    except ValueError as error:
-        verb = "is not JSON" if library == "deepspeed" else "cannot be parsed"
-        reason = f"{verb}: {getattr(error, 'reason', None) or str(error).splitlines()[0]}"
-        line = getattr(error, "lineno", None) or getattr(error, "line", None)
-    else:
-        if not isinstance(config, Mapping):
-            reason = "is not a map of settings"
-        elif (
-            library == "accelerate"
-            and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE"
-        ):
-            reason = "is for SageMaker, which launch does not support"
-    if reason:
-        where = f"{path}:{line}" if line else str(path)
-        return [
-            Finding.error(f"bad_{library}_file", f"the {library} configuration {reason}", where)
-        ]
+        text = _read_text(path)
+        config = _parse_config(text, library, is_json=path.suffix == ".json")
+    except _UnusableConfigError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        message = f"the {library} configuration {error.reason}"
+        return [Finding.error(f"bad_{library}_file", message, where)]
     try:
         positions = yaml_positions(text)
-    except NotYamlError:  # JSON with an escape that YAML has not
+    except NotYamlError:  # JSON with an escape that YAML does not have
         positions = _NOWHERE
-    repeated = [
-        Finding.error(
-            f"duplicate_{library}_key",
-            f"'{'.'.join(key)}' is set twice; only the last value is used",
-            f"{path}:{positions.of(key)}",
-            "remove one of them",
-        )
-        for key in positions.repeated
-    ]
-    return repeated + check_config(config, keys, str(path), positions)
+    problems = []
+    for key in positions.repeated:
+        message = f"'{'.'.join(key)}' is set twice; only the last value is used"
+        where = f"{path}:{positions.of(key)}"
+        cure = "remove one of them"
+        problems.append(Finding.error(f"duplicate_{library}_key", message, where, cure))
+    return problems + check_config(config, keys, str(path), positions)
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a configuration file. Raises _UnusableConfigError."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            reason = f"cannot be read: it is larger than {_MAX_BYTES // 1000} kB"
+            raise _UnusableConfigError(reason)
+        return read_file(path).decode()
+    except FileNotFoundError as error:
+        raise _UnusableConfigError("does not exist") from error
+    except UnicodeDecodeError as error:
+        raise _UnusableConfigError("is not UTF-8 text") from error
+    except OSError as error:
+        raise _UnusableConfigError(f"cannot be read: {error.strerror}") from error
+
+
+def _parse_config(text: str, library: str, *, is_json: bool) -> Mapping[str, Any]:
+    """Return the map that a configuration's text holds. Raises _UnusableConfigError."""
+    try:
+        parse = parse_json if library == "deepspeed" or is_json else load_yaml
+        config = parse(text)
+    except ValueError as error:
+        verb = "is not JSON" if library == "deepspeed" else "cannot be parsed"
+        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
+        line = getattr(error, "lineno", None) or getattr(error, "line", None)
+        raise _UnusableConfigError(f"{verb}: {reason}", line) from error
+    if not isinstance(config, Mapping):
+        raise _UnusableConfigError("is not a map of settings")
+    environment = config.get("compute_environment", "LOCAL_MACHINE")
+    if library == "accelerate" and environment != "LOCAL_MACHINE":
+        raise _UnusableConfigError("is for SageMaker, which launch does not support")
+    return config
 
 
 def check_library_files(files: Mapping[str, Path], packages: Sequence[Path]) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing,
 from launch.planning.parallel import Batch
 from launch.worker.finding import Finding, Fix
 
-# of recipe.loss_averaging: each token of a global batch has the same weight, whatever its micro
-# batch
+# The values of recipe.loss_averaging with which each token of a global batch has the same weight,
+# whatever its micro batch.
 EQUAL_WEIGHTS = (LossAveraging.sum, LossAveraging.tokens)
 _BY_AVERAGING = {
     LossAveraging.sum: "the sum over a sample's tokens, then the mean over the samples: every "
@@ -25,8 +25,8 @@ _BY_AVERAGING = {
 _MEANS = "the mean over the tokens of each micro batch, then over the micro batches"
 _VARIES_BY_MICRO_BATCH = "a token counts more in a short micro batch"
 _VARIES_BY_RANK = "a token counts more on a rank with few of them"
-# TRL's GRPO, by --loss_type (trl/trainer/grpo_trainer.py); the others have normalisations of their
-# own
+# What TRL's GRPO takes the mean of, by --loss_type (trl/trainer/grpo_trainer.py). Other types have
+# normalisations of their own.
 _BY_LOSS_TYPE = {
     "grpo": "the mean over the tokens of each completion, then over the completions",
     "dr_grpo": "the sum over the tokens, divided by the longest completion that is allowed and the "
@@ -42,14 +42,15 @@ class LossWeighting:
     """What the loss of an optimizer step is a mean of."""
 
     text: str
-    # why the same samples have another loss when they are split otherwise; empty: they have not
+    # why the same samples have another loss when they are split otherwise; empty if they have the
+    # same
     reason: str = ""
-    cure: Fix | None = None  # of that
+    cure: Fix | None = None  # what makes the loss independent of the split
 
 
 def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
-    """Return how a trainer weights what its loss is computed of. `flags`: the trainer's, by
-    name.
+    """Return how a trainer weights what its loss is computed of. `flags` are the trainer's values
+    by name.
     """
     if config.stage.kind == Kind.sft:
         return _weigh_sft(config, batch, flags)
@@ -70,12 +71,9 @@ def weigh_loss(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
 
 
 def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> LossWeighting:
-    trainer, averaging = (
-        config.trainer,
-        config.recipe.loss_averaging or LossAveraging.micro_batch_means,
-    )
-    # olmo_core/train/train_module/transformer/train_module.py:402
+    trainer = config.trainer
     if trainer.launcher == Launcher.torchrun:
+        # olmo_core/train/train_module/transformer/train_module.py:402
         cure = Fix.of(
             "{0} weights every token equally",
             "trainer=finetune recipe.packing=flatten recipe.loss_averaging=sum",
@@ -83,19 +81,22 @@ def _weigh_sft(config: RootConfig, batch: Batch, flags: Mapping[str, Any]) -> Lo
         return _weigh_ranks(batch, cure)
     if trainer.family == Family.trl and flags.get("average_tokens_across_devices") is False:
         return _weigh_ranks(batch, Fix.of("remove {0}", "~flags.average_tokens_across_devices"))
-    if trainer.family == Family.trl or batch.width * batch.accumulation == 1:
-        averaging = LossAveraging.sum if averaging == LossAveraging.sum else LossAveraging.tokens
+    averaging = config.recipe.loss_averaging or LossAveraging.micro_batch_means
+    averages_whole_batch = trainer.family == Family.trl or batch.width * batch.accumulation == 1
+    if averages_whole_batch and averaging != LossAveraging.sum:
+        averaging = LossAveraging.tokens
     if averaging in EQUAL_WEIGHTS:
         return LossWeighting(_BY_AVERAGING[averaging])
-    cure = Fix.of(
-        "{0} weights every token equally, as Tulu 3 did, and {1} with the mean's gradient norm",
-        *(f"recipe.loss_averaging={value}" for value in EQUAL_WEIGHTS),
+    overrides = [f"recipe.loss_averaging={value}" for value in EQUAL_WEIGHTS]
+    sentence = (
+        "{0} weights every token equally, as Tulu 3 did, and {1} with the mean's gradient norm"
     )
+    cure = Fix.of(sentence, *overrides)
     return LossWeighting(_MEANS, _VARIES_BY_MICRO_BATCH, cure)
 
 
 def _weigh_ranks(batch: Batch, cure: Fix) -> LossWeighting:
-    """Return the weights of a trainer whose ranks average over their own tokens. `cure`: what
+    """Return the weighting of a trainer whose ranks average over their own tokens. `cure` is what
     changes that.
     """
     if batch.width == 1:
@@ -105,7 +106,8 @@ def _weigh_ranks(batch: Batch, cure: Fix) -> LossWeighting:
 
 
 def _weigh_rlvr(config: RootConfig, flags: Mapping[str, Any]) -> LossWeighting:
-    if config.trainer.family != Family.trl:  # grpo_utils.py:141
+    if config.trainer.family != Family.trl:
+        # grpo_utils.py:141
         denominator = flags.get("loss_denominator") or "token"
         return LossWeighting(
             f"the sum over the completions' tokens, divided by --loss_denominator {denominator}"
@@ -127,8 +129,5 @@ def weighting_warnings(weighting: LossWeighting, origins: Origins) -> tuple[Find
     message = (
         f"{weighting.reason}, so the same global batch has another loss when it is split otherwise"
     )
-    return (
-        Finding.warning(
-            "micro_batch_means", message, origins.of("recipe.loss_averaging").where, weighting.cure
-        ),
-    )
+    where = origins.of("recipe.loss_averaging").where
+    return (Finding.warning("micro_batch_means", message, where, weighting.cure),)

@@ -15,7 +15,7 @@ from typing import Any
 from launch.files import load_json, open_file, parse_json
 
 NO_TOKENIZER = "the tokenizer is missing"
-# transformers loads the vocabulary from any one of these
+# Transformers loads the vocabulary from any one of these files.
 _VOCABULARY_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -40,8 +40,11 @@ def find_output_faults(output: Path, leaves: str) -> list[str]:
     matches = [*output.glob(leaves)]
     if not matches:
         return [f"{leaves} is missing"]
-    folders = sorted({path.parent for path in matches if path.name == "config.json"})
-    return [f"{folder.name}: {fault}" for folder in folders for fault in find_model_faults(folder)]
+    folders = {path.parent for path in matches if path.name == "config.json"}
+    faults = []
+    for folder in sorted(folders):
+        faults += [f"{folder.name}: {fault}" for fault in find_model_faults(folder)]
+    return faults
 
 
 def find_model_faults(folder: Path) -> list[str]:
@@ -52,7 +55,7 @@ def find_model_faults(folder: Path) -> list[str]:
         return ["it is a file"]
     if not folder.is_dir():
         return ["the folder is missing"]
-    faults = [*find_weight_faults(folder)]
+    faults = list(find_weight_faults(folder))
     if not any(any(folder.glob(name)) for name in _VOCABULARY_FILES):
         faults.append(NO_TOKENIZER)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
@@ -65,18 +68,14 @@ def weight_bytes(folder: Path) -> int:
     """Return the bytes of the weights in a folder, complete or not; checkpoints below it do not
     count.
     """
-    files = (path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
-    return sum(path.stat().st_size for path in files if path.is_file())
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def find_weight_faults(folder: Path) -> Iterator[str]:
     """Yield what the weights and their configuration lack; the tokenizer is not checked."""
     if (folder / "adapter_config.json").exists():
-        yield from _json_faults(folder / "adapter_config.json")
-        weights = next((folder / name for name in _ADAPTER_FILES if (folder / name).exists()), None)
-        yield from (
-            ["adapter_model.safetensors is missing"] if weights is None else _file_faults(weights)
-        )
+        yield from _adapter_faults(folder)
         return
     if (folder / "config.json").exists():
         yield from _json_faults(folder / "config.json")
@@ -92,7 +91,18 @@ def find_weight_faults(folder: Path) -> Iterator[str]:
     yield "the weights are missing"
 
 
+def _adapter_faults(folder: Path) -> Iterator[str]:
+    """Yield what is wrong with an adapter's configuration and weights."""
+    yield from _json_faults(folder / "adapter_config.json")
+    for name in _ADAPTER_FILES:
+        if (folder / name).exists():
+            yield from _file_faults(folder / name)
+            return
+    yield "adapter_model.safetensors is missing"
+
+
 def _index_faults(index: Path) -> Iterator[str]:
+    """Yield what is wrong with the shards that an index names."""
     try:
         weight_map: Mapping[str, str] = _read_object(index)["weight_map"]
         shards = sorted(set(weight_map.values()))
@@ -119,7 +129,7 @@ def _file_faults(path: Path, required: Collection[str] = ()) -> Iterator[str]:
         return
     if not tensors:
         yield f"{path.name} holds no tensors"
-    # a ZeRO-3 model saved without gathering it has empty tensors
+    # A ZeRO-3 model that was saved without gathering its weights has empty tensors.
     empty = sorted(name for name, shape in tensors.items() if 0 in shape)
     if empty:
         yield f"{path.name} has {len(empty)} empty tensors ({empty[0]}, ...)"
@@ -156,7 +166,7 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for
     a wrong file size.
 
-    The format: 8 bytes of little-endian length, a JSON header of that length, and the data, to
+    The file has 8 bytes of little-endian length, a JSON header of that length, and the data, to
     which the header's `data_offsets` refer.
     """
     try:
@@ -173,33 +183,36 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
         raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BrokenFileError(f"{path.name} has no readable header") from error
-    if size != 8 + length + end:
-        raise BrokenFileError(
-            f"{path.name} has {size} bytes, but its header requires {8 + length + end}"
-        )
+    required = 8 + length + end
+    if size != required:
+        raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {required}")
     return shapes
 
 
 def _refuse_pointer(path: Path, start: bytes) -> None:
     """Raise BrokenFileError if a file's first bytes are those of a Git LFS pointer."""
     if start == _LFS_POINTER:
-        raise BrokenFileError(
-            f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`"
-        )
+        message = f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`"
+        raise BrokenFileError(message)
 
 
 def _parse_header(
     header: dict[str, dict[str, list[int]]],
 ) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Return the shapes of the tensors by name, and the bytes of the data.
+
+    Raises ValueError, TypeError, KeyError or AttributeError for another header.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     end = 0
     for name, entry in header.items():
-        if name != "__metadata__":
-            begin, stop = entry["data_offsets"]
-            if not 0 <= begin <= stop:
-                raise ValueError(name)
-            shapes[name] = tuple(int(size) for size in entry["shape"])
-            end = max(end, stop)
+        if name == "__metadata__":
+            continue
+        begin, stop = entry["data_offsets"]
+        if not 0 <= begin <= stop:
+            raise ValueError(name)
+        shapes[name] = tuple(int(size) for size in entry["shape"])
+        end = max(end, stop)
     return shapes, end
 
 
@@ -235,29 +248,29 @@ def count_parameters(folder: Path) -> int | None:
     Returns None without a readable file, and where one of them is missing. Another form of the same
     weights beside them (`consolidated*`) is not counted.
     """
+    parameters = 0
     try:
-        shapes = [
-            shape
-            for file in _weight_files(folder)
-            for shape in read_safetensors_header(file).values()
-        ]
-        return sum(map(math.prod, shapes)) or None
+        for file in _weight_files(folder):
+            shapes = read_safetensors_header(file).values()
+            parameters += sum(math.prod(shape) for shape in shapes)
     except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    return parameters or None
 
 
 def _weight_files(folder: Path) -> list[Path]:
     """Return the files that transformers would load: those of the index, else `model.safetensors`,
     else the shards, where all of them exist.
     """
-    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    index = folder / "model.safetensors.index.json"
+    whole = folder / "model.safetensors"
     if index.is_file():
         names = set(load_json(index)["weight_map"].values())
         return sorted(folder / name for name in names)
     if whole.is_file():
         return [whole]
     shards = sorted(folder.glob("model-*-of-*.safetensors"))
-    totals = {int(path.stem.rpartition("-")[2]) for path in shards}
+    totals = {int(path.stem.rpartition("-")[2]) for path in shards}  # N of model-1-of-N
     return shards if totals == {len(shards)} else []
 
 
@@ -270,15 +283,18 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 def hub_data_cache(environ: Mapping[str, str]) -> Path:
     """Return the folder of the data sets that `datasets` has prepared (datasets config.py)."""
-    return Path(environ.get("HF_DATASETS_CACHE") or hf_home(environ) / "datasets").expanduser()
+    if environ.get("HF_DATASETS_CACHE"):
+        return Path(environ["HF_DATASETS_CACHE"]).expanduser()
+    return hf_home(environ) / "datasets"
 
 
 def hf_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's caches and token (huggingface_hub constants.py)."""
-    cache = environ.get("XDG_CACHE_HOME") or str(
-        Path(environ.get("HOME", "~")).expanduser() / ".cache"
-    )
-    return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser()
+    if environ.get("HF_HOME"):
+        return Path(environ["HF_HOME"]).expanduser()
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]).expanduser() / "huggingface"
+    return Path(environ.get("HOME", "~")).expanduser() / ".cache" / "huggingface"
 
 
 def hub_snapshot(reference: str, environ: Mapping[str, str]) -> Path | None:

@@ -1,11 +1,11 @@
-"""The ranks of a run: how many, how they share the model (mode, accelerate file), and how they
-split the global batch.
+"""The ranks of a run: how many there are, how they share the model, and how they split the batch.
 
-global = width x per device x accumulation: the same global batch at every width.
+The global batch is width x per device x accumulation, and is the same at every width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +52,9 @@ class Width:
 
     def __str__(self) -> str:
         """Return `gpu8` on one node, `gpu2x8` on two."""
-        several = f"{self.nodes}x" if self.nodes > 1 else ""
-        return f"{'cpu' if self.device == Device.cpu else 'gpu'}{several}{self.local}"
+        device = "cpu" if self.device == Device.cpu else "gpu"
+        nodes = f"{self.nodes}x" if self.nodes > 1 else ""
+        return f"{device}{nodes}{self.local}"
 
 
 def resolve_width(config: RootConfig, origins: Origins) -> Width:
@@ -62,13 +63,15 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     `gpus` and `processes` count those of one node. `gpus=0` is short for one CPU process. `gpus=N`
     on the command line wins over a stage's own `device: cpu`. Raises UserError: device_conflict.
     """
-    gpus, device, processes = config.gpus, config.device, config.processes
+    gpus = config.gpus
+    device = config.device
+    processes = config.processes
     if gpus:
         if device == Device.cpu and origins.of("device").origin == Origin.override:
-            cure = Fix.of(
-                "remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null"
-            )
-            raise refusal("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure)
+            message = f"device=cpu conflicts with gpus={gpus}"
+            on_cpu = f"device=cpu processes={gpus} gpus=null"
+            cure = Fix.of("remove device=cpu, or set {1}", "~device", on_cpu)
+            raise refusal("device_conflict", message, None, cure)
         device = Device.cuda
     elif gpus == 0:
         if device == Device.cuda:
@@ -78,12 +81,10 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
-        cure = Fix.of(
-            "set {0}, or {1}",
-            f"gpus={processes} processes=null",
-            f"device=cpu processes={processes}",
-        )
         message = f"processes={processes} counts CPU processes, and the device is cuda"
+        on_gpus = f"gpus={processes} processes=null"
+        on_cpu = f"device=cpu processes={processes}"
+        cure = Fix.of("set {0}, or {1}", on_gpus, on_cpu)
         raise refusal("device_conflict", message, "override processes", cure)
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
 
@@ -91,13 +92,15 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
 def width_warnings(
     width: Width, origins: Origins, environ: Mapping[str, str]
 ) -> tuple[Finding, ...]:
-    """Name variables that set a width elsewhere and none here (visible_gpus,
-    foreign_world_size).
+    """Return the warnings visible_gpus and foreign_world_size: variables that set a width for
+    other launchers and have no effect here.
     """
     warnings = []
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    is_given = origins.of("gpus").where is not None and len(visible) > width.local
-    if visible and width.device == Device.cuda and len(visible) != width.local and not is_given:
+    # who sets `gpus` may leave some of the visible GPUs idle
+    leaves_idle = origins.of("gpus").where is not None and len(visible) > width.local
+    is_other_width = bool(visible) and len(visible) != width.local and not leaves_idle
+    if is_other_width and width.device == Device.cuda:
         message = f"it lists {_count(visible)}, and the plan has {width.local} on each machine"
         cure = Fix.of("set {0}", f"gpus={len(visible)}")
         warnings.append(Finding.warning("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
@@ -142,7 +145,9 @@ class Parallel:
 
     @property
     def deepspeed_file(self) -> Path | None:
-        return _deepspeed_file(self.mode, self.buckets) if self.zero_stage else None
+        if self.zero_stage is None:
+            return None
+        return _deepspeed_file(self.mode, self.buckets)
 
     @property
     def library_files(self) -> dict[str, Path]:
@@ -177,15 +182,15 @@ class Parallel:
 
 
 def _deepspeed_file(mode: Mode, buckets: Buckets) -> Path:
-    marked = "" if buckets == Buckets.usual else f"_{buckets}_buckets"
-    return resources.ACCELERATE_CONFIGS / "deepspeed" / f"{mode}{marked}.json"
+    suffix = "" if buckets == Buckets.usual else f"_{buckets}_buckets"
+    return resources.ACCELERATE_CONFIGS / "deepspeed" / f"{mode}{suffix}.json"
 
 
 def bucket_sizes(mode: Mode) -> tuple[Buckets, ...]:
     """Return the bucket sizes that a mode has files for; none without DeepSpeed."""
-    return tuple(
-        size for size in Buckets if mode in _ZERO_STAGE and _deepspeed_file(mode, size).is_file()
-    )
+    if mode not in _ZERO_STAGE:
+        return ()
+    return tuple(size for size in Buckets if _deepspeed_file(mode, size).is_file())
 
 
 def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -> Parallel:
@@ -202,24 +207,23 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
         sizes = ", ".join(bucket_sizes(mode))
         message = f"parallel={mode} has no {buckets} buckets"
-        cure = (
-            f"it has {sizes}"
-            if sizes
-            else Fix.of("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
-        )
+        cure = Fix.of("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
+        if sizes:
+            cure = Fix(f"it has {sizes}")
         raise refusal("parallel_buckets", message, "parallel.buckets", cure)
-    return Parallel(
-        mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets
-    )
+    precision = _resolve_precision(config.recipe.precision, trainer, width)
+    return Parallel(mode, width, precision, buckets)
 
 
 def has_master_weights(family: Family, parallel: Parallel) -> bool:
-    """Whether the optimizer updates fp32 weights.
+    """Return whether the optimizer updates fp32 weights.
 
     open-instruct loads bf16 weights (finetune.py:596, dpo_tune_cache.py:338), so that only
     DeepSpeed keeps fp32 ones; TRL loads fp32 weights and casts in the forward pass.
     """
-    return family == Family.trl or bool(parallel.zero_stage) or parallel.precision == Precision.fp32
+    if family == Family.trl or parallel.zero_stage:
+        return True
+    return parallel.precision == Precision.fp32
 
 
 def default_mode(width: Width) -> Mode:
@@ -230,6 +234,10 @@ def default_mode(width: Width) -> Mode:
 
 
 def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode:
+    """Resolve `auto`, and check that the trainer and the width support the mode.
+
+    Raises UserError: parallel_trainer, parallel_width.
+    """
     if trainer.launcher != Launcher.accelerate:
         if requested in (Mode.auto, Mode.fsdp):
             return Mode.fsdp
@@ -239,14 +247,13 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
         message = f"{trainer.name} does not support parallel=fsdp"
         cure = Fix.of("set {0}, {1} or {2}", "parallel=ddp", "parallel=zero2", "parallel=zero3")
         raise refusal("parallel_trainer", message, "parallel", cure)
-    several = width.world_size > 1
     if requested == Mode.auto:
         return default_mode(width)
-    if requested == Mode.single and several:
+    if requested == Mode.single and width.world_size > 1:
         cure = Fix.of("set {0}, zero1, zero2 or zero3", "parallel=ddp", *_ZEROS)
         message = f"parallel=single runs one rank, got {width.world_size}"
         raise refusal("parallel_width", message, None, cure)
-    if requested == Mode.ddp and not several:
+    if requested == Mode.ddp and width.world_size == 1:
         cure = Fix.of("set {0}, zero1, zero2 or zero3", "parallel=single", *_ZEROS)
         raise refusal("parallel_width", "parallel=ddp needs two ranks or more, got one", None, cure)
     return requested
@@ -257,8 +264,8 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
     nothing there.
     """
     if requested == Precision.auto:
-        full = width.device == Device.cpu and Precision.fp32 in trainer.precisions
-        return Precision.fp32 if full else Precision.bf16
+        uses_fp32 = width.device == Device.cpu and Precision.fp32 in trainer.precisions
+        return Precision.fp32 if uses_fp32 else Precision.bf16
     if requested not in trainer.precisions:
         supported = ", ".join(trainer.precisions)
         owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL"
@@ -268,7 +275,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
     return requested
 
 
-_VALUES_SHOWN = 8
+_VALUES_SHOWN = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -295,10 +302,11 @@ def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
     """
     accumulation, rest = divmod(global_batch, per_device * width)
     if rest or not accumulation:
-        ranks, samples = ("" if count == 1 else "s" for count in (width, per_device))
+        ranks = "rank" if width == 1 else "ranks"
+        samples = "sample" if per_device == 1 else "samples"
         message = (
-            f"global batch {global_batch} is not divisible by {width} rank{ranks} x "
-            f"{per_device} sample{samples}"
+            f"global batch {global_batch} is not divisible by {width} {ranks} x "
+            f"{per_device} {samples}"
         )
         cure = _suggest_values(global_batch, per_device, width)
         raise refusal("batch_not_divisible", message, None, cure)
@@ -307,34 +315,37 @@ def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
 
 def divisors(number: int) -> list[int]:
     """Return every divisor, ascending."""
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    up_to_root = range(1, math.isqrt(number) + 1)
+    small = [divisor for divisor in up_to_root if number % divisor == 0]
+    large = [number // divisor for divisor in small]
+    return sorted({*small, *large})
 
 
 def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
-    """Name the values of each of the three numbers that would work with the other two as they
-    are.
+    """Return a text with the values of each of the three numbers that would work with the other
+    two as they are.
     """
-    per_devices = divisors(global_batch // width) if global_batch % width == 0 else []
-    widths = divisors(global_batch // per_device) if global_batch % per_device == 0 else []
+    suggestions = []
+    if global_batch % per_device == 0:
+        widths = divisors(global_batch // per_device)
+        suggestions.append(f"a width of {_join(_abbreviate(widths))}")
+    if global_batch % width == 0:
+        per_devices = divisors(global_batch // width)
+        numbers = _nearest_first(per_devices, per_device)
+        suggestions.append(f"recipe.per_device_batch_size={numbers}")
     step = width * per_device
     below = global_batch - global_batch % step
-    globals_ = [batch for batch in (below, below + step) if batch]
-    suggestions = [f"recipe.global_batch_size={_nearest_first(globals_, global_batch)}"]
-    if per_devices:
-        suggestions.insert(
-            0, f"recipe.per_device_batch_size={_nearest_first(per_devices, per_device)}"
-        )
-    if widths:
-        suggestions.insert(0, f"a width of {_join(_abbreviate(widths))}")
+    global_batches = [batch for batch in (below, below + step) if batch]
+    numbers = _nearest_first(global_batches, global_batch)
+    suggestions.append(f"recipe.global_batch_size={numbers}")
     return "use " + ", or ".join(suggestions)
 
 
 def _nearest_first(numbers: list[int], wanted: int) -> str:
-    """Write the number that is nearest to `wanted`, then the others: `4 (also 1, 2, 8)`."""
-    best = min(numbers, key=lambda number: (abs(number - wanted), number))
-    others = [number for number in _abbreviate(numbers) if number != best]
-    return f"{best} (also {', '.join(map(str, others))})" if others else str(best)
+    """Return the number that is nearest to `wanted`, then the others: `4 (also 1, 2, 8)`."""
+    nearest = min(numbers, key=lambda number: (abs(number - wanted), number))
+    others = [str(number) for number in _abbreviate(numbers) if number != nearest]
+    return f"{nearest} (also {', '.join(others)})" if others else str(nearest)
 
 
 def _join(numbers: list[int]) -> str:
@@ -343,6 +354,7 @@ def _join(numbers: list[int]) -> str:
 
 
 def _abbreviate(numbers: list[int]) -> list[int]:
-    return (
-        numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]
-    )
+    """Return the first numbers and the last one, if there are many."""
+    if len(numbers) <= _VALUES_SHOWN:
+        return numbers
+    return [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]

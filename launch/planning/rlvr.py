@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
 from launch.worker.trl_options import BY_ROW, VerifierOption, is_own
 
-# the others have defaults
+# The recipe keys that every stage of RLVR must set. The others have defaults.
 _REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")
 
 
@@ -37,18 +37,16 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
     if missing:
         message = f"an rlvr stage needs recipe.{missing[0]}"
         raise refusal("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe")
-    prompts, samples, response = (
-        recipe.prompts_per_step,
-        recipe.samples_per_prompt,
-        recipe.response_length,
-    )
+    prompts = recipe.prompts_per_step
+    samples = recipe.samples_per_prompt
+    response = recipe.response_length
     assert prompts and samples and response
-    if prompts * samples != recipe.global_batch_size:
+    completions = prompts * samples
+    if completions != recipe.global_batch_size:
         message = (
             f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and "
-            f"{prompts} prompts x "
+            f"{prompts} prompts x {samples} samples are {completions}"
         )
-        message += f"{samples} samples are {prompts * samples}"
         where = origins.of("recipe.global_batch_size").where
         fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
         cure = Fix.of("remove it, or set {1}", "~recipe.global_batch_size", fitting)
@@ -56,17 +54,15 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
     if response >= recipe.max_seq_length:
         message = (
             f"recipe.response_length={response} leaves no room for a prompt in "
-            "recipe.max_seq_length="
+            f"recipe.max_seq_length={recipe.max_seq_length}"
         )
         where = origins.of("recipe.response_length").where
-        message += str(recipe.max_seq_length)
-        raise refusal(
-            "no_room_for_prompts", message, where, "max_seq_length is prompt plus response"
-        )
+        explanation = "max_seq_length is prompt plus response"
+        raise refusal("no_room_for_prompts", message, where, explanation)
 
 
 def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[str, float]:
-    """Return the verifiers of a stage and their weights; an own function as
+    """Return the verifiers of a stage and their weights; a user's function as
     ABSOLUTE_PATH.py:FUNCTION.
 
     Raises UserError: unknown_verifier, no_verifier_file.
@@ -74,24 +70,28 @@ def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[s
     given = config.recipe.verifier
     if config.stage.kind != Kind.rlvr or given is None:
         return {}
-    return dict(_entries(given, origins.of("recipe.verifier").where, cwd))
+    where = origins.of("recipe.verifier").where
+    entries = given if isinstance(given, list) else [given]
+    return dict(_resolve_verifier(entry, where, cwd) for entry in entries)
 
 
 def calls_open_instruct(config: RootConfig) -> bool:
-    """Whether rows may name functions of open-instruct, as those of the Tulu 3 mixture do."""
+    """Return whether rows may name functions of open-instruct, as those of the Tulu 3 mixture
+    do.
+    """
     given = str(config.recipe.verifier)
-    return config.stage.kind == Kind.rlvr and (BY_ROW in given or "ifeval" in given)
+    names_functions = BY_ROW in given or "ifeval" in given
+    return config.stage.kind == Kind.rlvr and names_functions
 
 
 def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str | None:
     """Return the value of the entry's option `verifier`, a VerifierOption in JSON."""
     if not verifiers:
         return None
-    guard = (config.guards.verifier if config.guards else None) or VerifierLimits()
     recipe = config.recipe
-    option = VerifierOption(
-        verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward
-    )
+    guard = config.guards.verifier if config.guards else None
+    seconds = (guard or VerifierLimits()).seconds
+    option = VerifierOption(verifiers, seconds, recipe.max_seq_length, recipe.truncated_reward)
     content = {key: value for key, value in to_json(option).items() if value is not None}
     return json.dumps(content, separators=(",", ":"))
 
@@ -100,20 +100,22 @@ def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
     """Return what the recipe and the GPUs imply for open-instruct's GRPO, by flag; the user's own
     flags win.
 
-    Three GPUs of eight learn, and the others hold vLLM, as 6 and 10 did
+    Three GPUs of eight train, and vLLM samples on the others, as on upstream's 6 and 10 GPUs
     (scripts/train/tulu3/grpo_fast_8b.sh:37-39).
     """
-    recipe, flags = config.recipe, config.flags
     if config.trainer.launcher != Launcher.ray:
         return {}
+    recipe = config.recipe
     assert recipe.response_length
     learners = max(1, width.world_size * 3 // 8)
-    nodes = [min(width.local, learners - first) for first in range(0, learners, width.local)]
-    needs = ray_needs({"num_learners_per_node": nodes, **flags})
-    sampling = max(1, (width.world_size - needs.learners) // (needs.engines or 1))
+    first_ranks = range(0, learners, width.local)  # of each node
+    learners_by_node = [min(width.local, learners - first) for first in first_ranks]
+    needs = ray_needs({"num_learners_per_node": learners_by_node, **config.flags})
+    sampling_gpus = width.world_size - needs.learners
+    gpus_per_engine = needs.engines or 1  # of one engine, as the number of engines is not set yet
     implied = {
-        "num_learners_per_node": nodes,
-        "vllm_num_engines": sampling,
+        "num_learners_per_node": learners_by_node,
+        "vllm_num_engines": max(1, sampling_gpus // gpus_per_engine),
         "single_gpu_mode": width.world_size == 1,
         "max_prompt_token_length": recipe.max_seq_length - recipe.response_length,
     }
@@ -128,8 +130,8 @@ class RayNeeds:
     grpo_fast_resource_plan.py.
     """
 
-    learners: int  # GPUs
-    engines: int  # GPUs of vLLM, where it has its own
+    learners: int  # GPUs that train
+    engines: int  # GPUs on which vLLM alone samples
 
     @property
     def cpus(self) -> int:
@@ -143,17 +145,20 @@ class RayNeeds:
 
 
 def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
-    """Return the needs of these flags."""
-    learners, single = flags["num_learners_per_node"], flags.get("single_gpu_mode") is True
-    sizes = [flags.get(name, 1) for name in ("vllm_num_engines", "vllm_tensor_parallel_size")]
-    # others are refused with their type
-    counts = [size if isinstance(size, int) else 1 for size in sizes]
-    learning = [
-        size
-        for size in (learners if isinstance(learners, list) else [learners])
-        if isinstance(size, int)
-    ]
-    return RayNeeds(sum(learning), 0 if single else counts[0] * counts[1])
+    """Return the needs of a run with these flags. A value that is not an integer counts as the
+    default: the check of types refuses it.
+    """
+    given = flags["num_learners_per_node"]
+    learners_by_node = given if isinstance(given, list) else [given]
+    learners = sum(count for count in learners_by_node if isinstance(count, int))
+    if flags.get("single_gpu_mode") is True:  # vLLM shares the learner's GPU
+        return RayNeeds(learners, engines=0)
+    engine_gpus = 1
+    for name in ("vllm_num_engines", "vllm_tensor_parallel_size"):
+        count = flags.get(name, 1)
+        if isinstance(count, int):
+            engine_gpus *= count
+    return RayNeeds(learners, engine_gpus)
 
 
 def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> None:
@@ -220,28 +225,26 @@ def _few_cpus(config: RootConfig, width: Width, needs: RayNeeds) -> list[Finding
 
 def refuse_untried(config: RootConfig) -> None:
     """Refuse to start what is only planned and checked. Raises UserError: untried_trainer."""
-    if config.trainer.untried and not config.cache_only:
-        message = (
-            f"launch plans and checks {config.trainer.name} but does not start it: "
-            f"{config.trainer.untried}"
-        )
-        cure = Fix.of(
-            "{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo"
-        )
-        raise refusal("untried_trainer", message, "trainer", cure)
+    trainer = config.trainer
+    if not trainer.untried or config.cache_only:
+        return
+    message = f"launch plans and checks {trainer.name} but does not start it: {trainer.untried}"
+    sentence = "{0} prints its command; {1} trains with TRL"
+    cure = Fix.of(sentence, "$ launch plan", "trainer=trl_grpo")
+    raise refusal("untried_trainer", message, "trainer", cure)
 
 
-# first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
+# The first and the last version of vLLM that go with TRL 1.16, torch 2.13 and transformers 5.23,
+# with numpy 2.3.
 VLLM = ((0, 27), (0, 30))
 # TRL's defaults of the flags that cut the distribution, which leave it whole
 _WHOLE_DISTRIBUTION = {"top_p": 1.0, "top_k": 0, "min_p": None}
 
 
 def uses_vllm(config: RootConfig) -> bool:
-    """Whether vLLM samples, in the trainer's process or on GPUs of its own."""
-    return config.trainer.launcher == Launcher.ray or (config.recipe.generation or "").startswith(
-        "vllm_"
-    )
+    """Return whether vLLM samples, in the trainer's process or on GPUs of its own."""
+    generation = config.recipe.generation or ""
+    return config.trainer.launcher == Launcher.ray or generation.startswith("vllm_")
 
 
 def _check_vllm(flags: Mapping[str, Any]) -> None:
@@ -292,47 +295,49 @@ def _find_rounded_updates(parallel: Parallel, flags: Mapping[str, Any]) -> Findi
     return Finding.error("bf16_sampling", message, "recipe.generation", cure)
 
 
-def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, float]]:
-    """Yield name and weight: of one name, or of a list of names and `{name: ..., weight: ...}`."""
-    # with what calls them, of which other stages need nothing
+def _resolve_verifier(entry: Any, where: str | None, cwd: Path) -> tuple[str, float]:
+    """Return name and weight of a verifier, which is given as a name or as
+    `{name: ..., weight: ...}`.
+
+    Raises UserError: unknown_verifier, no_verifier_file.
+    """
+    # imported with what calls the verifiers, which other stages do not need
     from launch.worker.verifiers import BUILT_IN
 
+    content = entry if isinstance(entry, Mapping) else {"name": entry}
+    name = content.get("name")
+    weight = content.get("weight", 1.0)
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    is_weight = is_number and weight > 0
+    if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
+        message = f"recipe.verifier: {entry!r} is not a verifier"
+        cure = (
+            "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with "
+            "weights above 0"
+        )
+        raise refusal("unknown_verifier", message, where, cure)
+    if is_own(name):
+        return _resolve_function(name, cwd, where), float(weight)
     names = (BY_ROW, *BUILT_IN)
-    for entry in given if isinstance(given, list) else [given]:
-        content = entry if isinstance(entry, Mapping) else {"name": entry}
-        name, weight = content.get("name"), content.get("weight", 1.0)
-        is_weight = isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
-        if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
-            cure = (
-                "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' "
-                "with weights above 0"
-            )
-            raise refusal(
-                "unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure
-            )
-        if name not in names and not is_own(name):
-            cure = (
-                did_you_mean(name, names)
-                or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
-            )
-            raise refusal("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure)
-        yield _own_file(name, cwd, where) if is_own(name) else name, float(weight)
+    if name not in names:
+        message = f"recipe.verifier: there is no '{name}'"
+        others = f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
+        raise refusal("unknown_verifier", message, where, did_you_mean(name, names) or others)
+    return name, float(weight)
 
 
-def _own_file(name: str, cwd: Path, where: str | None) -> str:
+def _resolve_function(name: str, cwd: Path, where: str | None) -> str:
+    """Return a user's verifier, PATH.py:FUNCTION, with its absolute path. Raises UserError:
+    no_verifier_file.
+    """
     path, _, function = name.rpartition(":")
     try:
         file = cwd / Path(path.replace("{project}", str(resources.ROOT))).expanduser()
-        is_here = file.is_file()
+        exists = file.is_file()
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(path_problem(error, path)) from error
-    if not is_here or not function.isidentifier():
-        what = (
-            f"{file} does not exist"
-            if not is_here
-            else f"'{function}' is not the name of a function"
-        )
-        raise refusal(
-            "no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION"
-        )
-    return f"{file}:{function}"
+    if exists and function.isidentifier():
+        return f"{file}:{function}"
+    reason = f"'{function}' is not the name of a function" if exists else f"{file} does not exist"
+    message = f"recipe.verifier={name}: {reason}"
+    raise refusal("no_verifier_file", message, where, "write PATH.py:FUNCTION")

@@ -30,9 +30,10 @@ from launch.resources import requirement
 from launch.worker.finding import Finding, Fix
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_LONGEST_HUB_NAME = 96  # characters, as in the hub's validate_repo_id
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
-# that `tracking_environment` sets
+# The variables that `tracking_environment` sets.
 TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")
 
 
@@ -43,7 +44,8 @@ def add_tracking_flags(
     environ: Mapping[str, str],
     run: str,
 ) -> dict[str, Flag]:
-    """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `tracked_name`.
+    """Return `flags` with those of `tracking` and `hub.push`. `run` is the name that
+    `tracked_name` gives the run.
 
     Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported,
     bad_hub_name, owned_flag.
@@ -57,13 +59,11 @@ def add_tracking_flags(
     problems = _conflicting_flags(flags, config.trainer, added)
     if problems:
         raise UserError(problems)
-    launcher = Provenance(Origin.launcher, None)
-    own = {
-        name: Flag(value, launcher)
-        for name, value in added.items()
-        if origins.overridden(f"flags.{name}") is None
-    }
-    return {**flags, **own}
+    tracked_flags = dict(flags)
+    for name, value in added.items():
+        if origins.overridden(f"flags.{name}") is None:
+            tracked_flags[name] = Flag(value, Provenance(Origin.launcher, None))
+    return tracked_flags
 
 
 def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
@@ -86,17 +86,15 @@ def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
 def tracking_warnings(config: RootConfig) -> tuple[Finding, ...]:
     """Return the warning push_takes_checkpoints where it applies."""
     trainer = config.trainer
-    if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
-        what = (
-            "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
-        )
-        message = f"{trainer.name} pushes {what}"
-        return (
-            Finding.warning(
-                "push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"
-            ),
-        )
-    return ()
+    pushes_checkpoints = bool(config.hub.push) and trainer.push_takes_checkpoints
+    if not pushes_checkpoints or not config.recipe.checkpoint_steps:
+        return ()
+    message = (
+        f"{trainer.name} pushes its whole output folder, including step_* with optimizer states "
+        "(model_utils.py:616)"
+    )
+    cure = "remove recipe.checkpoint_steps"
+    return (Finding.warning("push_takes_checkpoints", message, "hub.push", cure),)
 
 
 def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
@@ -104,18 +102,14 @@ def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
 
 
 def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Finding]:
-    trainer, tracking = config.trainer, config.tracking
+    """Check that the trainer supports the tracker of the run, and that its package is installed."""
+    trainer = config.trainer
+    tracking = config.tracking
     if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
         install = f"$ {sys.executable} -m pip install {requirement('tensorboard')}"
         cure = Fix.of("{1}, or set {0}", "tracking=none", install)
-        return [
-            Finding.error(
-                "no_tensorboard",
-                "tensorboard is not installed for launch's own Python",
-                "tracking",
-                cure,
-            )
-        ]
+        message = "tensorboard is not installed for launch's own Python"
+        return [Finding.error("no_tensorboard", message, "tracking", cure)]
     if tracking not in _WANDB:
         return []
     if "wandb" not in trainer.tracking:
@@ -130,24 +124,20 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[F
         )
         cure = Fix.of("set {0} or wandb", "tracking=tensorboard", "tracking=wandb")
         return [Finding.error("tracking_unsupported", message, "tracking", cure)]
-    if (
-        tracking == Tracking.wandb
-        and trainer.family == Family.open_instruct
-        and not _entity(config, environ)
-    ):
+    needs_entity = tracking == Tracking.wandb and trainer.family == Family.open_instruct
+    if needs_entity and not _entity(config, environ):
         message = (
-            "without an entity every rank of open-instruct logs in to wandb and picks a "
-            "team "
+            "without an entity every rank of open-instruct logs in to wandb and picks a team "
             "(utils.py:1338)"
         )
-        cure = Fix.of(
-            "set {0}, your wandb user or team, or export WANDB_ENTITY", "tracking_entity=NAME"
-        )
+        sentence = "set {0}, your wandb user or team, or export WANDB_ENTITY"
+        cure = Fix.of(sentence, "tracking_entity=NAME")
         return [Finding.error("no_tracking_entity", message, "tracking", cure)]
     return []
 
 
 def _push_problems(config: RootConfig) -> list[Finding]:
+    """Check that the trainer can push, and that hub.push names a repository on the hub."""
     name = config.hub.push
     if name is None:
         return []
@@ -155,23 +145,20 @@ def _push_problems(config: RootConfig) -> list[Finding]:
         message = f"{config.trainer.name} cannot push to the hub"
         cure = Fix.of("push the model folder after the run with `hf upload`")
         return [Finding.error("push_unsupported", message, "hub.push", cure)]
-    if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
-        cure = Fix.of("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
-        return [
-            Finding.error(
-                "bad_hub_name",
-                f"hub.push={name} is not a repository name on the hub",
-                "hub.push",
-                cure,
-            )
-        ]
-    return []
+    is_short = len(name) <= _LONGEST_HUB_NAME
+    has_parts = _OWNER_AND_NAME.fullmatch(name) is not None
+    if is_short and has_parts and "--" not in name and ".." not in name:
+        return []
+    message = f"hub.push={name} is not a repository name on the hub"
+    cure = Fix.of("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
+    return [Finding.error("bad_hub_name", message, "hub.push", cure)]
 
 
 def _tracking_flags(config: RootConfig, environ: Mapping[str, str], run: str) -> dict[str, Any]:
     values = {
         "{wandb_project}": config.tracking_project,
-        # an empty one means the account's own, and open-instruct does not query the network for it
+        # An empty entity means the account's own, and open-instruct does not query the network for
+        # it.
         "{wandb_entity}": _entity(config, environ),
         _RUN: run,
     }
@@ -198,22 +185,23 @@ def _conflicting_flags(
     """Find the user's own flags that contradict `tracking` and `hub.push`, such as
     `flags.report_to=wandb` alone.
 
-    Names, of a project or a revision, are the user's to set.
+    The name of a project or a revision is the user's to set. `added` are the flags of `tracking`
+    and `hub.push`.
     """
-    owners = dict.fromkeys(
+    instead = dict.fromkeys(
         ("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none"
     )
-    # idle without a push
-    pushing = ("hf_repo_id", "hf_entity", "hub_model_id") if "push_to_hub" in added else ()
-    owners |= dict.fromkeys(("push_to_hub", *pushing), "hub.push=OWNER/NAME")
+    instead["push_to_hub"] = "hub.push=OWNER/NAME"
+    if "push_to_hub" in added:  # without a push these flags do nothing
+        instead |= dict.fromkeys(("hf_repo_id", "hf_entity", "hub_model_id"), "hub.push=OWNER/NAME")
     problems = []
-    for name, instead in owners.items():
+    for name, override in instead.items():
         flag = flags.get(name)
         if flag is None or flag.provenance.origin == Origin.launcher:
             continue
-        if flag.value not in (added.get(name, trainer.flags.get(name)), False, "none", ["none"]):
+        expected = added.get(name, trainer.flags.get(name))
+        if flag.value not in (expected, False, "none", ["none"]):
             where = flag.provenance.where or f"flags.{name}"
-            problems.append(
-                Finding.error("owned_flag", f"launch computes --{name}", where, f"set {instead}")
-            )
+            message = f"launch computes --{name}"
+            problems.append(Finding.error("owned_flag", message, where, f"set {override}"))
     return problems
