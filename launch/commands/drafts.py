@@ -26,10 +26,10 @@ from launch.execution.record.run import Run, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
+from launch.planning.adapter import read_adapter
 from launch.planning.chat_template import read_template
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import find_run, find_runs, resolve_run
-from launch.planning.lora import read_adapter
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options

@@ -27,8 +27,8 @@ from launch.execution.merge import Merged, merge_adapter, read_training, refuse_
 from launch.execution.record.run import Run
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
+from launch.planning.adapter import Adapter, read_adapter
 from launch.planning.find_runs import resolve_run
-from launch.planning.lora import Adapter, read_adapter
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Fix
 from launch.worker.json_codec import to_json, versioned

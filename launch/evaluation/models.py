@@ -14,10 +14,10 @@ from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
 from launch.files import read_json_object
+from launch.planning.adapter import Adapter, check_adapter, read_adapter
 from launch.planning.chat_template import read_template
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
-from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults, hub_snapshot
 from launch.planning.saved_model import EXPORT, run_of
 from launch.worker.model_loading import ModelRequest

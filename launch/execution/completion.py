@@ -22,9 +22,9 @@ from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.run import Run
+from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
-from launch.planning.lora import read_adapter
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.finding import Evidence

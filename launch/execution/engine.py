@@ -53,8 +53,8 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
-from launch.planning.command import overridden_settings, requested_settings
-from launch.planning.lora import ADAPTER_CONFIG
+from launch.planning.adapter import ADAPTER_CONFIG
+from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
 from launch.worker.finding import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence

@@ -19,10 +19,10 @@ from launch.execution.record.run import Run
 from launch.external import failure_reason, run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
+from launch.planning.adapter import Adapter, check_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES
-from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
 from launch.planning.saved_model import digest_model
 from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned

@@ -8,10 +8,10 @@ from launch.data.staging import StagedRows, load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
 from launch.errors import UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
+from launch.planning.adapter import Adapter
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.digest_cache import DigestCache
 from launch.planning.inputs import BUILDS, MERGE
-from launch.planning.lora import Adapter
 from launch.planning.plan import Plan
 from launch.worker.finding import Fix
 

@@ -16,6 +16,7 @@ from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.schema import Family, Launcher, RootConfig
 from launch.errors import UserError
+from launch.planning.adapter import Adapter
 from launch.planning.attention import attention_flags, choose_attention
 from launch.planning.chat_template import (
     STAGED,
@@ -26,20 +27,14 @@ from launch.planning.chat_template import (
     find_template,
 )
 from launch.planning.checks import (
-    check_contradictions,
     check_flags,
     check_model_preset,
     check_names,
     check_packing,
-    locate_in_overlay,
 )
-from launch.planning.command import (
-    build_command,
-    build_environment,
-    choose_options,
-    choose_patches,
-)
+from launch.planning.command import build_command, choose_options, choose_patches
 from launch.planning.data import check_evaluation_flags, check_validation, read_local_data
+from launch.planning.environment import build_environment
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, build_flags, replace_computed_values, values_of
 from launch.planning.folders import (
@@ -55,7 +50,7 @@ from launch.planning.identity import identify_run, read_content
 from launch.planning.inputs import Inputs, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
-from launch.planning.lora import Adapter, resolve_lora
+from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
 from launch.planning.parallel import (
     Batch,
@@ -69,7 +64,9 @@ from launch.planning.plan_warnings import find_warnings
 from launch.planning.recipe import find_unsupported_values, replace_recipe_values
 from launch.planning.rlvr import check_generation, check_rlvr, uses_vllm
 from launch.planning.saved_model import check_model_folder
+from launch.planning.setting_conflicts import check_contradictions
 from launch.planning.tracking import add_tracking_flags, tracking_environment
+from launch.planning.tuned_overlay import locate_in_overlay
 from launch.resources import user_cache
 from launch.upstream.trl_templates import TemplateFinder
 

@@ -1,46 +1,27 @@
-"""Checks the flags and the settings of a plan before anything runs.
+"""Checks the flags of a plan before anything runs.
 
 It finds flags that the trainer's parser or its `__post_init__` would refuse, names that the trainer
-would look up minutes after its start, settings that contradict each other, and an overlay of `tune`
-that was measured on another machine or for another run.
+would look up minutes after its start, and flags with which OLMo-core's packing fails.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launch.config.line import override_key
-from launch.config.origins import Origin, Origins
+from launch.config.origins import Origins
 from launch.config.schema import (
-    Device,
-    Family,
-    Kind,
-    Launcher,
-    ModelConfig,
-    Packing,
-    RootConfig,
     TrainerConfig,
 )
-from launch.config.trials import TunedConfig
 from launch.errors import UserError, did_you_mean, refusal
-from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
-from launch.planning.loss import EQUAL_WEIGHTS
-from launch.planning.parallel import Parallel
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, flag_field, render_flag, unverified_message
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
 from launch.worker.finding import Finding, Fix, Way
-
-# Relative difference of two numbers of parameters that is tolerated. Biases and further norms, which
-# are not counted, are far less.
-_SHAPE_TOLERANCE = 0.05
 
 
 def check_flags(
@@ -233,188 +214,6 @@ def check_model_preset(
         sentence = f"{near} {sentence}"
     cure = Fix.of(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
     raise refusal("no_olmo_preset", message, model.provenance.where, cure)
-
-
-_FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
-
-
-def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    """Check that settings of the configuration do not contradict each other.
-
-    Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, and those of
-    `check_evaluation` and `check_dealing`.
-    """
-    trainer = config.trainer
-    is_on_cpu = parallel.width.device == Device.cpu
-    if config.recipe.liger and is_on_cpu:
-        message = (
-            "Liger's kernels are written in Triton, which does not run on a CPU: the trainer "
-            "would fail at load"
-        )
-        cure = Fix.of("set {0}, or {1}", "recipe.liger=false", "gpus=N")
-        raise refusal("liger_needs_gpu", message, "recipe.liger", cure)
-    attention = config.recipe.attention
-    is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
-    if is_flash and is_on_cpu and trainer.launcher == Launcher.accelerate:
-        message = (
-            f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
-        )
-        cure = Fix.of("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
-        raise refusal("flash_needs_gpu", message, "recipe.attention", cure)
-    _check_fused_dpo(config)
-    check_evaluation(config)
-    check_dealing(config)
-
-
-def _check_fused_dpo(config: RootConfig) -> None:
-    """Refuse Liger's fused loss for TRL's DPO, which computes its loss in a fused head of its own.
-
-    `recipe.liger` replaces only the layers. Raises UserError: liger_dpo_loss.
-    """
-    if config.trainer.family != Family.trl or config.stage.kind != Kind.dpo:
-        return
-    kernels = config.flags.get("liger_kernel_config")
-    text = json.dumps(kernels) if isinstance(kernels, dict) else str(kernels)
-    if not _FUSED_LOSS.search(text):
-        return
-    dropped = "its fused head"
-    if config.flags.get("precompute_ref_log_probs"):
-        dropped += " and precomputed reference log-probs"
-    message = (
-        f"trl_dpo has no Liger loss: {dropped} would be dropped (trl/trainer/dpo_trainer.py:947)"
-    )
-    cure = "remove fused_linear_cross_entropy; recipe.liger=true has Liger's layers"
-    raise refusal("liger_dpo_loss", message, "flags.liger_kernel_config", cure)
-
-
-def check_evaluation(config: RootConfig) -> None:
-    """Check that `evaluate=true` has a model that generates text.
-
-    Raises UserError: not_generative, no_transformers_model.
-    """
-    if not config.evaluate:
-        return
-    if config.stage.kind == Kind.rm:
-        message = "a reward model generates no text, so evaluate=true cannot score it"
-        raise refusal("not_generative", message, "evaluate", Fix.of("remove it", "~evaluate"))
-    if not config.trainer.leaves.endswith("config.json"):
-        message = (
-            f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
-        )
-        cure = Fix.of("remove it, or set another {1}", "~evaluate", "trainer=")
-        raise refusal("no_transformers_model", message, "evaluate", cure)
-
-
-def check_dealing(config: RootConfig) -> None:
-    """Refuse settings that the patches balanced_batches, token_weighting and token_sums do not
-    support. The worker refuses them too.
-
-    Raises UserError: balanced_sequence_parallel, weighted_auxiliary_loss.
-    """
-    weights_tokens = config.recipe.loss_averaging in EQUAL_WEIGHTS
-    sequence_parallel = config.flags.get("sequence_parallel_size")
-    splits_samples = isinstance(sequence_parallel, int) and sequence_parallel > 1
-    if splits_samples and (config.recipe.balanced or weights_tokens):
-        key = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging"
-        splits = f"flags.sequence_parallel_size={sequence_parallel} splits each sample"
-        message = f"{key} distributes whole samples over the ranks, but {splits}"
-        raise refusal("balanced_sequence_parallel", message, key, "remove one of the two")
-    if weights_tokens and config.flags.get("load_balancing_loss") is True:
-        message = "the load-balancing loss is added to the loss and is not a mean over tokens"
-        cure = Fix.of(
-            "set {0}, or remove {1}",
-            "recipe.loss_averaging=micro_batch_means",
-            "~flags.load_balancing_loss",
-        )
-        raise refusal("weighted_auxiliary_loss", message, "recipe.loss_averaging", cure)
-
-
-def contradiction_warnings(config: RootConfig) -> tuple[Finding, ...]:
-    """Return the warning bins_change_the_batch where it applies."""
-    if config.recipe.packing != Packing.bins:
-        return ()
-    message = (
-        "packing into bins fills a token budget, so the number of samples per step is not "
-        "the global batch size"
-    )
-    cure = Fix.of("{0} keeps the global batch size", "recipe.packing=flatten")
-    return (Finding.warning("bins_change_the_batch", message, "recipe.packing", cure),)
-
-
-def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Finding, ...]:
-    """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
-
-    `here` has the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, and
-    this machine's card and versions of packages. A plan may be made anywhere, so that what this
-    machine lacks is not compared.
-    """
-    measured = {
-        "stage": tuned.stage,
-        "width": tuned.width,
-        "trainer": tuned.trainer,
-        "model": tuned.model,
-        "global batch": tuned.global_batch_size,
-        "max_seq_length": tuned.max_seq_length,
-        "card": tuned.card,
-        **tuned.versions,
-    }
-    differences = []
-    for name, value in measured.items():
-        value_here = here.get(name)
-        is_compared = value is not None and value_here is not None
-        if is_compared and value != value_here:
-            differences.append(f"{name} {value}, here {value_here}")
-    if not differences:
-        return ()
-    message = (
-        f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower "
-        "here, or not fit"
-    )
-    cure = Fix.of("{0} with the same overrides measures again", "$ launch tune")
-    return (Finding.warning("tuned_elsewhere", message, "tuned", cure),)
-
-
-def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Finding, ...]:
-    """Return shape_mismatch if the sizes in a model's YAML result in another number of parameters
-    than the YAML gives. Memory and time are predicted from both.
-    """
-    shape = None if model.path else shape_from_yaml(model.shape)
-    if shape is None:
-        return ()
-    given, counted = shape.parameters, with_parameters(shape).parameters
-    if abs(counted / given - 1) <= _SHAPE_TOLERANCE:
-        return ()
-    message = (
-        f"the sizes in model.shape make {counted / 1e9:.3g}e9 parameters, but its parameters are "
-        f"{given / 1e9:.3g}e9"
-    )
-    where = origins.of("model.shape.parameters").where
-    cure = "compare head_dim, intermediate and tied_embeddings with the model's config.json"
-    return (Finding.warning("shape_mismatch", message, where, cure),)
-
-
-# The keys of problems that name none, by the problem's id. The mode is set in the overlay's defaults.
-_KEYS = {
-    "batch_not_divisible": "recipe.per_device_batch_size",
-    "parallel_width": "defaults",
-    "parallel_trainer": "defaults",
-}
-_MODE = ("parallel", "parallel.mode")
-
-
-def locate_in_overlay(problem: Finding, origins: Origins) -> Finding:
-    """Return the problem with the overlay's line as its place, if the overlay sets the value that
-    the problem is about; else the problem as it is.
-    """
-    key = _KEYS.get(problem.id, problem.where)
-    if key is None:
-        return problem
-    if key == "defaults" and any(override_key(text) in _MODE for text in origins.overrides):
-        return problem
-    source = origins.of(key)
-    if source.origin != Origin.tuned:
-        return problem
-    return replace(problem, where=source.where)
 
 
 def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:

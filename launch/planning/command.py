@@ -1,13 +1,10 @@
-"""Builds the command and the environment of a run.
+"""Builds the command of a run: launcher, worker with its patches and options, and the trainer's flags.
 
-The command has the patches, the options and the expectations of the worker, which checks patches
-and options again. The keys and values of expectations are those of launch/worker/expectations.py. A
-setting that the recipe leaves open is not checked.
+The worker checks the patches and the options again.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,21 +14,18 @@ from launch import resources
 from launch.config.schema import (
     Device,
     Family,
-    Kind,
     Launcher,
     LossAveraging,
-    Packing,
     Precision,
-    Quantization,
     RootConfig,
     TrainerConfig,
 )
 from launch.planning.checks import render_argv
+from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, values_of
 from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.machine import Machine
 from launch.planning.parallel import Batch, Parallel
-from launch.planning.recipe import flags_of_key
 from launch.planning.rlvr import verifier_option
 
 # How many seconds a node waits for the others to start. Torch's default of 600
@@ -235,189 +229,6 @@ def is_decisive(argument: str) -> bool:
     Only those that do are part of the run's identity.
     """
     return argument.partition("=")[0] not in _NOT_DECISIVE
-
-
-_LIGER_LAYERS = "rms_norm,rope,swiglu"
-# open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
-# fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own
-# (sft_trainer.py:1140).
-_LIGER_FUSED = f"{_LIGER_LAYERS},fused_linear_cross_entropy"
-# With these flags the sequences of a rank's forward passes are not its samples: several ranks share
-# one, or a flat row is padded with positions that begin nothing.
-_SPLIT_SAMPLES = (
-    "sequence_parallel_size",
-    "cp_degree",
-    "context_parallel_degree",
-    "pad_to_multiple_of",
-)
-# The key of the evidence by the key of the recipe, where they differ.
-_NAMES_OF_EVIDENCE = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
-
-
-def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the `--expect` pairs of a plan: accelerate's state, and the settings that show in the
-    model, the optimizer and the batches.
-
-    OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device
-    are checked.
-    """
-    if config.trainer.launcher == Launcher.ray:
-        return {}
-    state = parallel.expectations()
-    if config.trainer.launcher == Launcher.torchrun:
-        state = {name: state[name] for name in ("world_size", "device")}
-    return {**state, **requested_settings(config, parallel)}
-
-
-def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings that the recipe requests, by the keys of the evidence.
-
-    A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the
-    recipe.
-    """
-    requested = _settings_of_recipe(config, parallel)
-    if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
-        requested.pop("base_dtype", None)
-    for key, entry in config.trainer.recipe.items():
-        if flags_of_key(entry) & config.flags.keys():
-            requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
-    if "packing" not in requested:  # it is unknown how many samples a row holds
-        requested.pop("global_batch", None)
-    return requested
-
-
-def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings of the recipe that are not checked, because a flag of the user's
-    overrides them.
-    """
-    checked = requested_settings(config, parallel)
-    settings = _settings_of_recipe(config, parallel)
-    return {name: value for name, value in settings.items() if name not in checked}
-
-
-def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str]:
-    """Return the settings of the recipe, by the keys of the evidence."""
-    recipe = config.recipe
-    requested = {
-        "dtype": parallel.precision.value,
-        "packing": recipe.packing.value,
-        "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
-        "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
-    }
-    if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
-        unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
-        requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
-    if recipe.liger:
-        fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
-        requested["liger"] = _LIGER_FUSED if fuses else _LIGER_LAYERS
-    if recipe.balanced:
-        requested["balanced"] = "true"
-    if recipe.loss_averaging is not None:
-        requested["loss_averaging"] = recipe.loss_averaging.value
-    if recipe.attention != "auto":
-        requested["attention"] = recipe.attention
-    if recipe.chat_template:
-        requested["chat_template"] = recipe.chat_template
-    if recipe.lora.rank is not None:
-        requested["lora"] = str(recipe.lora.rank)
-        requested["base_dtype"] = parallel.precision.value
-        if recipe.lora.quantize != Quantization.none:
-            requested["base_dtype"] = recipe.lora.quantize.value
-        requested["first_update"] = "adapter"
-    return requested
-
-
-def allowed_expectations(config: RootConfig) -> tuple[str, ...]:
-    """Return the ids in `allow` that turn a failed expectation into a warning."""
-    allowed = [name for name in config.allow if name.startswith(("refuted_", "unproven_"))]
-    if "data_small_epoch" in config.allow:  # it is what the plan reports of local data
-        allowed.append("refuted_global_batch")
-    return tuple(dict.fromkeys(allowed))
-
-
-# Variables of another scheduler or another launcher that would change what the trainer does:
-# BEAKER_JOB_ID moves the tokenised cache to a path of its own (finetune.py:428),
-# BEAKER_EXPERIMENT_ID needs a folder of its own (utils.py:1790), GIT_COMMIT makes it query GitHub
-# without a time-out (utils.py:770); the others belong to an enclosing launch.
-# BEAKER_ASSIGNED_CPU_COUNT stays: it only sets how many processes tokenise
-# (dataset_transformation.py:1952).
-_FOREIGN = (
-    "BEAKER_JOB_ID",
-    "BEAKER_EXPERIMENT_ID",
-    "BEAKER_WORKLOAD_ID",
-    "BEAKER_NODE_HOSTNAME",
-    "GIT_COMMIT",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "ACCELERATE_USE_CPU",
-    "ACCELERATE_USE_DEEPSPEED",
-    "ACCELERATE_USE_FSDP",
-    "ACCELERATE_MIXED_PRECISION",
-    "ACCELERATE_GRADIENT_CLIPPING",
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "ACCELERATE_DEEPSPEED_CONFIG_FILE",
-    "ACCELERATE_DEEPSPEED_ZERO_STAGE",
-)
-
-# The variables that set torch's allocator; the first one that is set counts. Older versions of torch
-# read only the second, ROCm also the third (torch c10/core/AllocatorConfig.h,
-# c10/cuda/CUDAAllocatorConfig.h).
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-_EXPANDABLE_SEGMENTS = "expandable_segments:True"
-
-
-def build_environment(
-    trainer: TrainerConfig,
-    parallel: Parallel,
-    checkout: Path | None,
-    reference_cache: Path,
-    environ: Mapping[str, str],
-    *,
-    expandable_segments: bool,
-) -> dict[str, str]:
-    """Return the variables that a run sets.
-
-    PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to
-    GPUs, unless `environ` sets torch's allocator itself; vLLM's sleep mode does not work with it.
-    """
-    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if parallel.width.device == Device.cpu:
-        variables["CUDA_VISIBLE_DEVICES"] = ""
-        if parallel.width.world_size > 1 and not parallel.zero_stage:
-            # accelerate's --cpu silently starts one process
-            variables["ACCELERATE_USE_CPU"] = "true"
-    elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
-        variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
-    if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:
-        # upstream's default is an absolute path of another cluster, which root creates silently
-        # (dpo_utils.py:191)
-        variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
-    # RLVR's verifiers may call open-instruct
-    if checkout and (trainer.family == Family.open_instruct or trainer.kind == Kind.rlvr):
-        folders = [str(checkout)]
-        if environ.get("PYTHONPATH"):
-            folders.append(environ["PYTHONPATH"])
-        variables["PYTHONPATH"] = os.pathsep.join(folders)
-    return variables
-
-
-def has_expandable_segments(variables: Mapping[str, str]) -> bool:
-    """Return whether torch's allocator uses expandable segments under these variables."""
-    for name in ALLOCATOR_VARIABLES:
-        settings = variables.get(name)
-        if settings:
-            return _EXPANDABLE_SEGMENTS in settings.replace(" ", "")
-    return False
-
-
-def variables_to_unset(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that a run removes: those of other launchers that it does not set."""
-    return tuple(name for name in _FOREIGN if name not in variables)
 
 
 # Placeholders in a command of several nodes, which each node replaces by its own values.

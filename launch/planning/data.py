@@ -25,35 +25,37 @@ if TYPE_CHECKING:
 def read_local_data(
     config: RootConfig, inputs: Inputs, batch: Batch
 ) -> tuple[DataStructure | None, ...]:
-    """Return what the first rows of each entry of the mixture are; None for one that is not local.
+    """Return the structure of the first rows of each entry of the mixture; None for one that is not
+    local.
 
-    Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch;
-    all rows where faulty ones are left out, to record how many.
+    FIRST_ROWS rows are read, and as many more as it takes to know that an epoch fills a global
+    batch. All rows are read where faulty ones are left out, to record how many.
 
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
     `launch.data.conversion.Conversion.rows`.
     """
     if not any(entry.data for entry in inputs.mixture):
         return (None,) * len(inputs.mixture)
-    # with readers and converters: hub data needs none
+    # imported with its readers and converters, which hub data does not need
     from launch.data.structure import FIRST_ROWS, read_structure
 
-    smallest = min(entry.share for entry in inputs.mixture)
-    rows = (
-        None
-        if config.data.bad_rows == BadRows.skip
-        else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
-    )
-    found = tuple(
-        read_structure(entry.data, rows) if entry.data and not entry.source.build else None
-        for entry in inputs.mixture
-    )
-    _check_split(inputs, found)
-    _check_epoch(config, inputs, batch, found)
-    return found
+    most_rows = None
+    if config.data.bad_rows != BadRows.skip:
+        smallest_share = min(entry.share for entry in inputs.mixture)
+        rows_of_two_batches = int(2 * batch.global_ / smallest_share) + 2
+        most_rows = max(FIRST_ROWS, rows_of_two_batches)
+    structures: list[DataStructure | None] = []
+    for entry in inputs.mixture:
+        structure = None
+        if entry.data is not None and not entry.source.build:
+            structure = read_structure(entry.data, most_rows)
+        structures.append(structure)
+    _check_split(inputs, structures)
+    _check_epoch(config, inputs, batch, structures)
+    return tuple(structures)
 
 
-def describe_data(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> list[str]:
+def describe_data(inputs: Inputs, structures: Sequence[DataStructure | None]) -> list[str]:
     """Describe each entry of the mixture in a line."""
     entries = zip(inputs.mixture, structures, strict=True)
     return [_describe(entry, structure) for entry, structure in entries]
@@ -69,7 +71,7 @@ def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
     return f"{entry.source.reference}: hub data, not read"
 
 
-def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> None:
+def _check_split(inputs: Inputs, structures: Sequence[DataStructure | None]) -> None:
     """Raise UserError (data_split) if all rows are known and the share to hold out leaves a side
     without any.
     """
@@ -85,7 +87,7 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
 
 
 def _check_epoch(
-    config: RootConfig, inputs: Inputs, batch: Batch, structures: tuple[DataStructure | None, ...]
+    config: RootConfig, inputs: Inputs, batch: Batch, structures: Sequence[DataStructure | None]
 ) -> None:
     """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step
     takes.
@@ -320,7 +322,7 @@ def _schedule_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     """Check that there is data to evaluate on, and an evaluation before the last step."""
     recipe = config.recipe
     problems = []
-    # of a trainer that does not evaluate the recipe key itself is refused
+    # the recipe key itself is refused for a trainer that does not evaluate
     lacks_data = config.data.validation is None and bool(config.trainer.validation_flags)
     for key in ("eval_steps", "early_stop"):
         value = getattr(recipe, key)

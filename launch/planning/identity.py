@@ -17,7 +17,8 @@ from typing import Any
 from launch.config.schema import Family, RootConfig
 from launch.data.sources import Digest
 from launch.planning.chat_template import ChatTemplate
-from launch.planning.command import ALLOCATOR_VARIABLES, is_decisive
+from launch.planning.command import is_decisive
+from launch.planning.environment import ALLOCATOR_VARIABLES
 from launch.planning.flags import Flag, values_of
 from launch.planning.folders import cache_folder, machine_places, runs_folder
 from launch.planning.inputs import Inputs, InputSource

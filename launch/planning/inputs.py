@@ -29,10 +29,10 @@ from launch.data.sources import (
 )
 from launch.demo import DEMO_KEY
 from launch.errors import UserError, path_problem, refusal, set_any
+from launch.planning.adapter import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.find_runs import find_run, find_runs
 from launch.planning.folders import runs_folder
-from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
 from launch.upstream.trainers import trainer_files
 from launch.worker.finding import Finding, Fix

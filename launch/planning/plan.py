@@ -14,7 +14,8 @@ from launch.config.origins import Origins
 from launch.config.schema import RootConfig
 from launch.planning.attention import AttentionChoice
 from launch.planning.chat_template import ChatTemplate
-from launch.planning.command import build_command, variables_to_unset
+from launch.planning.command import build_command
+from launch.planning.environment import variables_to_unset
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, replace_computed_values, values_of
 from launch.planning.folders import machine_places, run_folder, texts_with_name
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
+# The keys of plan.json that are left out where there is nothing.
+_OMITTED_IF_EMPTY = ("replaced", "options", "started_from", "chat_template")
 _ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft")
 
 
@@ -48,7 +51,7 @@ class Plan:
     # the configuration as plain data, which the run folder records as config.yaml
     resolved: Mapping[str, Any]
     origins: Origins  # where each value of the configuration is set
-    # values of the stage's recipe that the trainer does not have, in whose place its nearest are
+    # values of a shipped stage's recipe that the trainer lacks, and that its nearest ones replace
     replaced: Mapping[str, Any]
     machine: Machine = field(repr=False, compare=False)
     runs: Path
@@ -56,14 +59,14 @@ class Plan:
 
     inputs: Inputs
     content: InputContent  # of the inputs that are local
-    # by path, the digests of the local inputs that the identity covers; of a data set that is staged
-    # the path is its first file's
+    # digests of the local inputs that the identity covers, by path; the path of a data set that is
+    # staged is that of its first file
     input_digests: Mapping[str, str]
-    # of each entry of the mixture; None for one that is not local
+    # the structure of each data set of the mixture; None for one that is not local
     data: tuple[DataStructure | None, ...]
     shape: ModelShape | None  # of the model; None where it is unknown
-    lora: Lora | None  # the adapter that is trained; None: all weights are
-    template: ChatTemplate | None  # that the recipe sets
+    lora: Lora | None  # the adapter that is trained; None if all weights are trained
+    template: ChatTemplate | None  # the one that the recipe sets
     finder: TemplateFinder = field(repr=False, compare=False)  # of TRL's templates
 
     parallel: Parallel
@@ -77,7 +80,8 @@ class Plan:
     lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
     files_checked: tuple[str, ...]
     warnings: tuple[Finding, ...]
-    is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
+    # whether the model that it starts from is still to be made, by an earlier stage of a pipeline
+    is_pending: bool = False
 
     @property
     def upstream(self) -> UpstreamState:
@@ -100,7 +104,7 @@ class Plan:
     @property
     def trl_template(self) -> TrlTemplate | None:
         """The template of TRL's that the trainer reads from its file; None where it reads none, or
-        a flag's instead.
+        the one that a flag names.
         """
         template = self.template
         if template is None:
@@ -128,7 +132,9 @@ class Plan:
 
     @property
     def most_unlogged(self) -> int:
-        """How many steps the run may have done since the last one that it logged."""
+        """The largest number of steps that the run can have done since the last one that it
+        logged.
+        """
         interval = values_of(self.flags).get("logging_steps")
         return interval - 1 if isinstance(interval, int) else 0
 
@@ -143,7 +149,7 @@ class Plan:
         return (checkpoints_before + 1) * interval
 
     def find_output_faults(self) -> list[str]:
-        """Return why what the trainer left is not a finished model, a sentence each."""
+        """Return why the trainer's output is not a finished model, a sentence for each reason."""
         return find_output_faults(self.model_dir, self.config.trainer.leaves)
 
     @property
@@ -192,7 +198,11 @@ class Plan:
         )
 
     def as_json(self) -> dict[str, Any]:
-        content = {
+        """Return the content of plan.json."""
+        flags = {}
+        for name, flag in self.flags.items():
+            flags[name] = {"value": flag.value, **vars(flag.provenance)}
+        content: dict[str, Any] = {
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
@@ -205,25 +215,25 @@ class Plan:
             },
             "batch": self.batch,
             "loss": self.loss_weighting.text,
-            **({"replaced": self.replaced} if self.replaced else {}),
-            "flags": {
-                name: {"value": flag.value, **vars(flag.provenance)}
-                for name, flag in self.flags.items()
-            },
+            "replaced": self.replaced,
+            "flags": flags,
             "command": self.command,
             "env": self.env,
             "unset": self.unset,
             "files": self.parallel.files,
             "files_checked": self.files_checked,
             "patches": self.patches,
-            **({"options": self.options} if self.options else {}),
+            "options": self.options,
             "data": self.data,
             "inputs": self.input_digests,
-            **({"started_from": self.started_from} if self.started_from else {}),
-            **({"chat_template": self.trl_template.as_json()} if self.trl_template else {}),
+            "started_from": self.started_from,
+            "chat_template": self.trl_template,
             "lengths_file": self.lengths_file,
             "upstream": self.upstream,
             "folder": self.folder,
             "warnings": self.warnings,
         }
+        for key in _OMITTED_IF_EMPTY:
+            if not content[key]:
+                del content[key]
         return versioned(content)

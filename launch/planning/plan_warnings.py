@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from launch.planning.attention import packing_warnings
 from launch.planning.chat_template import template_warnings
-from launch.planning.checks import (
-    contradiction_warnings,
-    shape_warnings,
-    tuned_warnings,
-    unverified_warnings,
-)
+from launch.planning.checks import unverified_warnings
 from launch.planning.data import count_steps, few_steps_warnings, validation_warnings
 from launch.planning.flags import sequence_limit, values_of
 from launch.planning.loss import weighting_warnings
 from launch.planning.parallel import width_warnings
 from launch.planning.plan import Plan
 from launch.planning.rlvr import generation_warnings
+from launch.planning.setting_conflicts import contradiction_warnings, shape_warnings
 from launch.planning.tracking import tracking_warnings
+from launch.planning.tuned_overlay import tuned_warnings
 from launch.worker.finding import Finding
 
 

@@ -149,7 +149,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
         return planned
 
     plans = map_all(configurations, plan)
-    shared = _shared_overrides(configurations)
+    shared = _shared_overrides([composed.origins.overrides for composed in configurations])
     runs: dict[str, SweepRun] = {}  # by identity
     for composed, planned in zip(configurations, plans, strict=True):
         differing = [text for text in composed.origins.overrides if text not in shared]
@@ -176,10 +176,10 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
     )
 
 
-def _shared_overrides(configurations: Sequence[Composed]) -> set[str]:
-    """Return the overrides that every run of a sweep has."""
-    first, *others = [set(composed.origins.overrides) for composed in configurations]
-    return first.intersection(*others)
+def _shared_overrides(lines: Sequence[Sequence[str]]) -> set[str]:
+    """Return the overrides that every line of a sweep has."""
+    first, *others = lines
+    return set(first).intersection(*others)
 
 
 def _short_override(override: str) -> str:

@@ -15,7 +15,7 @@ from launch.execution.merge import (
     read_training,
     refuse_difference,
 )
-from launch.planning.lora import Adapter, read_adapter
+from launch.planning.adapter import Adapter, read_adapter
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from launch.planning.adapter import read_adapter
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.estimate.shape import LINEAR_LAYERS
-from launch.planning.lora import read_adapter
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine
 

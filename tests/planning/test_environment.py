@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launch.planning.build import build_plan
-from launch.planning.command import ALLOCATOR_VARIABLES, has_expandable_segments
+from launch.planning.environment import ALLOCATOR_VARIABLES, has_expandable_segments
 from launch.planning.estimate.forecast import planned_setting
 from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine

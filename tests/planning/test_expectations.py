@@ -6,7 +6,11 @@ import pytest
 
 from launch.config.compose import Composed
 from launch.execution.record.evidence import evidence_table, unchecked_settings, unmet_settings
-from launch.planning.command import allowed_expectations, build_expectations, overridden_settings
+from launch.planning.expectations import (
+    allowed_expectations,
+    build_expectations,
+    overridden_settings,
+)
 from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.schema import Device, Family, Kind, Mode, Precision, Quantization
-from launch.planning.command import has_expandable_segments
+from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.cards import CardMemory, card_memory
 from launch.planning.estimate.memory import GENERATION, MemoryEstimate, estimate_memory
 from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting

@@ -21,12 +21,12 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.errors import UserError, refusal
-from launch.planning.checks import check_dealing
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
+from launch.planning.setting_conflicts import check_dealing
 from launch.worker.json_codec import to_json
 
 # The attributes of a candidate that are searched, and their configuration keys.
