@@ -11,7 +11,7 @@ from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.adapter import Adapter
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.digest_cache import DigestCache
-from launch.planning.inputs import BUILDS, MERGE
+from launch.planning.input_source import BUILDS, MERGE
 from launch.planning.plan import Plan
 from launch.worker.finding import Fix
 

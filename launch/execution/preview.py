@@ -29,7 +29,8 @@ from launch.external import failure_reason
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
-from launch.planning.inputs import MERGE, MixtureEntry
+from launch.planning.input_source import MERGE
+from launch.planning.mixture import MixtureEntry
 from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify

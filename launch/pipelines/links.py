@@ -27,9 +27,9 @@ from launch.planning.chat_template import brings_template, find_template_name, r
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
-from launch.planning.inputs import continues_adapter
 from launch.planning.plan import Plan
 from launch.planning.saved_model import find_short_context
+from launch.planning.stage_model import continues_adapter
 from launch.worker.finding import Finding, Fix, Way
 
 # The kinds of stages from whose model no stage can start, and what that model is: its output layer

@@ -26,12 +26,7 @@ from launch.planning.chat_template import (
     find_earlier_texts,
     find_template,
 )
-from launch.planning.checks import (
-    check_flags,
-    check_model_preset,
-    check_names,
-    check_packing,
-)
+from launch.planning.checks import check_flags, check_model_preset, check_names, check_packing
 from launch.planning.command import build_command, choose_options, choose_patches
 from launch.planning.data import check_evaluation_flags, check_validation, read_local_data
 from launch.planning.environment import build_environment
@@ -47,24 +42,19 @@ from launch.planning.folders import (
     tracked_name,
 )
 from launch.planning.identity import identify_run, read_content
-from launch.planning.inputs import Inputs, continues_adapter, model_shape, resolve_inputs
+from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.lengths import lengths_file
 from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import resolve_lora
 from launch.planning.machine import Machine, this_machine
-from launch.planning.parallel import (
-    Batch,
-    Parallel,
-    resolve_parallel,
-    resolve_width,
-    split_batch,
-)
+from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.plan import Plan
 from launch.planning.plan_warnings import find_warnings
 from launch.planning.recipe import find_unsupported_values, replace_recipe_values
 from launch.planning.rlvr import check_generation, check_rlvr, uses_vllm
 from launch.planning.saved_model import check_model_folder
 from launch.planning.setting_conflicts import check_contradictions
+from launch.planning.stage_model import continues_adapter, model_shape
 from launch.planning.tracking import add_tracking_flags, tracking_environment
 from launch.planning.tuned_overlay import locate_in_overlay
 from launch.resources import user_cache
@@ -180,7 +170,7 @@ def _build(
     parallel = resolve_parallel(config, trainer, width)
     check_contradictions(config, parallel)
     check_rlvr(config, origins)
-    shape = model_shape(config, inputs) or pending.shape
+    shape = model_shape(config, inputs.model) or pending.shape
     continued = _continued_adapter(config, inputs, pending)
     lora = resolve_lora(config, origins, parallel, shape, continued)
     batch = _share_batch(config, parallel)

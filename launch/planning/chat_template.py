@@ -22,7 +22,7 @@ from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.files import load_json, read_json_object
-from launch.planning.inputs import InputSource
+from launch.planning.input_source import InputSource
 from launch.planning.model_folder import hub_snapshot
 from launch.upstream.trl_templates import (
     SUFFIX,

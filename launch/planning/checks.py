@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.config.origins import Origins
-from launch.config.schema import (
-    TrainerConfig,
-)
+from launch.config.schema import TrainerConfig
 from launch.errors import UserError, did_you_mean, refusal
 from launch.planning.flags import Flag, values_of
 from launch.upstream.pin.lock import locked_schema

@@ -23,10 +23,11 @@ from launch.config.schema import (
 from launch.planning.checks import render_argv
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, values_of
-from launch.planning.inputs import Inputs, continues_adapter
+from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.rlvr import verifier_option
+from launch.planning.stage_model import continues_adapter
 
 # How many seconds a node waits for the others to start. Torch's default of 600
 # (static_tcp_rendezvous.py:28) is too short when hundreds of nodes read Python from one file system.

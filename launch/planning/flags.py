@@ -26,8 +26,9 @@ from launch.config.schema import (
 from launch.config.validate import flag_problem
 from launch.errors import UserError
 from launch.planning.chat_template import ChatTemplate, needs_begin_token
-from launch.planning.inputs import Inputs, build_data_flags
+from launch.planning.inputs import Inputs
 from launch.planning.lora import Lora, recipe_value
+from launch.planning.mixture import build_data_flags
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key, mapping_of
 from launch.planning.rlvr import ray_flags

@@ -21,7 +21,8 @@ from launch.planning.command import is_decisive
 from launch.planning.environment import ALLOCATOR_VARIABLES
 from launch.planning.flags import Flag, values_of
 from launch.planning.folders import cache_folder, machine_places, runs_folder
-from launch.planning.inputs import Inputs, InputSource
+from launch.planning.input_source import InputSource
+from launch.planning.inputs import Inputs
 from launch.planning.machine import Machine
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.tracking import TRACKING_VARIABLES

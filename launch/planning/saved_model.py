@@ -15,7 +15,7 @@ from launch.config.schema import Launcher, RootConfig
 from launch.data.sources import Digest, file_format, suggest_neighbours
 from launch.errors import UserError
 from launch.files import read_json_object
-from launch.planning.inputs import MERGE, InputSource
+from launch.planning.input_source import MERGE, InputSource
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
 from launch.worker.finding import Finding, Fix
 

@@ -16,7 +16,7 @@ from launch.planning.batches import (
     samples_per_rank,
 )
 from launch.planning.chat_template import missing_text_problem
-from launch.planning.inputs import InputSource
+from launch.planning.input_source import InputSource
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan

@@ -19,12 +19,12 @@ from launch.planning.estimate.memory import GENERATION, MemoryEstimate, estimate
 from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
 from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.flags import values_of
-from launch.planning.inputs import model_shape
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.parallel import divisors
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
+from launch.planning.stage_model import model_shape
 
 # The relative error of a prediction. docs/explanation/memory.md has the measured errors.
 UNCERTAINTY = 0.15
@@ -274,14 +274,14 @@ def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
     else:
         folder = model.adapter.local_base or hub_snapshot(model.adapter.base, environ)
     if folder is None:
-        return model_shape(plan.config, plan.inputs)
+        return model_shape(plan.config, plan.inputs.model)
     shape = read_shape(folder)
     if shape is not None:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
     # A model that is still to be built has the shape of the YAML. Any other is not the YAML's
     # model, and if another run makes it, the plan has its shape.
     if model.build:
-        return model_shape(plan.config, plan.inputs)
+        return model_shape(plan.config, plan.inputs.model)
     return plan.shape
 
 

@@ -1,0 +1,279 @@
+"""The data sets that a stage trains on, what is held out of them, and the flags that name them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launch.config.origins import Origins
+from launch.config.schema import BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
+from launch.data.sources import (
+    DataFiles,
+    Digest,
+    LocalData,
+    digest_files,
+    file_format,
+    find_files,
+    is_pattern,
+)
+from launch.demo import DEMO_KEY
+from launch.errors import refusal
+from launch.planning.input_source import InputSource, check_build, local_path
+from launch.worker.finding import Fix
+from launch.worker.json_codec import to_json
+from launch.worker.trl_options import HoldsOut, MixturePart
+
+
+@dataclass(frozen=True)
+class MixtureEntry:
+    """One data set of the mixture."""
+
+    source: InputSource
+    share: float  # of the split's rows; above 1 repeats rows
+    split: str
+    # what the converted copy of local data is made from; None for data that is not on this machine
+    data: LocalData | None = None
+
+
+def resolve_mixture(
+    config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest
+) -> tuple[MixtureEntry, ...]:
+    """Return the data sets that the stage trains on.
+
+    Raises UserError: no_data, unknown_build, data_no_files, data_file_type, data_unreadable,
+    path_wildcards.
+    """
+    data = config.data
+    held_out = _find_validation(config, origins, cwd, digest)
+    if data.build and not data.mix:
+        return (_built_data(data.build, data.fraction, cache, origins),)
+    if not data.mix:
+        cure = Fix.of("set {0}, or {1}", "data=NAME", "data.mix=FILE")
+        raise refusal("no_data", "the stage has no data", "data.mix", cure)
+    provenance = origins.of("data.mix")
+    entries: list[MixtureEntry] = []
+    for entry in data.mix:
+        share = entry.share * data.fraction
+        path = local_path(entry.name, cwd) or _misspelt_file(entry.name, cwd)
+        if path is None:
+            hub_data = InputSource(entry.name, None, None, provenance)
+            entries.append(MixtureEntry(hub_data, share, entry.split))
+            continue
+        source = InputSource(str(path), path, None, provenance)
+        files = _find_data(path, entry.split, provenance.where, digest)
+        local_data = None
+        if files is not None:
+            local_data = LocalData(
+                files,
+                config.stage.kind,
+                data.format,
+                dict(data.columns),
+                cache,
+                provenance.where,
+                held_out,
+                skips=data.bad_rows == BadRows.skip,
+            )
+        entries.append(MixtureEntry(source, share, entry.split, local_data))
+    if config.trainer.family == Family.trl and len(entries) > 1:
+        entries = _merge_local_entries(entries, digest)
+    return tuple(_use_converted_copy(entry, origins) for entry in entries)
+
+
+def _built_data(build: str, share: float, cache: Path, origins: Origins) -> MixtureEntry:
+    """Return the demo's data set. Raises UserError: path_wildcards, unknown_build."""
+    file = cache / "demo" / f"{build.removeprefix('demo_')}-{DEMO_KEY}" / "train.jsonl"
+    _refuse_wildcards(file, origins)
+    check_build(build, "data.build")
+    source = InputSource(str(file), file, build, origins.of("data.build"))
+    return MixtureEntry(source, share, "train")
+
+
+def _use_converted_copy(entry: MixtureEntry, origins: Origins) -> MixtureEntry:
+    """Return local data with its converted copy as its source. Raises UserError: path_wildcards."""
+    if entry.data is None:
+        return entry
+    copy = entry.data.train_file
+    _refuse_wildcards(copy, origins)
+    source = replace(entry.source, reference=str(copy), local=copy)
+    return replace(entry, source=source, split="train")
+
+
+def _refuse_wildcards(copy: Path, origins: Origins) -> None:
+    """Refuse a cache whose path the trainers' data loader (datasets.load_dataset) would take for a
+    glob pattern.
+
+    Raises UserError: path_wildcards.
+    """
+    if is_pattern(str(copy)):
+        message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
+        where = origins.of("cache").where or origins.of("runs").where
+        cure = "set cache to a folder without them in its path"
+        raise refusal("path_wildcards", message, where, cure)
+
+
+def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
+    """Return the data files of a local path; None if its folder is not on this machine, as it may be
+    on another.
+
+    Raises UserError: data_no_files, data_file_type.
+    """
+    if not path.exists() and not path.parent.is_dir() and not is_pattern(str(path)):
+        return None
+    files = find_files(path, split, where)
+    content = digest_files(files, digest)
+    return DataFiles(files, content) if content else None
+
+
+def _find_validation(
+    config: RootConfig, origins: Origins, cwd: Path, digest: Digest
+) -> DataFiles | float | None:
+    """Return what is held out: files, or a share of the rows; None: nothing.
+
+    Raises UserError: data_no_files, data_file_type, data_unreadable.
+    """
+    value: float | str | None = config.data.validation
+    if not isinstance(value, str):
+        return value
+    where = origins.of("data.validation").where
+    path = local_path(value, cwd) or cwd / value
+    files = find_files(path, "validation", where)
+    content = digest_files(files, digest)
+    if content is None:
+        raise refusal("data_unreadable", f"{path} can't be read", where)
+    return DataFiles(files, content)
+
+
+def share_of_unstaged_data(
+    config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]
+) -> float | None:
+    """Return the share to hold out of data that is not staged; None without any.
+
+    Raises UserError: validation_unsupported, data_no_files, validation_trained,
+    validation_needs_local.
+    """
+    validation = config.data.validation
+    if validation is None:
+        return None
+    where = origins.of("data.validation").where
+    unstaged = [entry for entry in mixture if entry.data is None]
+    trainer = config.trainer
+    kind = config.stage.kind
+    trl_evaluates = kind in (Kind.sft, Kind.dpo)
+    if not trainer.validation_flags and (unstaged or not trl_evaluates):
+        reason = trainer.why.get("validation", "its file has no validation_flags")
+        message = f"{trainer.name} does not evaluate while it trains: {reason}"
+        sentence = "remove {0} and score the finished model with {1}"
+        if trl_evaluates:
+            sentence += ", or train with TRL ({2})"
+        cure = Fix.of(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
+        raise refusal("validation_unsupported", message, where, cure)
+    for entry in mixture:
+        if entry.data is not None:
+            _refuse_trained_validation(entry.data, where)
+    if not unstaged:
+        return None
+    source = unstaged[0].source
+    if source.local and not source.build:
+        message = f"data.validation is split off {source.reference}, which does not exist here"
+        raise refusal("data_no_files", message, source.provenance.where)
+    if not isinstance(validation, float):
+        message = (
+            f"data.validation={validation} needs local training data, and {source.reference} is not"
+        )
+        cure = Fix.of(
+            "set {0} to hold out a share, or download the data set and name its files in data.mix",
+            "data.validation=0.02",
+        )
+        raise refusal("validation_needs_local", message, where, cure)
+    return validation
+
+
+def _refuse_trained_validation(data: LocalData, where: str | None) -> None:
+    """Refuse a validation file that is trained on. Raises UserError: validation_trained."""
+    if not isinstance(data.validation, DataFiles):
+        return
+    shared = set(data.files.paths) & set(data.validation.paths)
+    if shared:
+        message = f"{min(shared)} is also in data.mix: its rows would be trained on"
+        cure = "name the training files without it"
+        raise refusal("validation_trained", message, where, cure)
+
+
+def _merge_local_entries(entries: list[MixtureEntry], digest: Digest) -> list[MixtureEntry]:
+    """Return local entries with equal shares as one entry; others as they are, which launch's entry
+    over TRL mixes.
+    """
+    local = [entry.data for entry in entries if entry.data]
+    shares = {entry.share for entry in entries}
+    paths = tuple(path for data in local for path in data.files.paths)
+    content = digest_files(paths, digest)
+    if len(local) < len(entries) or len(shares) > 1 or content is None:
+        return entries
+    merged = replace(local[0], files=DataFiles(paths, content))
+    return [replace(entries[0], data=merged)]
+
+
+def _misspelt_file(reference: str, cwd: Path) -> Path | None:
+    """Return the path of a missing data file whose folder exists, and which is therefore not a hub
+    id; None for another name.
+    """
+    path = cwd / reference
+    return path if file_format(path)[0] and path.parent.is_dir() else None
+
+
+def build_data_flags(
+    mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig
+) -> tuple[dict[str, object], str | None, str | None]:
+    """Return the values of the data's flags, by computed key (`mixer`, `splits`; `dataset`,
+    `split`), and two options of the entry over TRL: the subset of a data set, and the mixture of
+    several, in JSON.
+    """
+    if trainer.family == Family.open_instruct:
+        return _open_instruct_data_flags(mixture, trainer), None, None
+    parts = _trl_mixture(mixture)
+    flags: dict[str, object] = {"dataset": parts[0].name, "split": parts[0].split}
+    if len(parts) > 1:
+        return flags, None, json.dumps(to_json(parts), ensure_ascii=False)
+    subset = None if mixture[0].share == 1.0 else parts[0].share
+    return flags, subset, None
+
+
+def _open_instruct_data_flags(
+    mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig
+) -> dict[str, object]:
+    """Return `mixer`, which alternates data sets and shares, and `splits`.
+
+    The trainer on Ray reads the user's files instead of their converted copies
+    (dataset_transformation.py:1881, :1616).
+    """
+    mixer: list[str] = []
+    splits: list[str] = []
+    for entry in mixture:
+        names = [entry.source.reference]
+        if trainer.launcher == Launcher.ray and entry.data is not None:
+            names = [str(path) for path in entry.data.files.paths]
+        # a share needs its decimal point: "1" would be one sample
+        # (dataset_transformation.py:2341-2343)
+        share = repr(float(entry.share))
+        for name in names:
+            mixer += [name, share]
+            splits.append(entry.split)
+    return {"mixer": mixer, "splits": splits}
+
+
+def _trl_mixture(mixture: tuple[MixtureEntry, ...]) -> list[MixturePart]:
+    """Return the data sets as launch's entry over TRL loads them, with what it holds out of each."""
+    parts: list[MixturePart] = []
+    for entry in mixture:
+        reference = entry.source.reference
+        is_local = entry.data is not None or entry.source.build is not None
+        # TRL is given a folder, and takes the split from a file's name
+        name = str(Path(reference).parent) if is_local else reference
+        holds_out: HoldsOut = "staged" if is_local else "split"
+        # files that are held out are staged with each data set; only the first copy is evaluated on
+        has_files = entry.data is not None and isinstance(entry.data.validation, DataFiles)
+        if has_files and parts:
+            holds_out = "none"
+        parts.append(MixturePart(name, entry.split, repr(float(entry.share)), holds_out))
+    return parts
