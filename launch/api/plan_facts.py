@@ -7,16 +7,12 @@ from pathlib import Path
 
 from launch.config.origins import Origin
 from launch.config.schema import Launcher, Packing, Quantization
-from launch.planning.batches import (
-    TokenForecast,
-    describe_packing,
-    describe_tokens,
-    forecast_packing,
-)
+from launch.planning.batches import TokenForecast, describe_tokens
 from launch.planning.data import count_steps, describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
+from launch.planning.packing import describe_packing, forecast_packing
 from launch.planning.plan import Plan
 from launch.planning.rlvr import ray_needs
 from launch.upstream.rules.contradictions import describe_unchecked

@@ -13,7 +13,7 @@ from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
-from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
+from launch.planning.batches import TokenForecast, forecast_tokens
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
@@ -85,7 +85,7 @@ class PlannedRun:
         padded_together = None
         # dpo.py pads all samples of a rank to the same length.
         if self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none:
-            padded_together = samples_per_rank(self.plan.batch)
+            padded_together = self.plan.batch.samples_per_rank
         return forecast_tokens(
             lengths,
             recipe,

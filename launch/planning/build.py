@@ -31,7 +31,8 @@ from launch.planning.command import build_command, choose_options, choose_patche
 from launch.planning.data import check_evaluation_flags, check_validation, read_local_data
 from launch.planning.environment import build_environment
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.flags import Flag, build_flags, replace_computed_values, values_of
+from launch.planning.flag_sources import build_flags
+from launch.planning.flags import Flag, replace_computed_values, values_of
 from launch.planning.folders import (
     NAME,
     cache_folder,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from launch.config.origins import Origins
 from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
 from launch.errors import UserError, refusal
-from launch.planning.batches import REFERENCE_ROWS
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs
 from launch.planning.mixture import MixtureEntry
+from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import FEW_STEPS, Finding, Fix

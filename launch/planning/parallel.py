@@ -287,6 +287,11 @@ class Batch:
     accumulation: int  # forward passes of one rank per optimizer step
     width: int  # ranks
 
+    @property
+    def samples_per_rank(self) -> int:
+        """The samples of one optimizer step on one rank."""
+        return self.per_device * self.accumulation
+
     def __str__(self) -> str:
         ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
         return (

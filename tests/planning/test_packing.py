@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from launch.config.schema import Kind, Packing
 from launch.errors import UserError
-from launch.planning.batches import (
+from launch.planning.lengths import Histogram, Lengths
+from launch.planning.packing import (
     REFERENCE_ROWS,
     describe_packing,
     forecast_packing,
     pack_samples,
     padding_problem,
 )
-from launch.planning.lengths import Histogram, Lengths
 from launch.planning.parallel import Batch
 from tests.conftest import planned
 from tests.messages import values_of

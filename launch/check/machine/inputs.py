@@ -9,16 +9,11 @@ from pathlib import Path
 from threading import Thread
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.planning.batches import (
-    describe_packing,
-    forecast_packing,
-    padding_problem,
-    samples_per_rank,
-)
 from launch.planning.chat_template import missing_text_problem
 from launch.planning.input_source import InputSource
 from launch.planning.lengths import load_lengths
 from launch.planning.model_folder import hub_cache
+from launch.planning.packing import describe_packing, forecast_packing, padding_problem
 from launch.planning.plan import Plan
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding
@@ -43,7 +38,7 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
     if problem is not None:
         return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
-        return passed(f"{lengths.padding_share(samples_per_rank(plan.batch)):.0%} padding")
+        return passed(f"{lengths.padding_share(plan.batch.samples_per_rank):.0%} padding")
     packing = forecast_packing(lengths, recipe.max_seq_length, plan.batch)
     return passed(describe_packing(packing, plan.batch))
 

@@ -1,0 +1,264 @@
+"""Builds the flags of a run from what sets them: launch, the recipe, the trainer's file, the user."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from launch.config.origins import Origin, Origins
+from launch.config.ranges import HIGH_LEARNING_RATE
+from launch.config.schema import (
+    RECIPE_KEYS,
+    RLVR_KEYS,
+    Device,
+    Family,
+    Kind,
+    Precision,
+    RootConfig,
+    TrainerConfig,
+)
+from launch.errors import UserError
+from launch.planning.chat_template import ChatTemplate, needs_begin_token
+from launch.planning.flags import BY_LAUNCH, Flag, Flags
+from launch.planning.inputs import Inputs
+from launch.planning.lora import Lora, recipe_value
+from launch.planning.mixture import build_data_flags
+from launch.planning.parallel import Batch, Parallel
+from launch.planning.recipe import map_recipe_key, mapping_of
+from launch.planning.rlvr import ray_flags
+from launch.planning.user_flags import (
+    find_inert_flags,
+    find_out_of_range,
+    find_refused_values,
+    read_user_flags,
+)
+from launch.worker.finding import Finding
+
+_TRUSTS_REMOTE_CODE = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
+
+
+def build_flags(
+    config: RootConfig,
+    plain: Mapping[str, Any],
+    origins: Origins,
+    *,
+    batch: Batch,
+    parallel: Parallel,
+    inputs: Inputs,
+    paths: Mapping[str, str],
+    lora: Lora | None = None,
+    template: ChatTemplate | None = None,
+) -> Flags:
+    """Build all flags of a run.
+
+    `plain` is the configuration as plain data. `paths` has the computed paths: `output` and
+    `tokenized_cache`. A flag that two sources set has the value of the later one: launch's computed
+    values, the recipe, the trainer's file, `ray`, the user.
+
+    Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag,
+    refused_flag, refused_value, out_of_range.
+    """
+    trainer = config.trainer
+    data_flags, subset, mixture = build_data_flags(inputs.mixture, trainer)
+    recipe_flags, problems = _recipe_flags(trainer, plain["recipe"], origins, lora, template)
+
+    flags = _computed_flags(
+        config,
+        origins,
+        batch=batch,
+        parallel=parallel,
+        inputs=inputs,
+        paths=paths,
+        data_flags=data_flags,
+    )
+    if config.data.validation is not None:
+        flags |= _validation_flags(trainer, origins, batch)
+    flags |= recipe_flags
+    flags |= _trainer_file_flags(trainer, origins, parallel, with_adapter=lora is not None)
+    for name, value in ray_flags(config, parallel.width).items():
+        flags[name] = Flag(value, BY_LAUNCH)
+
+    user_flags, user_problems, warnings = read_user_flags(config, plain, origins, flags)
+    flags |= user_flags
+    problems += user_problems
+    problems += _add_begin_token(trainer, flags)
+    problems += find_refused_values(config, plain, flags)
+    problems += find_out_of_range(config, origins, {problem.where for problem in problems})
+    if problems:
+        raise UserError(problems)
+
+    warnings += find_inert_flags(config, flags)
+    warnings += _warn_of_high_learning_rate(flags.get("learning_rate"))
+    warnings += _warn_of_remote_code(flags, inputs.model.reference)
+    return Flags(flags, tuple(warnings), subset, mixture, template)
+
+
+def _computed_flags(
+    config: RootConfig,
+    origins: Origins,
+    *,
+    batch: Batch,
+    parallel: Parallel,
+    inputs: Inputs,
+    paths: Mapping[str, str],
+    data_flags: Mapping[str, Any],
+) -> dict[str, Flag]:
+    """Return the flags that `launch` computes, under the trainer's own names for them.
+
+    `data_flags` are those of `build_data_flags`.
+    """
+    batch_origin = origins.of("recipe.per_device_batch_size")
+    data_origin = inputs.mixture[0].source.provenance
+    computed = {
+        "model": Flag(inputs.model.reference, inputs.model.provenance),
+        "revision": Flag(config.model.revision, origins.of("model.revision")),
+    }
+    for key, value in data_flags.items():
+        computed[key] = Flag(value, data_origin)
+    computed["per_device"] = Flag(batch.per_device, batch_origin)
+    computed["accumulation"] = Flag(batch.accumulation, BY_LAUNCH)
+    computed["output"] = Flag(paths["output"], BY_LAUNCH)
+    computed["tokenized_cache"] = Flag(paths["tokenized_cache"], BY_LAUNCH)
+    computed["bf16"] = Flag(parallel.precision == Precision.bf16, BY_LAUNCH)
+
+    names = config.trainer.launch
+    return {
+        names[key]: flag
+        for key, flag in computed.items()
+        if key in names and flag.value is not None
+    }
+
+
+def _recipe_flags(
+    trainer: TrainerConfig,
+    recipe: Mapping[str, Any],
+    origins: Origins,
+    lora: Lora | None,
+    template: ChatTemplate | None,
+) -> tuple[dict[str, Flag], list[Finding]]:
+    """Return the flags that the recipe is mapped to, and the problems of the keys that cannot be
+    mapped.
+    """
+    flags: dict[str, Flag] = {}
+    problems: list[Finding] = []
+    for key in RECIPE_KEYS:
+        mapping = mapping_of(trainer, key)
+        if mapping is None and key in RLVR_KEYS and trainer.kind != Kind.rlvr:
+            mapping = {}  # no value of the key but null is supported
+        if mapping is None:
+            if lora is not None or not key.startswith("lora."):
+                problems.append(_unmapped_key(trainer, key))
+            continue
+        try:
+            value = recipe_value(recipe, key, lora)
+            if key == "chat_template" and template is not None:
+                value = _template_value(trainer, template)
+            values = map_recipe_key(key, value, mapping, trainer.why, trainer.name)
+        except UserError as error:
+            problems += error.problems
+            continue
+        provenance = origins.of(f"recipe.{key}")
+        for name, flag_value in values.items():
+            flags[name] = Flag(flag_value, provenance)
+    return flags, problems
+
+
+def _unmapped_key(trainer: TrainerConfig, key: str) -> Finding:
+    message = f"{trainer.name} does not map recipe.{key}"
+    cure = f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
+    return Finding.error("unmapped_recipe", message, f"trainer.recipe.{key}", cure)
+
+
+def _template_value(trainer: TrainerConfig, template: ChatTemplate) -> str:
+    """Return how the trainer is given a chat template: TRL by its file, open-instruct by name."""
+    if trainer.family == Family.trl:
+        return str(template.file)
+    return template.short_name
+
+
+def _trainer_file_flags(
+    trainer: TrainerConfig, origins: Origins, parallel: Parallel, *, with_adapter: bool
+) -> dict[str, Flag]:
+    """Return the flags that the trainer's file sets: of every run, on a CPU and of an adapter."""
+    flags = {}
+    for name, value in trainer.flags.items():
+        provenance = origins.of(f"trainer.flags.{name}")
+        if provenance.origin != Origin.override:
+            provenance = replace(provenance, origin=Origin.launcher)
+        flags[name] = Flag(value, provenance)
+    if parallel.width.device == Device.cpu:
+        for name, value in trainer.cpu_flags.items():
+            flags[name] = Flag(value, origins.of(f"trainer.cpu_flags.{name}"))
+    if with_adapter:
+        precision = parallel.precision
+        for name, value in trainer.lora_flags.get(precision, {}).items():
+            provenance = origins.of(f"trainer.lora_flags.{precision}.{name}")
+            flags[name] = Flag(value, replace(provenance, origin=Origin.launcher))
+    return flags
+
+
+def _validation_flags(trainer: TrainerConfig, origins: Origins, batch: Batch) -> dict[str, Flag]:
+    """Return the flags with which the trainer evaluates on data.validation."""
+    provenance = origins.of("data.validation")
+    flags = {}
+    for name, value in trainer.validation_flags.items():
+        flag_value = batch.per_device if value == "{per_device}" else value
+        flags[name] = Flag(flag_value, provenance)
+    return flags
+
+
+def _add_begin_token(trainer: TrainerConfig, flags: dict[str, Flag]) -> list[Finding]:
+    """Add --add_bos where open-instruct requires it. Returns the problem of a user's own value that
+    it refuses.
+    """
+    template = flags.get("chat_template_name")
+    tokenizer = flags.get("tokenizer_name_or_path") or flags.get(trainer.launch.get("model", ""))
+    if template is None or tokenizer is None:
+        return []
+    needed = needs_begin_token(trainer.family, template.value, tokenizer.value)
+    given = flags.get("add_bos")
+    if given is None:
+        if needed:
+            flags["add_bos"] = Flag(True, BY_LAUNCH)
+        return []
+    if needed is None or bool(given.value) is needed:
+        return []
+    message = (
+        f"with the template {template.value} the tokenizer {tokenizer.value} needs "
+        f"add_bos={str(needed).lower()}"
+    )
+    return [Finding.error("olmo_begin_token", message, given.provenance.where, "remove the flag")]
+
+
+def _warn_of_remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]:
+    """Find flags of a file that let a model run its own code, by themselves or in their JSON (TRL's
+    model_init_kwargs).
+    """
+    warnings = []
+    for name, flag in flags.items():
+        if flag.provenance.origin == Origin.override:
+            continue
+        text = json.dumps({name: flag.value}, default=str)
+        if _TRUSTS_REMOTE_CODE.search(text) is None:
+            continue
+        message = (
+            f"--{name} lets the Python files that come with {model} and its tokenizer run with "
+            "your rights"
+        )
+        cure = "remove it, unless you have read them or trust their author"
+        warnings.append(Finding.warning("remote_code", message, flag.provenance.where, cure))
+    return warnings
+
+
+def _warn_of_high_learning_rate(flag: Flag | None) -> list[Finding]:
+    if flag is None or not isinstance(flag.value, int | float) or flag.value <= HIGH_LEARNING_RATE:
+        return []
+    message = (
+        f"a learning rate of {flag.value:g} is above {HIGH_LEARNING_RATE:g}, where nearly "
+        "every model diverges"
+    )
+    cure = "fine-tuning takes 1e-7 to 1e-3"
+    return [Finding.warning("high_learning_rate", message, flag.provenance.where, cure)]

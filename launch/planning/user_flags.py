@@ -1,0 +1,226 @@
+"""The flags that a user sets: which are refused, which undo a key, and which have no effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from launch.config.line import format_value
+from launch.config.origins import Origin, Origins, Provenance
+from launch.config.schema import RefusedValue, RootConfig
+from launch.config.validate import flag_problem
+from launch.planning.flags import Flag
+from launch.planning.recipe import flags_of_key
+from launch.worker.finding import Finding, Fix, Way
+
+# The configuration keys that a user sets instead of a flag that `launch` computes.
+INSTEAD = {
+    "model": "model.path",
+    "revision": "model.revision",
+    "per_device": "recipe.per_device_batch_size",
+    "accumulation": "recipe.global_batch_size (accumulation follows from it and the width)",
+    "output": "runs and name (the model lands in the run's folder)",
+    **dict.fromkeys(("mixer", "splits", "dataset", "split"), "data.mix"),
+    "tokenized_cache": "cache",
+    "bf16": "recipe.precision",
+}
+
+
+def read_user_flags(
+    config: RootConfig, plain: Mapping[str, Any], origins: Origins, flags: Mapping[str, Flag]
+) -> tuple[dict[str, Flag], list[Finding], list[Finding]]:
+    """Return the flags that the user sets with `flags.NAME=`, and their problems and warnings.
+
+    `flags` are those of the other sources. A flag that launch computes, or that the trainer's file
+    refuses, is a problem.
+    """
+    trainer = config.trainer
+    computed = {flag: key for key, flag in trainer.launch.items()}
+    recipe_keys = {}
+    for key, entry in trainer.recipe.items():
+        for name in flags_of_key(entry):
+            recipe_keys[name] = key
+
+    user_flags: dict[str, Flag] = {}
+    problems: list[Finding] = []
+    warnings: list[Finding] = []
+    for name, value in config.flags.items():
+        provenance = origins.of(f"flags.{name}")
+        where = provenance.where or f"flags.{name}"
+        if name in computed:
+            cure = f"set {INSTEAD[computed[name]]}"
+            problems.append(Finding.error("owned_flag", f"launch computes --{name}", where, cure))
+            continue
+        if name in trainer.refused and "refused_flag" not in config.allow:
+            message = f"--{name}: {trainer.refused[name]}"
+            problems.append(Finding.error("refused_flag", message, where))
+            continue
+        if name in trainer.unread:
+            message = f"{trainer.name} accepts --{name} and never reads it"
+            warnings.append(Finding.warning("unread_flag", message, where))
+        if name in recipe_keys:
+            key = recipe_keys[name]
+            entry = trainer.recipe[key]
+            requested = origins.of(f"recipe.{key}")
+            if _undoes_request(name, value, flags.get(name), entry, requested):
+                text = format_value(_value_at(plain, f"recipe.{key}"))
+                conflict = _undone_request(name, value, key, text, where)
+                if "flag_over_recipe" in config.allow:
+                    warnings.append(conflict.as_warning())
+                else:
+                    problems.append(conflict)
+            elif isinstance(entry, str) or key.startswith("lora."):
+                # the flag is the key's own, or one of an adapter
+                warnings.append(_overridden_key(name, value, key, where))
+        user_flags[name] = Flag(value, provenance)
+    return user_flags, problems, warnings
+
+
+def _undone_request(name: str, value: Any, key: str, requested: str, where: str) -> Finding:
+    """Return the problem of a flag that contradicts a recipe key, which is set to `requested`."""
+    message = (
+        f"--{name} {format_value(value)} undoes recipe.{key}={requested}, which is set as well"
+    )
+    return Finding.error("flag_over_recipe", message, where, "remove one of the two")
+
+
+def _overridden_key(name: str, value: Any, key: str, where: str) -> Finding:
+    """Return the warning of a flag that is set in place of its recipe key."""
+    override = "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}"
+    cure = Fix.of("set {0}", Way((override,), removes=f"flags.{name}"))
+    message = f"--{name} is recipe.{key}; flags.{name} wins"
+    return Finding.warning("flag_over_recipe", message, where, cure)
+
+
+def _undoes_request(
+    name: str, value: Any, from_recipe: Flag | None, entry: Any, requested: Provenance
+) -> bool:
+    """Return whether a flag contradicts a recipe key that the user has set, on the line or in a
+    file of their own.
+
+    `entry` is what the trainer's file maps the key to, `requested` where the key is set. A number
+    that a mapping only sets beside the key's value (save_total_limit) is a default, and contradicts
+    nothing.
+    """
+    if requested.where is None:
+        return False
+    if requested.origin != Origin.override and requested.where.startswith("configs/"):
+        return False
+    recipe_value = from_recipe.value if from_recipe else False
+    if recipe_value == value:
+        return False
+    if isinstance(entry, str):
+        return True
+    mapped = [flags[name] for flags in entry.values() if name in flags]
+    is_default = len(mapped) == 1 and isinstance(mapped[0], int) and not isinstance(mapped[0], bool)
+    return not is_default
+
+
+def find_refused_values(
+    config: RootConfig, plain: Mapping[str, Any], flags: Mapping[str, Flag]
+) -> list[Finding]:
+    """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a
+    key.
+    """
+    problems = []
+    for name, refused in config.trainer.refused_values.items():
+        flag = flags.get(name)
+        if flag is None or not _is_refused(refused, flag.value):
+            continue
+        if not refused.undoes:
+            if "refused_value" not in config.allow:
+                message = f"--{name} {flag.value}: {refused.why}"
+                problems.append(Finding.error("refused_value", message, flag.provenance.where))
+            continue
+        requested = _value_at(plain, refused.undoes)
+        is_requested = requested not in (None, False)
+        # a flag of the trainer's file comes before the flags of the key, which win
+        is_set_by_user = flag.provenance.origin != Origin.launcher
+        if is_requested and is_set_by_user and "flag_over_recipe" not in config.allow:
+            message = (
+                f"--{name} {format_value(flag.value)} undoes "
+                f"{refused.undoes}={format_value(requested)}: {refused.why}"
+            )
+            cure = Fix.of("remove it, or set {1}", f"~flags.{name}", "allow=[flag_over_recipe]")
+            where = flag.provenance.where
+            problems.append(Finding.error("flag_over_recipe", message, where, cure))
+    return problems
+
+
+def _is_refused(refused: RefusedValue, value: Any) -> bool:
+    """Return whether a flag's value is one of those that a trainer's file refuses."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and refused.below is not None and value < refused.below:
+        return True
+    text = format_value(value)
+    if refused.matching is not None and not re.fullmatch(refused.matching, text):
+        return True
+    return refused.containing is not None and refused.containing in text
+
+
+def _value_at(plain: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key, `recipe.lora.rank`; None where there is none."""
+    value: Any = plain
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def find_inert_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Finding]:
+    """Find the user's flags that have no effect with the other flags as they are."""
+    warnings = []
+    for name in config.flags:
+        if name not in flags:
+            continue
+        for other, effective_values in config.trainer.inert.get(name, {}).items():
+            other_value = flags[other].value if other in flags else None
+            items = other_value if isinstance(other_value, list) else [other_value]
+            texts = [format_value(item) for item in items]
+            if any(re.fullmatch(effective_values, text) for text in texts):
+                continue
+            message = f"--{name} has no effect with --{other} {' '.join(texts)}"
+            cure = Fix.of(
+                f"remove it, or set {{1}} to one of {effective_values.replace('|', ', ')}",
+                f"~flags.{name}",
+                f"flags.{other}=",
+            )
+            where = flags[name].provenance.where
+            warnings.append(Finding.warning("inert_flag", message, where, cure))
+    return warnings
+
+
+def find_out_of_range(
+    config: RootConfig, origins: Origins, refused: Collection[str | None]
+) -> list[Finding]:
+    """Find `flags.NAME=` outside the range of the flag, or of the recipe key that it stands for.
+
+    `refused` are the places of the problems that are known already.
+    """
+    trainer = config.trainer
+    recipe_keys = {}
+    for key, mapping in trainer.recipe.items():
+        for name in _flags_with_value(mapping):
+            recipe_keys[name] = key
+    problems = []
+    for name, value in config.flags.items():
+        where = origins.of(f"flags.{name}").where or f"flags.{name}"
+        is_allowed = "refused_value" in config.allow and name in trainer.refused_values
+        if where in refused or is_allowed:
+            continue
+        problem = flag_problem(name, config.recipe, recipe_keys.get(name), value, where)
+        if problem is not None:
+            problems.append(problem)
+    return problems
+
+
+def _flags_with_value(mapping: Any) -> frozenset[str]:
+    """Return the flags whose value is the recipe key's own."""
+    if isinstance(mapping, str):
+        return frozenset({mapping})
+    names = set()
+    for flags in mapping.values():
+        for name, value in flags.items():
+            if value == "{value}":
+                names.add(str(name))
+    return frozenset(names)
