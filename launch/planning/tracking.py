@@ -188,14 +188,16 @@ def _conflicting_flags(
     The name of a project or a revision is the user's to set. `added` are the flags of `tracking`
     and `hub.push`.
     """
-    instead = dict.fromkeys(
+    settings = dict.fromkeys(
         ("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none"
     )
-    instead["push_to_hub"] = "hub.push=OWNER/NAME"
+    settings["push_to_hub"] = "hub.push=OWNER/NAME"
     if "push_to_hub" in added:  # without a push these flags do nothing
-        instead |= dict.fromkeys(("hf_repo_id", "hf_entity", "hub_model_id"), "hub.push=OWNER/NAME")
+        settings |= dict.fromkeys(
+            ("hf_repo_id", "hf_entity", "hub_model_id"), "hub.push=OWNER/NAME"
+        )
     problems = []
-    for name, override in instead.items():
+    for name, instead in settings.items():
         flag = flags.get(name)
         if flag is None or flag.provenance.origin == Origin.launcher:
             continue
@@ -203,5 +205,5 @@ def _conflicting_flags(
         if flag.value not in (expected, False, "none", ["none"]):
             where = flag.provenance.where or f"flags.{name}"
             message = f"launch computes --{name}"
-            problems.append(Finding.error("owned_flag", message, where, f"set {override}"))
+            problems.append(Finding.error("owned_flag", message, where, f"set {instead}"))
     return problems
