@@ -344,7 +344,7 @@ class TrainerConfig:
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
     # the families of models that it has presets of; null: any of transformers
     builds: str | None = None
-    leaves: str = "config.json"  # glob of a file in the model folder after a successful run
+    output_glob: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags
     resumable: bool = False  # a run that is killed and resumed gives the losses of one that is not

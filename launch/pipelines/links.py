@@ -236,7 +236,7 @@ def _refuse_start(before: Plan, stage: str) -> None:
         message = f"{stage} cannot start from {before.stage}, which trains {FINAL_KINDS[kind]}"
         cure = "end the pipeline there"
         raise refusal("pipeline_model", message, "override pipeline", cure)
-    if before.config.trainer.leaves != "config.json":
+    if before.config.trainer.output_glob != "config.json":
         message = f"{before.trainer} writes no model that {stage} can start from"
         cure = f"set {before.stage}:trainer= to another one"
         raise refusal("pipeline_model", message, "override pipeline", cure)

@@ -28,16 +28,16 @@ _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
-def find_output_faults(output: Path, leaves: str) -> list[str]:
+def find_output_faults(output: Path, output_glob: str) -> list[str]:
     """Return why a trainer's output folder is not a finished model, a sentence each.
 
-    `leaves` is the glob of the trainer's output (schema.TrainerConfig.leaves): each folder that it
-    matches by a configuration must be complete. Other matches (OLMo-core's own checkpoints) only
-    have to exist.
+    `output_glob` is the trainer's (schema.TrainerConfig.output_glob). Each folder with a
+    configuration that it matches must hold a complete model. Other matches (OLMo-core's own
+    checkpoints) only have to exist.
     """
-    if leaves == "config.json":
+    if output_glob == "config.json":
         return find_model_faults(output)
-    matches = [*output.glob(leaves)]
+    matches = [*output.glob(output_glob)]
     if not matches:
         return [f"{leaves} is missing"]
     folders = {path.parent for path in matches if path.name == "config.json"}
