@@ -338,7 +338,8 @@ class TrainerConfig:
     family: Family = MISSING
     entry: str = MISSING  # the script in the checkout, or the module of the package
     launcher: Launcher = Launcher.accelerate
-    untried: str = ""  # why it is planned and checked, but never started; empty: it is
+    # the reason why it is planned and checked, but never started; empty: it is started
+    untested: str = ""
     precisions: list[Precision] = field(default_factory=list)
     # that it can train on
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])

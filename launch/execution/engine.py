@@ -56,7 +56,7 @@ from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.adapter import ADAPTER_CONFIG
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
-from launch.planning.rlvr import refuse_untried
+from launch.planning.rlvr import refuse_untested_trainer
 from launch.worker.finding import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 
@@ -299,7 +299,7 @@ def _run_preflight(
     """Raise UserError with the reasons why this machine cannot run the plan; print warnings and
     what `allow` permits.
     """
-    refuse_untried(plan.config)
+    refuse_untested_trainer(plan.config)
     problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
     if problems:
         raise UserError(problems)

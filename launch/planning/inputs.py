@@ -77,6 +77,6 @@ def _trainers_of(kind: Kind) -> list[str]:
     """Return the overrides that choose the shipped trainers of a kind of stage."""
     overrides = []
     for name, file in trainer_files().items():
-        if file.get("kind") == kind and not file.get("untried"):
+        if file.get("kind") == kind and not file.get("untested"):
             overrides.append(f"trainer={name}")
     return overrides

@@ -17,7 +17,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.resume import refuse_other_format
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
-from launch.planning.rlvr import refuse_untried
+from launch.planning.rlvr import refuse_untested_trainer
 from launch.resources import USER_DIR_VARIABLE
 from launch.slurm.cluster import (
     cluster_problems,
@@ -172,12 +172,12 @@ def node_overrides(overrides: Sequence[str]) -> list[str]:
 def job_problems(job: PlannedJob) -> list[Finding]:
     """Find what keeps a job from being submitted to its cluster.
 
-    Raises UserError: untried_trainer, other_format.
+    Raises UserError: untested_trainer, other_format.
     """
     plan = job.plan
     if not plan.config.cache_only:
         refuse_other_format(plan)
-    refuse_untried(plan.config)
+    refuse_untested_trainer(plan.config)
     cluster = plan.config.cluster
     shared_folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
     read_folders = {**shared_folders, **folders_in_container(plan, os.environ)}

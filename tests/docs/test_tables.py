@@ -101,7 +101,7 @@ def trainers_table() -> list[str]:
     for name, trainer in trainer_files().items():
         packing = [kind for kind in trainer["recipe"].get("packing", ()) if kind != "none"]
         is_tried = f'"trainer": "{name}"' in records or (
-            trainer["kind"] == "rlvr" and "untried" not in trainer and "stage=rlvr" in records
+            trainer["kind"] == "rlvr" and "untested" not in trainer and "stage=rlvr" in records
         )
         facts = (
             *(family in trainer.get("builds", family) for family in ("Llama", "OLMo", "Qwen3")),

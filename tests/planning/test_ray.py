@@ -117,10 +117,10 @@ def test_an_allocation_with_too_few_cpus_is_named_before_ray_waits() -> None:
 
 def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
     with pytest.raises(UserError) as caught:
-        refuse_untried(planned(*TULU).config)
-    assert caught.value.problems[0].id == "untried_trainer"
+        refuse_untested_trainer(planned(*TULU).config)
+    assert caught.value.problems[0].id == "untested_trainer"
     plan = planned(*TULU, "cache_only=true")
-    refuse_untried(plan.config)
+    refuse_untested_trainer(plan.config)
     found = interpreter_has_packages.inspect(
         replace(plan, command=(sys.executable, *plan.command[1:])), Host({})
     )

@@ -35,7 +35,7 @@ def test_a_plan_has_its_flags_and_says_that_it_was_not_run(mode: str) -> None:
     plan = planned(f"recipe.generation=vllm_{mode}")
     assert plan.flags["use_vllm"].value is True and plan.flags["vllm_mode"].value == mode
     (warning,) = plan.warnings
-    assert warning.id == "vllm_untried"
+    assert warning.id == "vllm_untested"
     assert "PYTORCH_ALLOC_CONF" not in plan.env, (
         "vLLM's sleep mode does not work with expandable segments"
     )
