@@ -376,7 +376,8 @@ class TrainerConfig:
     push: dict[str, Any] = field(default_factory=dict)  # flags of hub.push
     refused: dict[str, str] = field(default_factory=dict)  # flag that cannot work: why
     refused_values: dict[str, RefusedValue] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)  # flags that the script accepts and never reads
+    # flags that the script accepts and never reads
+    ignored_flags: list[str] = field(default_factory=list)
     # flag: other flags, and a regular expression for the values of each with which the flag has an
     # effect
     inert: dict[str, dict[str, str]] = field(default_factory=dict)

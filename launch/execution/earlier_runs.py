@@ -53,7 +53,7 @@ _NOT_TRAINED = frozenset(
         "model.trained_by",
         "trainer.why",
         "trainer.refused",
-        "trainer.unread",
+        "trainer.ignored_flags",
         "trainer.refused_values",
         "trainer.inert",
     )

@@ -145,7 +145,7 @@ def test_every_flag_that_a_yaml_names_has_its_line(tmp_path: Path) -> None:
     file = configs / "trainer" / "finetune.yaml"
     file.parent.mkdir(parents=True)
     text = (
-        "unread:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: "
+        "ignored_flags:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: "
         "'{value}'}}}\n"
     )
     file.write_text(f"{text}flags:\n  impl: '{{value}}'\n")

@@ -127,7 +127,7 @@ def test_a_refused_flag_passes_when_allowed() -> None:
 
 def test_warnings_name_what_is_odd() -> None:
     plan = planned("stage=sft", "flags.max_train_samples=5", "flags.learning_rate=1e-5")
-    assert [warning.id for warning in plan.warnings] == ["unread_flag", "flag_over_recipe"]
+    assert [warning.id for warning in plan.warnings] == ["ignored_flag", "flag_over_recipe"]
     assert plan.flags["learning_rate"].value == 1e-5
     bins = planned("stage=sft", "trainer=trl_sft", "recipe.packing=bins")
     assert [warning.id for warning in bins.warnings] == ["bins_change_the_batch"]

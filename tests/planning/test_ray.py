@@ -77,7 +77,7 @@ def test_what_upstream_would_refuse_later_is_refused_here(
 )
 def test_flags_that_are_read_nowhere_are_named(trainer: str, flag: str) -> None:
     warnings = planned("stage=rlvr", "gpus=8", f"trainer={trainer}", f"flags.{flag}").warnings
-    assert [warning.id for warning in warnings] == ["unread_flag"]
+    assert [warning.id for warning in warnings] == ["ignored_flag"]
 
 
 def test_rows_are_counted_against_the_steps_that_are_sampled_ahead(tmp_path: Path) -> None:

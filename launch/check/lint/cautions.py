@@ -66,11 +66,11 @@ def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[Lint
     """
     advice = trainer_files().get(trainer.name, {})
     refused = advice.get("refused") or {}
-    never_read = advice.get("unread") or ()
+    ignored = advice.get("ignored_flags") or ()
     for flag in flags:
         if flag in refused:
             yield warning("does_not_work", _CURE.split(refused[flag])[0], 1, flag)
-        elif flag in never_read:
+        elif flag in ignored:
             script = trainer.script.rpartition("/")[2]
             yield warning("never_read", f"{script} accepts {flag} and never reads it", 1, flag)
 
