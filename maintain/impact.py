@@ -43,7 +43,7 @@ class TrainerImpact:
     problem: Finding | None = None  # why it can't be captured
     # flags that were added or removed and whose help could not be read: one may be a rename of
     # another
-    unread: tuple[str, ...] = ()
+    unknown_help: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ def _assess_trainer(
     new_help = read_help(schema.fields.values(), [root, *package_folders(python)])
     known = {**backwards, **renames, **confirmed}
     changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
-    unread_by_kind = {"removed": old_help.unread, "added": new_help.unread}
-    unread: list[str] = []
-    if unread_by_kind.keys() <= {change.kind for change in changes}:  # a rename is possible
-        unread = [
-            change.flag for change in changes if change.flag in unread_by_kind.get(change.kind, ())
+    unknown_by_kind = {"removed": old_help.unknown, "added": new_help.unknown}
+    unknown_help: list[str] = []
+    if unknown_by_kind.keys() <= {change.kind for change in changes}:  # a rename is possible
+        unknown_help = [
+            change.flag for change in changes if change.flag in unknown_by_kind.get(change.kind, ())
         ]
-    return TrainerImpact(name, schema, tuple(changes), unread=tuple(unread))
+    return TrainerImpact(name, schema, tuple(changes), unknown_help=tuple(unknown_help))
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Finding]:

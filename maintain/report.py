@@ -13,7 +13,7 @@ from maintain.impact import Impact, TrainerImpact
 
 def impact_json(impact: Impact) -> dict[str, Any]:
     """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none,
-    and in `unread_help` its new and removed flags that may be a rename, because their help can't be
+    and in `unknown_help` its new and removed flags that may be a rename, because their help can't be
     read.
     """
     captured = [trainer for trainer in impact.trainers if trainer.schema]
@@ -21,8 +21,10 @@ def impact_json(impact: Impact) -> dict[str, Any]:
         "pin": load_lock().pin,
         "commit": impact.commit,
         "changes": {trainer.trainer: trainer.changes for trainer in captured},
-        "unread_help": {
-            trainer.trainer: trainer.unread for trainer in impact.trainers if trainer.unread
+        "unknown_help": {
+            trainer.trainer: trainer.unknown_help
+            for trainer in impact.trainers
+            if trainer.unknown_help
         },
         "unreadable": {
             trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem
@@ -58,8 +60,8 @@ def _change_lines(trainer: TrainerImpact) -> list[str]:
     if trainer.problem:
         return [f"! {trainer.problem.message} [{trainer.problem.id}]"]
     lines = [_change_line(change) for change in trainer.changes]
-    if trainer.unread:
-        flags = ", ".join(trainer.unread)
+    if trainer.unknown_help:
+        flags = ", ".join(trainer.unknown_help)
         lines.append(f"? the help of {flags} can't be read here: one may be a rename of another")
     return lines
 

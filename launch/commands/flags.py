@@ -52,11 +52,11 @@ _ATTRIBUTES = (
     "unsettable_because",
     "unknown",
 )
-_MAX_REASONS = 3  # number of reasons in the sentence about unread help
+_MAX_REASONS = 3  # number of reasons in the sentence about unknown help
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unread:
+class UnknownHelp:
     """Why the help of some flags is unknown: an item of `unknown` in the JSON."""
 
     what: str = "help"
@@ -89,16 +89,16 @@ def flags(args: list[str]) -> int:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
     source_folders = [checkout.root, *packages] if checkout else packages
     help_texts = read_help(fields, source_folders)
-    unread = _explain_unread(help_texts, trainer, checkout, packages, python)
+    unknown_help = _explain_unknown_help(help_texts, trainer, checkout, packages, python)
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
         advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
-        unread = unread and replace(unread, cure=advice)
+        unknown_help = unknown_help and replace(unknown_help, cure=advice)
         source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
         unknown_items: list[Any] = list(schema.unknown)
-        if unread:
-            unknown_items.append(unread)
+        if unknown_help:
+            unknown_items.append(unknown_help)
         content = {
             "trainer": trainer,
             "source": source,
@@ -115,11 +115,11 @@ def flags(args: list[str]) -> int:
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
-    if unread:
+    if unknown_help:
         plural = "s" if len(fields) > 1 else ""
-        count = f"{len(help_texts.unread)} of {len(fields)} flag{plural}"
-        cure = f"; {unread.cure}" if unread.cure else ""
-        notify(f"the help of {count} is unread: {unread.reason}{cure}")
+        count = f"{len(help_texts.unknown)} of {len(fields)} flag{plural}"
+        cure = f"; {unknown_help.cure}" if unknown_help.cure else ""
+        notify(f"the help of {count} is unknown: {unknown_help.reason}{cure}")
     return EXIT_DONE
 
 
@@ -141,35 +141,35 @@ def flag_json(trainer: str, field: Field, help_texts: HelpTexts) -> dict[str, An
     A `help` of null is unknown if `unknown` has it, else the flag has none.
     """
     content = {name: getattr(field, name) for name in _ATTRIBUTES}
-    reason = help_texts.unread.get(field.name)
+    reason = help_texts.unknown.get(field.name)
     content["unknown"] = {**field.unknown, "help": reason} if reason else dict(field.unknown)
     content["help"] = help_texts.texts.get(field.name)
     content["renamed_from"] = _earlier_names(trainer, field.name)
     return content
 
 
-def _explain_unread(
+def _explain_unknown_help(
     help_texts: HelpTexts,
     trainer: str,
     checkout: Checkout | None,
     packages: Sequence[Path],
     python: str,
-) -> Unread | None:
-    """Return why help is unread and what brings it; None if all of it is read."""
-    reasons = list(dict.fromkeys(help_texts.unread.values()))
+) -> UnknownHelp | None:
+    """Return why the help of some flags is unknown, and what provides it; None if all is known."""
+    reasons = list(dict.fromkeys(help_texts.unknown.values()))
     if not reasons:
         return None
     if trainer in TRL and not installed_version("trl", packages):
         install = f"`{python} -m pip install {requirement('train')}` installs it"
         cure = f"{install}, --python PYTHON names where it is"
-        return Unread(reason=f"TRL is not installed for {python}", cure=cure)
+        return UnknownHelp(reason=f"TRL is not installed for {python}", cure=cure)
     if trainer not in TRL and checkout is None:
         cure = f"`{fetch_command()}` fetches one, --upstream DIR names one that is elsewhere"
-        return Unread(reason="no open-instruct checkout found", cure=cure)
+        return UnknownHelp(reason="no open-instruct checkout found", cure=cure)
     shown = reasons[:_MAX_REASONS]
     if len(reasons) > _MAX_REASONS:
         shown.append(f"{len(reasons) - _MAX_REASONS} more files")
-    return Unread(reason="; ".join(shown))
+    return UnknownHelp(reason="; ".join(shown))
 
 
 def render_table(

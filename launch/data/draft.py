@@ -66,7 +66,7 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
 def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
     """Return a data set of the hub, whose rows are not read."""
     why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
-    structure = DataStructure((Path(name),), 0, False, None, unread=why)
+    structure = DataStructure((Path(name),), 0, False, None, not_read_because=why)
     return DraftedData(Path(name), kind, columns, structure)
 
 

@@ -34,15 +34,15 @@ class DataStructure:
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # of the turns
     turns: tuple[int, int] = (0, 0)  # of a row: least, most
-    unread: str | None = None  # why nothing was read
+    not_read_because: str | None = None  # None: the rows were read
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
     def describe(self) -> str:
         names = ", ".join(path.name for path in self.files[:3])
         if len(self.files) > 3:
             names += ", ..."
-        if self.unread:
-            return f"{names}: not read, {self.unread}"
+        if self.not_read_because:
+            return f"{names}: not read, {self.not_read_because}"
         rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
         least, most = self.turns
         turns = f"{least} to {most} turns" if least < most else f"{least} turns"
@@ -57,7 +57,7 @@ class DataStructure:
 def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStructure:
     """Read and convert the first `rows` rows (None: all), without a tokenizer.
 
-    Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong
+    Parquet is described as not read where pyarrow is missing. Raises UserError with what is wrong
     with the rows: see `Conversion.rows`.
     """
     try:
@@ -65,7 +65,7 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
             why = "pyarrow is not installed here"
-            return DataStructure(data.files.paths, 0, False, None, unread=why)
+            return DataStructure(data.files.paths, 0, False, None, not_read_because=why)
         raise
     staged = load_staged(data)
     if staged is None:

@@ -138,7 +138,7 @@ def _count_rows(
     """Return the rows that an epoch trains on; None where those of a data set are not known."""
     rows = 0
     for entry, structure in zip(mixture, structures, strict=True):
-        if structure is None or structure.unread or not structure.all_:
+        if structure is None or structure.not_read_because or not structure.all_:
             return None
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
     return rows

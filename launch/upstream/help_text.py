@@ -26,7 +26,7 @@ class HelpTexts:
     """The help of some flags. A flag that is in neither map has no help."""
 
     texts: Mapping[str, str]  # by the flag's name
-    unread: Mapping[str, str]  # the reason why a flag's help is unknown, by the flag's name
+    unknown: Mapping[str, str]  # the reason why a flag's help is unknown, by the flag's name
 
 
 def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
@@ -34,7 +34,7 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
     it.
     """
     texts: dict[str, str] = {}
-    unread: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     files: dict[str, _Stated | str] = {}
     for field in fields:
         if field.help_digest is None:
@@ -43,17 +43,17 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
             files[field.file] = _read_stated(field.file, folders)
         stated = files[field.file]
         if isinstance(stated, str):
-            unread[field.name] = stated
+            unknown[field.name] = stated
             continue
         candidates = stated.get((field.owner, field.name), ())
         fitting = [text for text in candidates if digest_help(text) == field.help_digest]
         if fitting:
             texts[field.name] = fitting[0]
         elif candidates:
-            unread[field.name] = f"{field.file} has another text than the one that was captured"
+            unknown[field.name] = f"{field.file} has another text than the one that was captured"
         else:
-            unread[field.name] = f"{field.file} does not state it as a literal text"
-    return HelpTexts(texts, unread)
+            unknown[field.name] = f"{field.file} does not state it as a literal text"
+    return HelpTexts(texts, unknown)
 
 
 def _read_stated(file: str, folders: Sequence[Path]) -> _Stated | str:

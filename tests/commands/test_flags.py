@@ -162,8 +162,8 @@ def test_help_that_is_not_here_is_unknown_and_its_cure_is_named(
         assert flags([trainer, "learning_rate"]) == 0
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == 1
-        (line,) = (line for line in shown.err.splitlines() if "unread" in line)
-        assert f"the help of 1 of 1 flag is unread: {reason}; `" in line and cure in line
+        (line,) = (line for line in shown.err.splitlines() if "is unknown" in line)
+        assert f"the help of 1 of 1 flag is unknown: {reason}; `" in line and cure in line
 
 
 def test_help_of_a_flag_that_has_none_is_known_without_a_source(
@@ -196,7 +196,7 @@ def test_help_is_read_from_a_checkout_and_starts_nothing(
     assert " ".join(shown.out.splitlines()[1].split()) == " ".join(
         content["flags"]["loss_type"]["help"].split()
     )
-    assert "unread" not in shown.err
+    assert "is unknown" not in shown.err
 
 
 def test_help_is_read_from_the_named_interpreters_packages(

@@ -36,7 +36,7 @@ RUNS = {
 }
 STREAMS = ("events.jsonl", "metrics.jsonl", "attempts.jsonl")
 # contents that are the libraries' own, or the machine's
-UNREAD = re.compile(
+NOT_RECORDED = re.compile(
     r"^(logs/|model/README\.md|model/checkpoint-\d+/|(model/)?tokenizer\.json|versions\.json|report\.html|.*\.lock)"
 )
 _MEASURED = re.compile(
@@ -71,7 +71,7 @@ def describe_folder(folder: Path, home: Path) -> Iterator[str]:
     names = [path.relative_to(folder).as_posix() for path in files]
     yield from names
     for path, name in zip(files, names, strict=True):
-        if UNREAD.search(name):
+        if NOT_RECORDED.search(name):
             continue
         yield from ("", f"== {name}")
         yield from (_mask(line, home) for line in _describe_file(path))

@@ -93,13 +93,13 @@ def test_every_text_is_the_real_parsers(
     schema = schema_of(trainer)
     real = real_parsers.query(trainer=trainer, help=True)
     found = read_help(schema.fields.values(), FOLDERS)
-    assert set(found.unread) == ({"chosen"} if trainer == "synthetic" else set())
+    assert set(found.unknown) == ({"chosen"} if trainer == "synthetic" else set())
     from_parser = 0
     for field in schema.fields.values():
         text = found.texts.get(field.name)
         stated = real.get(field.name) or _text_behind(field.file, field.line)
         expected = inspect.cleandoc(stated).strip() if stated else None
-        assert field.name in found.unread or text == expected, field.name
+        assert field.name in found.unknown or text == expected, field.name
         from_parser += text is not None and bool(real.get(field.name))
     assert len(found.texts) > (2 if trainer == "synthetic" else 30)
     if trainer in TRL:
@@ -139,14 +139,14 @@ def test_every_literal_form_is_read_and_a_computed_text_is_unknown(
     schema, folder = captured
     found = read(schema, folder)
     assert found.texts == READ
-    assert found.unread == dict.fromkeys(COMPUTED, "train.py does not state it as a literal text")
+    assert found.unknown == dict.fromkeys(COMPUTED, "train.py does not state it as a literal text")
     assert (
         schema.fields["nothing"].help_digest is None and schema.fields["empty"].help_digest is None
     )
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "unread"),
+    ("old", "new", "unknown"),
     [
         ("# nothing", "# nothing", {}),
         ('"overridden\n', '"another text\n', {"rate"}),
@@ -160,15 +160,15 @@ def test_every_literal_form_is_read_and_a_computed_text_is_unknown(
     ],
 )
 def test_a_text_of_an_edited_file_is_shown_only_if_it_is_the_fields(
-    captured: tuple[Schema, Path], tmp_path: Path, old: str, new: str, unread: set[str]
+    captured: tuple[Schema, Path], tmp_path: Path, old: str, new: str, unknown: set[str]
 ) -> None:
     schema, folder = captured
     text = (folder / "train.py").read_text(encoding="utf-8")
     assert old in text or old == "# nothing"
     write_files(tmp_path, {"train.py": text.replace(old, new, 1).encode()})
     found = read(schema, tmp_path)
-    assert set(found.unread) == {*unread, *COMPUTED}
-    assert found.texts == {name: READ[name] for name in READ if name not in unread}
+    assert set(found.unknown) == {*unknown, *COMPUTED}
+    assert found.texts == {name: READ[name] for name in READ if name not in unknown}
 
 
 def test_a_source_that_cannot_be_read_is_unknown(
@@ -188,8 +188,10 @@ def test_a_source_that_cannot_be_read_is_unknown(
             file.write_bytes(content)
         found = read(schema, tmp_path)
         assert found.texts == {}
-        assert set(found.unread) == {*READ, *COMPUTED}
-        assert all(text.startswith(reason) for text in found.unread.values()), found.unread["both"]
+        assert set(found.unknown) == {*READ, *COMPUTED}
+        assert all(text.startswith(reason) for text in found.unknown.values()), found.unknown[
+            "both"
+        ]
     file.unlink()
     file.mkdir()
     assert read(schema, tmp_path, folder).texts == READ, "the next folder has the file"
@@ -198,7 +200,7 @@ def test_a_source_that_cannot_be_read_is_unknown(
 def test_a_generated_class_has_no_source(captured: tuple[Schema, Path]) -> None:
     schema, folder = captured
     field = replace(schema.fields["both"], file="", line=0)
-    assert read_help([field], [folder]).unread == {"both": "its source is not here"}
+    assert read_help([field], [folder]).unknown == {"both": "its source is not here"}
 
 
 def test_every_folder_is_tried_in_order(captured: tuple[Schema, Path], tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from launch.execution.supervise.streams import LAUNCHER
 from launch.execution.supervise.watch import Watch
 from launch.files import JsonLines
 
-_MAX_PENDING = 10_000  # events that a blocked display may leave unread; older ones are dropped
+_MAX_PENDING = (
+    10_000  # events that a blocked display may leave in the queue; older ones are dropped
+)
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
 # of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
