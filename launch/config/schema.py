@@ -378,9 +378,9 @@ class TrainerConfig:
     refused_values: dict[str, RefusedValue] = field(default_factory=dict)
     # flags that the script accepts and never reads
     ignored_flags: list[str] = field(default_factory=list)
-    # flag: other flags, and a regular expression for the values of each with which the flag has an
-    # effect
-    inert: dict[str, dict[str, str]] = field(default_factory=dict)
+    # flag: other flags, each with a regular expression for its values; with another value of one of
+    # them the flag has no effect
+    effective_only_with: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Buckets(StrEnum):

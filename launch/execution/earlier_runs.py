@@ -55,7 +55,7 @@ _NOT_TRAINED = frozenset(
         "trainer.refused",
         "trainer.ignored_flags",
         "trainer.refused_values",
-        "trainer.inert",
+        "trainer.effective_only_with",
     )
 )
 
