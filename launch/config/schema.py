@@ -363,7 +363,7 @@ class TrainerConfig:
     patches: list[str] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
     # recipe key: the reason why a value is not in its map
-    why: dict[str, str] = field(default_factory=dict)
+    unsupported_because: dict[str, str] = field(default_factory=dict)
     # recipe key: its value where it lacks a shipped stage's
     nearest: dict[str, Any] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag

@@ -51,7 +51,7 @@ _NOT_TRAINED = frozenset(
         "stage.description",
         "stage.tasks",
         "model.trained_by",
-        "trainer.why",
+        "trainer.unsupported_because",
         "trainer.refused",
         "trainer.ignored_flags",
         "trainer.refused_values",

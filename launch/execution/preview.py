@@ -180,8 +180,8 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     """
     trainer = plan.config.trainer
     is_trl = trainer.family == Family.trl
-    if "preview" in trainer.why or not (is_trl or "preview" in trainer.patches):
-        reason = trainer.why.get("preview", "it has no patch for it")
+    if "preview" in trainer.unsupported_because or not (is_trl or "preview" in trainer.patches):
+        reason = trainer.unsupported_because.get("preview", "it has no patch for it")
         message = f"the samples of {trainer.name} cannot be shown: {reason}"
         raise refusal("no_preview", message, "trainer")
     changes: list[tuple[str, str]] = []  # the worker's options with their values
@@ -305,7 +305,7 @@ def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
             findings.append(Finding(DATA_RULE, message, severity="skipped"))
         if entry.data:
             names.append(", ".join(path.name for path in entry.data.files.paths[:3]))
-    reason = plan.config.trainer.why.get("preview")
+    reason = plan.config.trainer.unsupported_because.get("preview")
     if names and reason:
         findings.append(Finding(DATA_RULE, reason, severity="skipped"))
     elif names:

@@ -101,7 +101,7 @@ def resolve_lora(
         return None
     # a trainer without adapters is refused before anything else is checked
     if not trainer.recipe.get(f"{_PREFIX}rank"):
-        map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.why, trainer.name)
+        map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.unsupported_because, trainer.name)
     lora = Lora(
         rank=keys.rank,
         alpha=2 * keys.rank if keys.alpha is None else keys.alpha,

@@ -19,10 +19,10 @@ _UNSET = "null"
 def mapping_of(trainer: TrainerConfig, key: str) -> Any:
     """Return what a trainer's file maps a recipe key to; None if the file does not name the key.
 
-    If the file only gives the reason why the trainer lacks the key (`why`), the schema's default is
-    mapped to no flags, and no other value is mapped.
+    If the file only gives the reason why the trainer lacks the key (`unsupported_because`), the
+    schema's default is mapped to no flags, and no other value is mapped.
     """
-    if key in trainer.recipe or key not in trainer.why:
+    if key in trainer.recipe or key not in trainer.unsupported_because:
         return trainer.recipe.get(key)
     section, _, name = key.rpartition(".")
     schema = LoraConfig if section == "lora" else RecipeConfig
@@ -31,13 +31,13 @@ def mapping_of(trainer: TrainerConfig, key: str) -> Any:
 
 
 def map_recipe_key(
-    key: str, value: Any, mapping: Any, why: Mapping[str, str], trainer: str
+    key: str, value: Any, mapping: Any, reasons: Mapping[str, str], trainer: str
 ) -> dict[str, Any]:
     """Return the flags that a recipe key with this value stands for.
 
     `mapping` is the entry of the trainer's YAML: a flag's name, or a map from value to flags where
     "*" is any other value and "{value}" the value itself. An unset key (None) gives no flag unless
-    "null" is mapped. `why` has the trainer's reasons for values that it lacks.
+    "null" is mapped. `reasons` has the trainer's reasons for values that it lacks.
 
     Raises UserError: unsupported_recipe.
     """
@@ -56,8 +56,8 @@ def map_recipe_key(
     near = did_you_mean(text, supported, cutoff=0.8)
     if near is not None:
         raise refusal("unsupported_recipe", message, where, near)
-    if key in why:
-        message += f": {why[key]}"
+    if key in reasons:
+        message += f": {reasons[key]}"
     overrides = [f"recipe.{key}={choice}" for choice in supported[:3] or [_UNSET]]
     raise refusal("unsupported_recipe", message, where, set_any(*overrides))
 

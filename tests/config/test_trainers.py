@@ -64,8 +64,11 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
         if content.get("entry") not in SCRIPTS:
             yield f"launch's entry takes the flags of {', '.join(SCRIPTS)}: add the trainer there"
     else:
-        if "preview" not in patches and "preview" not in content.get("why", {}):
-            yield "patches has preview, or why.preview the reason why its samples cannot be shown"
+        if "preview" not in patches and "preview" not in content.get("unsupported_because", {}):
+            yield (
+                "patches has preview, or unsupported_because.preview the reason why its samples "
+                "cannot be shown"
+            )
         if content.get("resumable") and "exact_resume" not in patches:
             yield "resumable needs exact_resume"
     for key, value, patch in (
@@ -85,16 +88,22 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     yield from (
         f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags
     )
-    named = {*recipe, *content.get("why", {})}
+    named = {*recipe, *content.get("unsupported_because", {})}
     others = RLVR_KEYS if content.get("kind") != Kind.rlvr else ()
     for key in sorted(
         key
         for key in set(RECIPE_KEYS) - set(others)
         if key not in named and not key.startswith("lora.")
     ):
-        yield f"recipe.{key} is missing: map it to its flag or values, or give the reason under why"
+        yield (
+            f"recipe.{key} is missing: map it to its flag or values, or give the reason under "
+            "unsupported_because"
+        )
     if "lora.rank" not in recipe:
-        yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"
+        yield (
+            "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under "
+            "unsupported_because"
+        )
     if recipe.get("lora.rank"):
         yield from (
             f"recipe.{key} is missing"
@@ -108,8 +117,8 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
             for flag in flags_of_key(mapping)
             if flag not in flags
         )
-        if mapping == {} and key not in content.get("why", {}):
-            yield f"why.{key} is missing: the reason why recipe.{key} has no value"
+        if mapping == {} and key not in content.get("unsupported_because", {}):
+            yield f"unsupported_because.{key} is missing: the reason why recipe.{key} has no value"
 
 
 def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
@@ -163,7 +172,10 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "there is no key colour",
         "there is no patch evidenc",
         "patches has one that proves the settings: evidence or olmo_core_evidence",
-        "patches has preview, or why.preview the reason why its samples cannot be shown",
+        (
+            "patches has preview, or unsupported_because.preview the reason why its samples "
+            "cannot be shown"
+        ),
         "resumable needs exact_resume",
         "recipe.balanced=true needs the patch balanced_batches",
         "recipe.loss_averaging=tokens needs the patch token_weighting",
@@ -171,11 +183,11 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "launch.output is missing: name its flag",
         "launch.per_device is missing: name its flag",
         "launch.model: it has no flag model_name",
-        "recipe.epochs is missing: map it to its flag or values, or give the reason under why",
-        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why",
+        "recipe.epochs is missing: map it to its flag or values, or give the reason under unsupported_because",
+        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under unsupported_because",
         "there is no key recipe.beeta",
         "recipe.seed: it has no flag sed",
-        "why.liger is missing: the reason why recipe.liger has no value",
+        "unsupported_because.liger is missing: the reason why recipe.liger has no value",
         "recipe.beeta: it has no flag b",
     ]
 

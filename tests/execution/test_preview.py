@@ -113,4 +113,9 @@ def test_a_trainer_that_cannot_tokenise_is_quoted_with_a_cure(
 
 def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:
     with pytest.raises(UserError, match=r"\btrl_sft\b.*\[no_preview\]"):
-        command("stage=sft", "trainer=trl_sft", "gpus=1", "+trainer.why.preview=not captured")
+        command(
+            "stage=sft",
+            "trainer=trl_sft",
+            "gpus=1",
+            "+trainer.unsupported_because.preview=not captured",
+        )

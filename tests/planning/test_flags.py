@@ -333,7 +333,9 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(
     ],
 )
 def test_a_flag_without_an_effect_is_marked(line: tuple[str, ...], other: str | None) -> None:
-    found = [warning.message for warning in planned(*line).warnings if warning.id == "ineffective_flag"]
+    found = [
+        warning.message for warning in planned(*line).warnings if warning.id == "ineffective_flag"
+    ]
     assert (other in found[0]) if other else not found
 
 
