@@ -364,8 +364,8 @@ class TrainerConfig:
     recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
     # recipe key: the reason why a value is not in its map
     unsupported_because: dict[str, str] = field(default_factory=dict)
-    # recipe key: its value where it lacks a shipped stage's
-    nearest: dict[str, Any] = field(default_factory=dict)
+    # recipe key: the value that replaces one of a shipped stage that the trainer lacks
+    fallback_values: dict[str, Any] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
     flags: dict[str, Any] = field(default_factory=dict)  # of every run
     cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs

@@ -66,12 +66,12 @@ def find_unsupported_values(
     trainer: TrainerConfig, recipe: Mapping[str, Any], origins: Origins
 ) -> dict[str, Any]:
     """Return the values of a shipped stage's recipe that the trainer lacks and that its file gives
-    a replacement for (`nearest`), by key.
+    a replacement for (`fallback_values`), by key.
 
     `recipe` is plain data. A value that the user wrote is not among them: it is refused.
     """
     unsupported = {}
-    for key in trainer.nearest:
+    for key in trainer.fallback_values:
         value = recipe[key]
         is_supported = value is None or _as_text(value) in trainer.recipe[key]
         if not is_supported and origins.is_shipped(f"recipe.{key}"):
