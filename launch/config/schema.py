@@ -344,7 +344,7 @@ class TrainerConfig:
     # that it can train on
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
     # the families of models that it has presets of; null: any of transformers
-    builds: str | None = None
+    model_presets: str | None = None
     output_glob: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags

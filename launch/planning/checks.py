@@ -198,7 +198,7 @@ def check_model_preset(
     Checks nothing without a checkout, or where its presets are unknown. Raises UserError:
     no_olmo_preset.
     """
-    if trainer.builds is None or checkout is None:
+    if trainer.model_presets is None or checkout is None:
         return
     if "config_name" in flags and flags["config_name"].value:
         return
@@ -206,7 +206,7 @@ def check_model_preset(
     presets = registries.get(PRESETS, ())
     if not presets or str(model.value) in presets:
         return
-    message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.builds}"
+    message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.model_presets}"
     near = did_you_mean(str(model.value), sorted(presets))
     sentence = "set {0}, or {1} for a model of that shape"
     if near is not None:
