@@ -314,16 +314,17 @@ class DataConfig:
 
 @dataclass
 class RefusedValue:
-    """Values that a flag must not have: numbers `below` one, texts `containing` another or not
-    `matching`; and why.
+    """Values that a flag must not have, and the reason: numbers `below` one, texts `containing`
+    another, or texts not `matching` an expression.
     """
 
-    why: str = MISSING
+    reason: str = MISSING
     below: float | None = None
     containing: str | None = None
     # a regular expression for the whole value; booleans are true and false
     matching: str | None = None
-    undoes: str | None = None  # the key that such a value undoes: it is refused while that is set
+    # the key that such a value would undo; null: the values are refused whatever is set
+    conflicts_with: str | None = None
 
 
 @dataclass

@@ -104,7 +104,10 @@ def trainers_table() -> list[str]:
             trainer["kind"] == "rlvr" and "untested" not in trainer and "stage=rlvr" in records
         )
         facts = (
-            *(family in trainer.get("model_presets", family) for family in ("Llama", "OLMo", "Qwen3")),
+            *(
+                family in trainer.get("model_presets", family)
+                for family in ("Llama", "OLMo", "Qwen3")
+            ),
             bool(trainer["recipe"].get("lora.rank")),
             " or ".join(packing) + (", always" if trainer.get("always_packs") else "")
             if packing
