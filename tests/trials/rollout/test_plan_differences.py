@@ -114,7 +114,7 @@ def test_the_end_of_an_epoch_is_bounded_by_the_widest() -> None:
     ).bound == ("at most 14 samples of an epoch are seen twice on 8 ranks")
 
 
-def test_an_olmo_core_trainer_is_not_vouched_for() -> None:
+def test_the_sharding_of_an_olmo_core_trainer_has_no_bound() -> None:
     differences = find_plan_differences(
         plans("stage=dpo", "trainer=dpo", "model=olmo2_1b", "model.sft=some/model")
     )

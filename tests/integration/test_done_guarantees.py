@@ -1,4 +1,4 @@
-"""What DONE vouches for, with real TRL runs of the demo: nothing learned, a failed last evaluation,
+"""What DONE guarantees, with real TRL runs of the demo: nothing learned, a failed last evaluation,
 a replaced base.
 """
 

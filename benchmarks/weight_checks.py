@@ -1,4 +1,4 @@
-"""What following a run's weights costs on this machine: `python benchmarks/vouching.py [GIB]`.
+"""What the checks of a run's weights cost on this machine: `python benchmarks/weight_checks.py [GIB]`.
 
 Prints the seconds per GiB of weights of a checksum, of the check of what was saved and of the
 digest in DONE, and the seconds that a step's samples take. A run pays three checksums, one check
