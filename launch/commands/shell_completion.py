@@ -106,10 +106,11 @@ def _trainer_of(before: Sequence[str]) -> str:
 
 def _keys() -> dict[str, tuple[str, ...]]:
     """Return every key that a stage may have, with its values where they are a fixed set."""
-    from launch.config.schema import walk_keys
+    from launch.config.nodes import walk_keys
+    from launch.config.schema import RootConfig
 
     keys: dict[str, tuple[str, ...]] = {}
-    for key, hint in walk_keys():
+    for key, hint in walk_keys(RootConfig):
         if not key.startswith("trainer."):
             keys[key] = _fixed_values(hint)
     return keys

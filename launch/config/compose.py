@@ -38,7 +38,8 @@ from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_pro
 from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
-from launch.config.validate import find_unknown_keys, validate
+from launch.config.unknown_keys import find_unknown_keys
+from launch.config.validate import validate
 from launch.errors import EXIT_DONE, UserError, refusal
 from launch.resources import GROUPS, USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo

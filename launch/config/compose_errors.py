@@ -27,7 +27,7 @@ from launch.config.origins import (
     read_defaults,
 )
 from launch.config.other_tools import explain_name, explain_value, translate
-from launch.config.validate import find_unknown_keys, suggest_key, unknown_key
+from launch.config.unknown_keys import find_unknown_keys, suggest_key, unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
 from launch.errors import UserError, did_you_mean, nearest, refusal
 from launch.resources import GROUPS, config_roots, group_options

@@ -17,7 +17,7 @@ import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from launch.config.ranges import Range
+from launch.config.ranges import Range, range_of
 from launch.config.schema import RootConfig
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -69,7 +69,7 @@ def _describe_node(cls: type[Any], above: str) -> dict[str, Any]:
     for key in fields(cls):
         if f"{above}{key.name}" in NOT_OF_STAGES:
             continue
-        value = _describe_type(hints[key.name], f"{above}{key.name}.", key.metadata.get("range"))
+        value = _describe_type(hints[key.name], f"{above}{key.name}.", range_of(key.metadata))
         text = {"description": texts[key.name]} if key.name in texts else {}
         properties[key.name] = {**text, **value, **_default(key)}
     docstring = " ".join((inspect.getdoc(cls) or "").split())
@@ -107,18 +107,9 @@ def _describe_scalar(hint: Any, allowed: Range | None) -> dict[str, Any]:
         return {"type": ["string", "number", "boolean"]}
     if issubclass(hint, enum.Enum):
         return {"anyOf": [{"enum": [member.value for member in hint]}, _INTERPOLATION]}
-    return {
-        "anyOf": [{"type": _TYPES[hint], **(_bounds(allowed) if allowed else {})}, _INTERPOLATION]
-    }
-
-
-def _bounds(allowed: Range) -> dict[str, Any]:
-    """Return the bounds of a number; the single values outside them widen the lower bound."""
-    low = "minimum" if allowed.includes_low or allowed.also else "exclusiveMinimum"
-    bounds = {low: min(allowed.low, *allowed.also) if allowed.also else allowed.low}
-    if allowed.high is not None:
-        bounds["maximum" if allowed.includes_high else "exclusiveMaximum"] = allowed.high
-    return bounds
+    number = {"type": _TYPES[hint]}
+    bounds = allowed.json_schema() if allowed else {}
+    return {"anyOf": [{**number, **bounds}, _INTERPOLATION]}
 
 
 def _default(key: Field[Any]) -> dict[str, Any]:

@@ -245,10 +245,11 @@ def explain_verb(word: str, *, exact: bool = False) -> str | None:
 @cache
 def _own_keys() -> dict[str, str]:
     """Map the last part of each of launch's own keys to the key, where only one has it."""
-    from launch.config.schema import walk_keys
+    from launch.config.nodes import walk_keys
+    from launch.config.schema import RootConfig
 
     keys = {group: [group] for group in GROUPS}
-    for key, _ in walk_keys():
+    for key, _ in walk_keys(RootConfig):
         group, _, name = key.rpartition(".")
         if not group or group.partition(".")[0] in _GROUPS:
             keys.setdefault(name, []).append(key)

@@ -1,24 +1,28 @@
-"""The ranges of numbers: of a key beside its default in the schema (`epochs: int = COUNT.of(1)`),
-of flags here.
+"""Holds the ranges of numbers: what a range is, which one a key or a flag has, and how a value is
+judged by it.
 
-A bound is only where a value beyond it cannot work: a learning rate of 1 is a warning, and the
-guards stop it.
+A key has its range beside its default in the schema (`epochs: int = COUNT.of(1)`). The ranges of
+flags, and of numbers inside a value without a type, are below. A bound is only where a value beyond
+it cannot work: a learning rate of 1 is a warning, and the guards stop it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeGuard, TypeVar
 
+from launch.config.nodes import walk_values
 from launch.worker.finding import Finding
 
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
+_METADATA = "range"  # name of a field's range in its metadata
 # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
 _MOST = 2**31 - 1
 # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
 _MOST_RANKS = 65_536
+_LONGEST_NUMBER = 24  # characters of a number that a message shows whole
 HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
 
 
@@ -33,34 +37,38 @@ class Range:
     also: tuple[float, ...] = ()  # single values outside the bounds
 
     def contains(self, value: float) -> bool:
-        """Whether a number is in the range; NaN and infinities never are."""
+        """Return whether a number is in the range. NaN and infinities never are."""
         if value in self.also:
             return True
-        if (
-            not math.isfinite(value)
-            or value < self.low
-            or (value == self.low and not self.includes_low)
-        ):
+        if not math.isfinite(value):
+            return False
+        if value < self.low or (value == self.low and not self.includes_low):
             return False
         return self.high is None or value < self.high or (value == self.high and self.includes_high)
 
     def describe(self, value: float) -> str:
-        """Return `at least 0 and below 1`; the upper bound of a count only where `value` is above
-        it.
+        """Describe the range in a message about `value`: `at least 0 and below 1`.
+
+        The large upper bound of a count is named only where the value is above it.
         """
-        low = f"{'at least' if self.includes_low else 'above'} {self.low:g}"
-        shows_high = self.high is not None and (self.high < _MOST_RANKS or value > self.high)
-        high = (
-            f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}"
-            if shows_high
-            else ""
-        )
+        text = f"{'at least' if self.includes_low else 'above'} {self.low:g}"
+        if self.high is not None and (self.high < _MOST_RANKS or value > self.high):
+            text += f" and {'at most' if self.includes_high else 'below'} {self.high:.12g}"
         special = "".join(f"{single:g}, or " for single in self.also)
-        return f"{special}{low}{high}"
+        return special + text
+
+    def json_schema(self) -> dict[str, float]:
+        """Return the bounds as keywords of JSON Schema. Single values widen the lower bound."""
+        low = "minimum" if self.includes_low or self.also else "exclusiveMinimum"
+        bounds = {low: min(self.low, *self.also) if self.also else self.low}
+        if self.high is not None:
+            high = "maximum" if self.includes_high else "exclusiveMaximum"
+            bounds[high] = self.high
+        return bounds
 
     def of(self, default: _Default) -> _Default:
         """Return the field of a dataclass whose numbers are in this range, with its default."""
-        return field(default=default, metadata={"range": self})
+        return field(default=default, metadata={_METADATA: self})
 
 
 COUNT = Range(1, _MOST)
@@ -78,6 +86,10 @@ LENGTH = Range(2, _MOST)  # a single token has no next one to predict
 SEED = Range(0, 2**32 - 1)  # numpy.random.seed's
 HEARTBEAT = Range(5, also=(0,))
 SIGNAL_TIME = Range(30, 65_535, also=(0,))  # sbatch(1), --signal
+# Numbers in values that may also be a text or a list: the fraction of the rows in data.validation,
+# and the weight of a verifier in recipe.verifier.
+HELD_OUT_FRACTION = Range(0, 1, includes_low=False, includes_high=False)
+VERIFIER_WEIGHT = POSITIVE
 
 # Flags whose numbers are not those of their recipe key, and flags without one that a library
 # refuses as the run starts.
@@ -88,23 +100,82 @@ FLAG_RANGES: Mapping[str, Range] = {
     "max_steps": Range(1, _MOST, also=(-1,)),
     "num_train_epochs": POSITIVE,  # a part of one, too (transformers training_args.py)
     # below 1 a fraction of all steps (training_args.py)
-    **dict.fromkeys(("save_steps", "eval_steps"), POSITIVE),
+    "save_steps": POSITIVE,
+    "eval_steps": POSITIVE,
     "clip_grad_norm": Range(0, also=(-1,)),  # finetune.py:847
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), BELOW_ONE),  # torch/optim/adamw.py
+    "adam_beta1": BELOW_ONE,  # torch/optim/adamw.py
+    "adam_beta2": BELOW_ONE,
     "adam_epsilon": NOT_NEGATIVE,
     "dataloader_num_workers": COUNT_OR_ZERO,  # torch/utils/data/dataloader.py
     "dataset_num_proc": COUNT,  # datasets/arrow_dataset.py, map
-    **dict.fromkeys(("timeout", "ddp_timeout"), POSITIVE),  # of a collective, in seconds
+    # seconds of a collective
+    "timeout": POSITIVE,
+    "ddp_timeout": POSITIVE,
 }
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number. True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_below(value: object, bound: float) -> bool:
+    """Return whether a value is a number below a bound, as in a trainer's `refused_values`."""
+    return is_number(value) and value < bound
+
+
+def range_of(metadata: Mapping[str, Any]) -> Range | None:
+    """Return the range in the metadata of a key's field; None for a key without one."""
+    return metadata.get(_METADATA)
+
+
+def find_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, float | None, Range]]:
+    """Yield the key, value and range of the keys below a node that have a range."""
+    for entry in walk_values(node, prefix):
+        allowed = range_of(entry.metadata)
+        if allowed is not None:
+            yield entry.key, entry.value, allowed
+
+
+def find_keys_out_of_range(node: Any, where: Callable[[str], str | None]) -> list[Finding]:
+    """Find every number below a node that is outside its range.
+
+    `where` gives the override or the line that sets a key.
+    """
+    return [
+        out_of_range(key, value, allowed, where(key))
+        for key, value, allowed in find_numbers(node)
+        if value is not None and not allowed.contains(value)
+    ]
+
+
+def check_flag_range(
+    flag: str, value: Any, recipe: Any, recipe_key: str | None, where: str
+) -> Finding | None:
+    """Return the problem of a flag's number that is outside its range; None for any other value.
+
+    A flag without a range of its own has that of the recipe key that it stands for.
+    """
+    if not is_number(value):
+        return None
+    allowed = FLAG_RANGES.get(flag)
+    if allowed is None and recipe_key is not None:
+        ranges = {key: key_range for key, _, key_range in find_numbers(recipe)}
+        allowed = ranges.get(recipe_key)
+    if allowed is None or allowed.contains(value):
+        return None
+    return out_of_range(f"--{flag}", value, allowed, where)
 
 
 def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Finding:
     """Return the problem of one number."""
-    return Finding.error(
-        "out_of_range", f"{name} must be {allowed.describe(value)}, got {_shorten(value)}", where
-    )
+    message = f"{name} must be {allowed.describe(value)}, got {_shorten(value)}"
+    return Finding.error("out_of_range", message, where)
 
 
 def _shorten(value: float) -> str:
+    """Return a number as text; of a very long one, its first digits."""
     text = str(value)
-    return text if len(text) <= 24 else f"{text[:12]}... ({len(text)} digits)"
+    if len(text) <= _LONGEST_NUMBER:
+        return text
+    return f"{text[:12]}... ({len(text)} digits)"

@@ -7,12 +7,8 @@ means not set: the flag is left out and the trainer's own default holds (the pla
 
 # without `from __future__ import annotations`, as its parts are: OmegaConf would evaluate each
 # annotation as a text
-import types
-import typing
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 from omegaconf import MISSING
@@ -456,29 +452,3 @@ class RootConfig:
     detach: bool = False  # return once the run has started; it survives the terminal
     # ids of rules, guards, gates and expectations that only warn
     allow: list[str] = field(default_factory=list)
-
-
-@cache
-def hints(cls: Any) -> dict[str, Any]:
-    """Return the types of a node's keys."""
-    return typing.get_type_hints(cls)
-
-
-def node_class(hint: Any) -> type | None:
-    """Return the dataclass of a node's type; None for a value, a list or a map."""
-    options = (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (typing.Union, types.UnionType)
-        else (hint,)
-    )
-    return next((option for option in options if is_dataclass(option)), None)  # type: ignore[return-value]
-
-
-def walk_keys(cls: type = RootConfig, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a node, and of those in it, with their types: `recipe.lora.rank`."""
-    for name, hint in hints(cls).items():
-        inner = node_class(hint)
-        if inner is None:
-            yield f"{above}{name}", hint
-        else:
-            yield from walk_keys(inner, f"{above}{name}.")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launch.config.origins import Origins
+from launch.config.ranges import HELD_OUT_FRACTION, is_number
 from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
 from launch.errors import UserError, refusal
 from launch.planning.flags import Flag
@@ -310,10 +311,10 @@ def _data_problems(config: RootConfig, origins: Origins) -> list[Finding]:
     if value is None or (isinstance(value, str) and value):
         return []
     expected = "must be a fraction of the rows or a path"
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if 0 < value < 1:
+    if is_number(value):
+        if HELD_OUT_FRACTION.contains(value):
             return []
-        expected = "must be above 0 and below 1"
+        expected = f"must be {HELD_OUT_FRACTION.describe(value)}"
     message = f"{_KEY} {expected}, got {value!r}"
     cure = f"for example {_KEY}=0.02"
     return [Finding.error("bad_validation", message, origins.of(_KEY).where, cure)]

@@ -14,6 +14,7 @@ from typing import Any
 from launch import resources
 from launch.config.guards import VerifierLimits
 from launch.config.origins import Origins
+from launch.config.ranges import VERIFIER_WEIGHT, is_number
 from launch.config.schema import Kind, Launcher, RootConfig
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Parallel, Width

@@ -13,6 +13,7 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.config.compose import Composed, user_folder
 from launch.config.origins import Origins
+from launch.config.ranges import SIGNAL_TIME
 from launch.errors import UserError
 from launch.planning.build import plan_on_this_machine
 from launch.planning.plan import Plan
@@ -159,7 +160,6 @@ _SINGLE_WORDS = (
     "tokenize_partition",
 )
 _MIN_WORK = 60.0  # seconds that a job needs at least before Slurm's warning ends it
-_WARN_AT_LEAST = 30  # seconds; sbatch(1), --signal
 _EXPORT = "export it before you submit: the job inherits your environment"
 # The options of sbatch that launch sets.
 _LAUNCH_OPTIONS = (
@@ -220,7 +220,7 @@ def _time_problems(cluster: ClusterConfig) -> Iterator[Finding]:
             )
             latest = int(limit - _MIN_WORK)
             setting = "cluster.warn_before=0"
-            if latest >= _WARN_AT_LEAST:
+            if latest >= SIGNAL_TIME.low:
                 setting = f"cluster.warn_before={latest} or less"
             cure = f"set {setting}, or a longer {key}"
             yield Finding.error("warn_before_time", message, key, cure)

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.config.ranges import Range
+from launch.config.ranges import Range, find_keys_out_of_range, find_numbers
 from launch.config.schema import MixConfig, RootConfig
-from launch.config.validate import find_numbers, range_problems
 from launch.errors import UserError
 from tests.conftest import composed
 from tests.messages import outline
@@ -83,7 +82,7 @@ def test_numbers_outside_are_refused() -> None:
             for part in nodes:
                 node = getattr(node, part)
             setattr(node, name, value)
-            [problem] = range_problems(config, stage.origins)
+            [problem] = find_keys_out_of_range(config, lambda key: stage.origins.of(key).where)
             assert problem.id == "out_of_range" and problem.message.startswith(f"{key} ")
 
 

@@ -11,8 +11,8 @@ import yaml
 from launch.__main__ import main
 from launch.check.machine.rules import RULES
 from launch.commands.drafts import locate_option
+from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
-from launch.config.validate import allowable_ids
 from launch.errors import UserError
 from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards

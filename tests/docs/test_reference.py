@@ -17,8 +17,8 @@ from launch.check.lint.cautions import cautions
 from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
+from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
-from launch.config.validate import allowable_ids
 from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES

@@ -1,0 +1,95 @@
+"""Lists the ids that `allow=[ID]` takes: those of rules, gates, guards and evidence, and of other
+problems that may be turned into a warning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from functools import cache
+
+from launch.config.guards import GuardsConfig
+from launch.config.origins import Origins
+from launch.errors import did_you_mean
+from launch.worker.finding import Finding
+
+# Lists of rules, each with an `id`, by module and name. The modules are in layers above this one, so
+# they are imported only when a line has an `allow`.
+_REGISTERS = (
+    ("launch.check.machine.rules", "RULES"),
+    ("launch.trials.rollout.gates_across", "GATES"),
+)
+# What the evidence says about weights, beside the settings that it proves.
+_WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
+# Problems of a plan, which no list of rules has.
+_OTHERS = (
+    "base_changed",
+    "bf16_sampling",
+    "data_small_epoch",
+    "flag_over_recipe",
+    "import_fails",
+    "incomplete_model",
+    "model_changed",
+    "no_interpreter",
+    "other_chat_template",
+    "refused_flag",
+    "refused_value",
+    "validation_trained",
+    # of data
+    "no_loss_tokens",
+    "equal_pairs",
+    "loss_on_user",
+    "no_end_of_turn",
+    "double_bos",
+    "pad_is_end",
+    "system_dropped",
+    "calls_dropped",
+    # of pipelines and benches
+    "other_tokenizer",
+    "other_vocabulary",
+    "short_context",
+    "bench_global_batch",
+    "bench_data",
+    # of Slurm
+    "unknown_partition",
+    "partition_down",
+    "time_beyond_partition",
+    "unknown_gpu_type",
+    "too_many_gpus",
+    "too_many_cpus",
+    "too_many_nodes",
+    "unknown_account",
+    "unknown_qos",
+    "sbatch_refused",
+    "not_mounted",
+    "account_not_admitted",
+    "qos_not_admitted",
+    "gpu_fault",
+)
+
+
+@cache
+def allowable_ids() -> frozenset[str]:
+    """Return every id that `allow` takes."""
+    from launch.worker.expectations import EVIDENCE, STATE
+
+    ids = set(_OTHERS)
+    for module, name in _REGISTERS:
+        rules = getattr(importlib.import_module(module), name)
+        ids.update(rule.id for rule in rules)
+    ids.update(field.name for field in dataclasses.fields(GuardsConfig))
+    for key in (*STATE, *EVIDENCE, *_WEIGHTS):
+        ids |= {f"refuted_{key}", f"unproven_{key}"}
+    return frozenset(ids)
+
+
+def find_unknown_ids(allow: list[str], origins: Origins) -> Iterator[Finding]:
+    """Find the ids in `allow` that turn nothing into a warning."""
+    where = origins.of("allow").where
+    for id in allow:
+        if id not in allowable_ids():
+            message = f"allow=[{id}] turns nothing into a warning"
+            near = did_you_mean(id, sorted(allowable_ids()))
+            cure = near or "use the id that the message ends with"
+            yield Finding.error("unknown_id", message, where, cure)
