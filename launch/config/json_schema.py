@@ -1,7 +1,6 @@
-"""The JSON Schema of a stage file, for editors and for programs that write one: read off the
-configuration's types.
+"""Makes the JSON Schema of a stage file from the configuration's types, for editors and programs.
 
-Descriptions are the comments beside the keys in launch/config; ranges are those of
+Descriptions are the comments beside the keys in launch/config. Bounds are those of the ranges in
 launch/config/ranges.py.
 """
 
@@ -17,6 +16,7 @@ import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
+from launch.config.nodes import hints
 from launch.config.ranges import Range, range_of
 from launch.config.schema import RootConfig
 
@@ -43,54 +43,57 @@ def stage_schema() -> dict[str, Any]:
 def comments(cls: type) -> dict[str, str]:
     """Return the comment of each field: at the end of its line, else on the lines right above."""
     source = inspect.cleandoc(inspect.getsource(cls))
-    found = {
-        token.start[0]: token.string.removeprefix("#").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
+    comment_of_line: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comment_of_line[token.start[0]] = token.string.removeprefix("#").strip()
     lines = source.splitlines()
     texts: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         key = re.match(r"\s+(\w+): ", line)
         if key is None:
             continue
-        above = number
-        while lines[above - 2].lstrip().startswith("#"):
-            above -= 1
-        text = found.get(number) or " ".join(found[own] for own in range(above, number))
+        first = number  # the first of the comment lines right above
+        while lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        above = " ".join(comment_of_line[above_number] for above_number in range(first, number))
+        text = comment_of_line.get(number) or above
         if text:
             texts[key[1]] = text
     return texts
 
 
-def _describe_node(cls: type[Any], above: str) -> dict[str, Any]:
-    hints, texts = typing.get_type_hints(cls), comments(cls)
+def _describe_node(cls: Any, above: str) -> dict[str, Any]:
+    """Return the schema of a node. `above` is its own key with a dot, "" for the root."""
+    types_of_keys = hints(cls)
+    texts = comments(cls)
     properties: dict[str, Any] = {}
     for key in fields(cls):
-        if f"{above}{key.name}" in NOT_OF_STAGES:
+        whole_key = f"{above}{key.name}"
+        if whole_key in NOT_OF_STAGES:
             continue
-        value = _describe_type(hints[key.name], f"{above}{key.name}.", range_of(key.metadata))
-        text = {"description": texts[key.name]} if key.name in texts else {}
-        properties[key.name] = {**text, **value, **_default(key)}
+        description: dict[str, Any] = {}
+        if key.name in texts:
+            description["description"] = texts[key.name]
+        value = _describe_type(types_of_keys[key.name], f"{whole_key}.", range_of(key.metadata))
+        properties[key.name] = {**description, **value, **_default(key)}
+    schema: dict[str, Any] = {}
     docstring = " ".join((inspect.getdoc(cls) or "").split())
-    described = (
-        {"description": docstring}
-        if docstring and not docstring.startswith(f"{cls.__name__}(")
-        else {}
-    )
-    return {**described, "type": "object", "properties": properties, "additionalProperties": False}
+    is_generated = docstring.startswith(f"{cls.__name__}(")  # by @dataclass
+    if docstring and not is_generated:
+        schema["description"] = docstring
+    return {**schema, "type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _describe_type(hint: Any, above: str, allowed: Range | None) -> dict[str, Any]:
+    """Return the schema of a value's type. `allowed` is the range of its numbers."""
     if is_dataclass(hint):
-        return _describe_node(typing.cast(type[Any], hint), above)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        return _describe_node(hint, above)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        options = [
-            _describe_type(option, above, allowed)
-            for option in arguments
-            if option is not type(None)
-        ]
+        values = [option for option in arguments if option is not type(None)]
+        options = [_describe_type(option, above, allowed) for option in values]
         return {"anyOf": [*options, {"type": "null"}]}
     if origin is list:
         return {"type": "array", "items": _describe_type(arguments[0], above, None)}
@@ -100,6 +103,7 @@ def _describe_type(hint: Any, above: str, allowed: Range | None) -> dict[str, An
 
 
 def _describe_scalar(hint: Any, allowed: Range | None) -> dict[str, Any]:
+    """Return the schema of a single value, which may also be an interpolation."""
     if hint is Any:
         return {}
     if hint is str:
@@ -113,6 +117,7 @@ def _describe_scalar(hint: Any, allowed: Range | None) -> dict[str, Any]:
 
 
 def _default(key: Field[Any]) -> dict[str, Any]:
+    """Return the keyword `default` of a key that has one."""
     value = key.default
     if value is MISSING or value == "???" or is_dataclass(value):
         return {}
