@@ -26,11 +26,15 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import WatchConfig
+from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.parallel import Batch
 from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
-PLAN = Situation(trainer="finetune", batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu)
+PLAN = Situation(
+    trainer="finetune",
+    settings=RunSettings(batch=Batch(32, 8, 2, 2), mode=Mode.ddp, device=Device.cpu),
+)
 # seconds that a machine which others load may take; the trainers here wait for 600
 _PATIENCE = 300.0
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.config.schema import Device, Family, Mode, Precision
+from launch.config.schema import Device, Family, Precision
 from launch.errors import ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
 from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory, has_reference
 from launch.planning.estimate.memory import bytes_per_parameter
+from launch.planning.estimate.out_of_memory import advise_without_remedy
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.table import format_bytes, format_count
@@ -72,7 +73,9 @@ def _full_model_fits(plan: Plan, host: Host) -> Finding:
         fits = needed <= host_memory
         available = format_bytes(host_memory)
         message = f"{facts}, which has {available}"
-        return passed(f"{facts} of {available}") if fits else failed(message, _cure(plan))
+        if fits:
+            return passed(f"{facts} of {available}")
+        return failed(message, advise_without_remedy(plan))
     card = _smallest_card(plan, host)
     if card is not None and host_bytes > host_memory:
         offloaded = f"the offloaded state takes {format_bytes(host_bytes)}"
@@ -91,7 +94,8 @@ def _gpu_state_problem(
     """Check that the training state of a rank fits the GPU."""
     if card is None or needed <= card.gib * _GIB:
         return None
-    return failed(f"{facts}, which has {format_bytes(card.gib * _GIB)}", _cure(plan))
+    message = f"{facts}, which has {format_bytes(card.gib * _GIB)}"
+    return failed(message, advise_without_remedy(plan))
 
 
 def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:
@@ -113,7 +117,9 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
         text = f"{facts}; predicted peak {describe(forecast)[0]}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
-    cure = Fix.of("set {0}", str(forecast.remedy)) if forecast.remedy else _cure(plan)
+    cure = advise_without_remedy(plan)
+    if forecast.remedy:
+        cure = Fix.of("set {0}", str(forecast.remedy))
     if forecast.cannot_start and forecast.first is not None:
         first = forecast.first
         message = (
@@ -128,19 +134,3 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
         sentence = f"{subject} will run out of memory: {cure.sentence}"
         return warned(text, Fix.of(sentence, *ways_of(cure)))
     return passed(text if forecast.worst else f"{text}, of {card.gib:.3g} GiB")
-
-
-def _cure(plan: Plan) -> Fix:
-    if plan.parallel.width.device == Device.cpu:
-        return Fix("use a smaller model")
-    if plan.parallel.zero_stage and plan.parallel.width.world_size == 1:
-        return Fix.of("use more GPUs, or {0} (bf16 master weights)", "parallel=single")
-    mode = plan.parallel.mode
-    if mode in (Mode.ddp, Mode.zero1, Mode.zero2):
-        return Fix.of("use {0}, or train a smaller model", "parallel=zero3")
-    if mode == Mode.single:
-        return Fix.of("use gpus=N with zero3, or train a smaller model")
-    if mode == Mode.zero3:
-        sentence = "use more GPUs, or {0}, or train a smaller model"
-        return Fix.of(sentence, "parallel=zero3_offload")
-    return Fix.of("use more GPUs, or train a smaller model")

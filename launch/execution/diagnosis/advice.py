@@ -8,18 +8,14 @@ since the cause may be another, begins with "possibly".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launch.config.schema import Device, Mode
+from launch.config.schema import Device
 from launch.execution.diagnosis.known import KnownCause, known
 from launch.execution.diagnosis.tracebacks import RaisedError
-from launch.planning.estimate.forecast import NEXT_MODE, UNCERTAINTY, remedy_for
-from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.setting import MemorySetting
-from launch.planning.lengths import load_lengths
-from launch.planning.parallel import Batch, divisors
+from launch.planning.estimate.out_of_memory import RunSettings, advise_failed_run
 from launch.resources import IN_CLONE, requirement
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
@@ -31,91 +27,22 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 
 @dataclass(frozen=True)
 class Situation:
-    """The plan's settings that a cure may change, and the cures that are computed from them.
+    """What a cure needs of a run's plan, and the cures that are computed from it.
 
-    A setting is None if it is unknown, as in a run that was not planned here. The methods that are
-    given a match are named in known.yaml, whose pattern matched.
+    A field is None if it is unknown, as in a run that was not planned here. known.yaml names the
+    methods that take a match, which is that of its pattern.
     """
 
     trainer: str = ""
-    batch: Batch | None = None
-    mode: Mode | None = None
-    device: Device | None = None
-    gradient_checkpointing: bool = False
-    max_seq_length: int | None = None
-    memory: MemorySetting | None = None  # with all samples at the maximum length
-    lengths: Path | None = None  # file with the lengths of the tokenised samples, by the trainer
+    settings: RunSettings = field(default_factory=RunSettings)  # those that decide its memory
     runs: Path | None = None  # folder of all runs
     cache: Path | None = None  # folder of the tokenised data
     python: str | None = None  # the trainer's interpreter
-    # whether the run's command line still plans with these overrides added; only then are they
-    # advised
-    plans: Callable[[str], bool] = bool
 
     def out_of_memory(self, match: re.Match[str]) -> str:
-        batch = self.batch
-        if batch is None:
-            return "set a smaller per-device batch size, and more gradient accumulation instead"
-        predicted = self._predict_remedy(match.string)
-        if predicted is not None:
-            return predicted
-        smaller = [
-            size for size in divisors(batch.global_ // batch.width) if size < batch.per_device
-        ]
-        if smaller:
-            override = f"recipe.per_device_batch_size={smaller[-1]}"
-            accumulation = batch.global_ // (batch.width * smaller[-1])
-            if self.plans(override):
-                return (
-                    f"set {override}: the same global batch of {batch.global_}, with "
-                    f"{accumulation} accumulation steps instead of {batch.accumulation}"
-                )
-        choice = ", or ".join(self._save_memory(batch))
-        return (
-            f"the per-device batch size can't be smaller; set {choice}; the global batch stays "
-            "the same"
-        )
-
-    def _save_memory(self, batch: Batch) -> list[str]:
-        """Return the settings that take less memory with the same batch on each device."""
-        overrides = []
-        if not self.gradient_checkpointing:
-            overrides.append("recipe.gradient_checkpointing=true")
-        if self.mode and batch.width > 1:
-            next_mode = NEXT_MODE.get(self.mode)
-            if next_mode:
-                overrides.append(f"parallel={next_mode}")
-        can_double = batch.global_ % (batch.width * 2) == 0
-        if self.device == Device.cuda and can_double:
-            overrides.append(f"gpus={batch.width * 2}")
-        options = [override for override in overrides if self.plans(override)]
-        if self.device == Device.cuda and not can_double:
-            options.append("more GPUs")
-        if self.max_seq_length:
-            shorter = f"recipe.max_seq_length={self.max_seq_length // 2}"
-            options.append(f"{shorter} (shorter samples change the training)")
-        return options
-
-    def _predict_remedy(self, message: str) -> str | None:
-        """Return the first setting predicted to fit the GPU whose size torch's message gives."""
-        capacity_match = _CAPACITY.search(message)
-        if capacity_match is None or self.memory is None:
-            return None
-        capacity = float(capacity_match["gib"])
-        limit = capacity / (1 + UNCERTAINTY)
-        lengths = load_lengths(self.lengths)
-        remedy = remedy_for(self.memory, limit, liger=False, lengths=lengths)
-        if remedy is None:
-            remedy = remedy_for(self.memory, limit, liger=True, lengths=lengths)
-        if remedy is None or remedy.gib >= estimate_memory(self.memory).total:
-            return None
-        if not self.plans(str(remedy)):
-            return None
-        rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
-        return (
-            f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of "
-            f"{capacity:.0f} GiB with {rows}"
-        )
+        capacity = _CAPACITY.search(match.string)
+        gib = float(capacity["gib"]) if capacity else None
+        return advise_failed_run(self.settings, gib)
 
     def gpu_shared(self, match: re.Match[str]) -> str:
         used = match["used"]
@@ -128,7 +55,7 @@ class Situation:
         )
 
     def host_memory(self, match: re.Match[str]) -> str:
-        if self.device == Device.cpu:
+        if self.settings.device == Device.cpu:
             return "this process has used up its memory; " + self.out_of_memory(match)
         return (
             "the host's memory is used up (`ulimit -v`, the job's or container's limit): give "
@@ -210,7 +137,7 @@ class Situation:
         )
 
     def no_gpu(self, match: re.Match[str]) -> str:
-        if self.device == Device.cpu:
+        if self.settings.device == Device.cpu:
             return "a flag makes the trainer require a GPU: recipe.precision=fp32 needs none"
         return (
             "torch sees no GPU that it can use: `launch check` shows what this machine has "

@@ -33,6 +33,7 @@ from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
 
@@ -306,16 +307,18 @@ def build_watch_config(plan: Plan) -> WatchConfig:
         model_bytes=int(written[0]) if written else None,
         situation=Situation(
             trainer=plan.trainer,
-            batch=plan.batch,
-            mode=plan.parallel.mode,
-            device=plan.parallel.width.device,
-            gradient_checkpointing=recipe.gradient_checkpointing,
-            max_seq_length=recipe.max_seq_length,
-            memory=memory,
-            lengths=plan.lengths_file,
+            settings=RunSettings(
+                batch=plan.batch,
+                mode=plan.parallel.mode,
+                device=plan.parallel.width.device,
+                gradient_checkpointing=recipe.gradient_checkpointing,
+                max_seq_length=recipe.max_seq_length,
+                memory=memory,
+                lengths=plan.lengths_file,
+                plans=partial(_plans, plan),
+            ),
             runs=plan.runs,
             cache=plan.cache,
             python=plan.command[0],
-            plans=partial(_plans, plan),
         ),
     )

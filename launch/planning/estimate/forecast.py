@@ -1,13 +1,12 @@
-"""Forecasts a plan's peak memory, compares it with the GPU's, and finds a change that makes it fit.
+"""Forecasts a plan's peak memory and compares it with the GPU's.
 
 The peak is predicted for the longest micro batch that the limit of a sample allows, and for the
-longest one of the data. A change keeps the global batch and the samples of every step.
+longest one of the data. The module out_of_memory decides what to change if it does not fit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -15,21 +14,22 @@ from typing import Any
 from launch.config.schema import Device, Family, Kind, Mode, Precision, Quantization
 from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.cards import CardMemory, card_memory
-from launch.planning.estimate.memory import GENERATION, MemoryEstimate, estimate_memory
+from launch.planning.estimate.memory import (
+    GENERATION,
+    UNCERTAINTY,
+    MemoryEstimate,
+    estimate_memory,
+)
+from launch.planning.estimate.micro_batch import average_micro_batch, longest_micro_batch
+from launch.planning.estimate.out_of_memory import Remedy, find_remedy
 from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
 from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.flags import values_of
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
-from launch.planning.parallel import divisors
 from launch.planning.plan import Plan
 from launch.planning.rlvr import uses_vllm
 from launch.planning.stage_model import model_shape
-
-# The relative error of a prediction. docs/explanation/memory.md has the measured errors.
-UNCERTAINTY = 0.15
-# How many standard deviations above the mean the longest of some 100,000 packed micro batches is.
-TAIL = 5.0
 
 
 class MemoryFit(StrEnum):
@@ -84,7 +84,7 @@ class MemoryForecast:
         if self.fit not in (MemoryFit.tight, MemoryFit.wont):
             return None
         gib = self.card.gib / (1 + UNCERTAINTY)
-        return remedy_for(self.setting, gib, liger=self.liger, lengths=self.lengths)
+        return find_remedy(self.setting, gib, liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
         return f"<{describe(self)[0]}>"
@@ -160,38 +160,6 @@ def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
         lengths=load_lengths(plan.lengths_file),
         flash=plan.machine.has_flash_attention,
     )
-
-
-def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:
-    """Return the number of tokens of a micro batch of average samples without padding: the least to
-    expect of a run's first micro batch.
-
-    Without the data's lengths each sequence counts as one token, so that the estimate covers only
-    the memory that does not depend on the data.
-    """
-    if lengths is None:
-        return setting.sequences
-    return max(setting.sequences, round(setting.micro_batch * lengths.tokens.mean))
-
-
-def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
-    """Return the number of tokens, with padding, of the longest micro batch of a whole run.
-
-    With padding its rows are as long as the longest sample of the data, which is in some micro
-    batch. With packing it is the sum of its samples' lengths: TAIL standard deviations above the
-    mean, but at most the longest sample times the micro batch size.
-    """
-    # OLMo-core's packed rows are always as long as the limit
-    if setting.compiled and setting.packing:
-        return setting.tokens
-    if not setting.packing:
-        row_lengths = lengths.longer or lengths.tokens
-        return setting.sequences * row_lengths.longest
-    tokens = lengths.tokens
-    size = setting.micro_batch
-    deviation = tokens.deviation * math.sqrt(size)
-    likely_longest = math.ceil(size * tokens.mean + TAIL * deviation)
-    return max(tokens.longest, min(likely_longest, size * tokens.longest))
 
 
 def describe(forecast: MemoryForecast) -> list[str]:
@@ -457,94 +425,3 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         quantized=quantized,
         other_bytes=4 if quantized and not is_trl else 2,
     )
-
-
-NEXT_MODE = {
-    Mode.ddp: Mode.zero2,
-    Mode.zero1: Mode.zero2,
-    Mode.zero2: Mode.zero3,
-    Mode.zero3: Mode.zero3_offload,
-}
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """A change that makes a setting fit."""
-
-    overrides: Mapping[str, str]  # key -> value
-    setting: MemorySetting  # the setting with them
-    gib: float  # its predicted peak
-
-    def __str__(self) -> str:
-        return " ".join(f"{key}={value}" for key, value in self.overrides.items())
-
-
-def remedy_for(
-    setting: MemorySetting, gib: float, *, liger: bool = True, lengths: Lengths | None = None
-) -> Remedy | None:
-    """Return the first change with which `setting` is predicted to take at most `gib`; None when
-    there is none.
-
-    With the data's `lengths`, the longest micro batch that they allow has to fit; without them,
-    samples at the limit. The change that costs the least time comes first: Liger where it may be
-    used, then fewer samples per device, then gradient checkpointing with as many samples as
-    possible, then a mode that shards more.
-    """
-    for candidate in _candidates(setting, liger=liger):
-        changed = candidate
-        if lengths is not None:
-            longest = longest_micro_batch(lengths, candidate)
-            changed = replace(candidate, tokens=min(candidate.tokens, longest))
-        overrides = _overrides(setting, changed)
-        peak = estimate_memory(changed).total
-        if peak <= gib and overrides:
-            return Remedy(overrides, changed, peak)
-    return None
-
-
-def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySetting]:
-    """Yield the changes of a setting, the one that costs the least time first."""
-    with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
-    with_fused_loss = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
-    batch_sizes = [
-        size
-        for size in divisors(setting.micro_batch * setting.accumulation)
-        if size <= setting.micro_batch
-    ]
-    mode: Mode | None = setting.mode
-    while mode is not None:
-        for checkpointing in sorted({setting.checkpointing, True}):
-            changed = replace(
-                setting,
-                mode=mode,
-                checkpointing=checkpointing,
-                liger=with_liger,
-                fused_loss=with_fused_loss,
-            )
-            for size in reversed(batch_sizes):
-                yield with_samples(changed, size)
-        mode = NEXT_MODE.get(mode) if setting.ranks > 1 else None
-
-
-def with_samples(setting: MemorySetting, size: int) -> MemorySetting:
-    """Return the setting with `size` samples of the same length per forward pass, and the same
-    samples per step.
-    """
-    accumulation = setting.micro_batch * setting.accumulation // size
-    length = setting.tokens // setting.sequences
-    fewer = replace(setting, micro_batch=size, accumulation=accumulation)
-    return replace(fewer, tokens=length * fewer.sequences)
-
-
-def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
-    """Return the overrides that change one setting into the other, as key -> value."""
-    overrides = {}
-    if before.liger != after.liger:
-        overrides["recipe.liger"] = "true"
-    if before.micro_batch != after.micro_batch:
-        overrides["recipe.per_device_batch_size"] = str(after.micro_batch)
-    if before.checkpointing != after.checkpointing:
-        overrides["recipe.gradient_checkpointing"] = "true"
-    if before.mode != after.mode:
-        overrides["parallel"] = after.mode.value
-    return overrides

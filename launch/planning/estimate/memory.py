@@ -36,6 +36,8 @@ from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
 GENERATION = "generation"  # the name of the moment
+# The relative error of a prediction. docs/explanation/memory.md has the measured errors.
+UNCERTAINTY = 0.15
 # Bytes of the CUDA context with its kernels, and of NCCL's buffers with several ranks. They are usual
 # sizes, which no source gives and torch's counters do not show.
 CONTEXT = 0.6 * GIB

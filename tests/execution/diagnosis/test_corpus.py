@@ -17,15 +17,21 @@ from launch.execution.diagnosis.causes import Cause, CauseFinder
 from launch.execution.diagnosis.known import known
 from launch.execution.diagnosis.tracebacks import printed_chain
 from launch.execution.record.events import Event
+from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.parallel import Batch
 
 CORPUS: list[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("corpus.yaml").read_text(encoding="utf-8")
 )
 SITUATION = Situation(
-    trainer="finetune", batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096,
-    runs=Path("/data/runs"), cache=Path("/data/cache"), python="python",
-)  # fmt: skip
+    trainer="finetune",
+    settings=RunSettings(
+        batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096
+    ),
+    runs=Path("/data/runs"),
+    cache=Path("/data/cache"),
+    python="python",
+)
 # what healthy runs print: warnings, survived tracebacks, retries
 NOISE = """\
 `kernels` is not installed: No module named 'kernels'. Falling back to torch.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from launch.execution.diagnosis.tracebacks import (
     printed_chain,
 )
 from launch.execution.record.events import Event
+from launch.planning.estimate.out_of_memory import RunSettings
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.parallel import Batch
@@ -28,9 +30,19 @@ from tests.execution.diagnosis.test_corpus import CORPUS
 from tests.messages import values_of
 
 PLAN = Situation(
-    trainer="finetune", batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096,
-    runs=Path("/data/runs"), cache=Path("/data/cache"), python="python",
-)  # fmt: skip
+    trainer="finetune",
+    settings=RunSettings(
+        batch=Batch(128, 8, 2, 8), mode=Mode.zero2, device=Device.cuda, max_seq_length=4096
+    ),
+    runs=Path("/data/runs"),
+    cache=Path("/data/cache"),
+    python="python",
+)
+
+
+def with_settings(**changes: Any) -> Situation:
+    """The situation of PLAN with other settings of the run."""
+    return replace(PLAN, settings=replace(PLAN.settings, **changes))
 
 
 def cure_for(text: str, situation: Situation) -> Cure | None:
@@ -107,7 +119,7 @@ OUT = "torch.OutOfMemoryError: CUDA out of memory"
 def test_the_next_smaller_batch_divides_the_global_one(
     batch: Batch, size: int, accumulation: int
 ) -> None:
-    cure = cure_for(OUT, replace(PLAN, batch=batch))
+    cure = cure_for(OUT, with_settings(batch=batch))
     assert cure is not None
     values = {f"recipe.per_device_batch_size={size}", str(batch.global_), str(accumulation)}
     assert values <= set(values_of(cure.text))
@@ -121,11 +133,11 @@ def test_the_first_setting_that_is_predicted_to_fit_the_card_is_named() -> None:
         "which 7.16 GiB is free."
     )
     cure = cure_for(
-        message, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
+        message, with_settings(batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
     )
     assert cure is not None and "recipe.per_device_batch_size=2" in values_of(cure.text)
     unsized = cure_for(
-        OUT, replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
+        OUT, with_settings(batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting)
     )
     assert unsized is not None and "recipe.per_device_batch_size=8" in unsized.text
 
@@ -135,22 +147,22 @@ def test_the_first_setting_that_is_predicted_to_fit_the_card_is_named() -> None:
     [(Mode.ddp, Mode.zero2), (Mode.zero2, Mode.zero3), (Mode.zero3, Mode.zero3_offload)],
 )
 def test_at_one_sample_the_next_zero_stage_and_more_gpus(mode: Mode, following: Mode) -> None:
-    cure = cure_for(OUT, replace(PLAN, batch=Batch(128, 1, 16, 8), mode=mode))
+    cure = cure_for(OUT, with_settings(batch=Batch(128, 1, 16, 8), mode=mode))
     assert cure is not None
     assert "recipe.gradient_checkpointing=true" in cure.text
     assert f"parallel={following}," in cure.text and "gpus=16" in cure.text
     last = cure_for(
         OUT,
-        replace(
-            PLAN, batch=Batch(8, 1, 1, 8), mode=Mode.zero3_offload, gradient_checkpointing=True
+        with_settings(
+            batch=Batch(8, 1, 1, 8), mode=Mode.zero3_offload, gradient_checkpointing=True
         ),
     )
     assert last is not None and "parallel=" not in last.text and "more GPUs" in last.text
 
 
 def test_what_does_not_plan_is_not_advised() -> None:
-    refused = replace(
-        PLAN, batch=Batch(128, 2, 8, 8), plans=lambda override: "parallel" in override
+    refused = with_settings(
+        batch=Batch(128, 2, 8, 8), plans=lambda override: "parallel" in override
     )
     cure = cure_for(OUT, refused)
     assert cure is not None and "set parallel=zero3, or recipe.max_seq_length=2048" in cure.text
@@ -245,9 +257,12 @@ def test_a_smaller_batch_is_the_largest_that_the_data_allows(tmp_path: Path) -> 
     counts = {"tokens": {"200": 900, "1000": 100}, "label_tokens": None}
     file.write_text(json.dumps({"schema_version": 1, "kind": "sft", **counts}), encoding="utf-8")
     message = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 139.80 GiB"
-    situation = replace(PLAN, batch=Batch(32, 32, 1, 1), mode=Mode.single, memory=memory)
     by_limit, by_lengths = (
-        cure_for(message, replace(situation, lengths=path)) for path in (None, file)
+        cure_for(
+            message,
+            with_settings(batch=Batch(32, 32, 1, 1), mode=Mode.single, memory=memory, lengths=path),
+        )
+        for path in (None, file)
     )
     assert (
         by_limit

@@ -20,8 +20,8 @@ import pytest
 
 from launch import resources
 from launch.config.schema import Kind, Mode
-from launch.planning.estimate.forecast import UNCERTAINTY, remedy_for
-from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
+from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
 from launch.planning.lengths import Histogram, Lengths
 from tests.planning.estimate.grid import SHAPES, read_settings
@@ -167,8 +167,8 @@ def test_what_would_fit_is_the_largest_batch_that_the_lengths_allow() -> None:
     gib = 139.8 / (1 + UNCERTAINTY)
     lengths = Lengths(Kind.sft, Histogram.of(rows()[0]), None)
     by_limit, by_lengths = (
-        remedy_for(out_of_memory, gib),
-        remedy_for(out_of_memory, gib, lengths=lengths),
+        find_remedy(out_of_memory, gib),
+        find_remedy(out_of_memory, gib, lengths=lengths),
     )
     assert by_limit and by_limit.setting.micro_batch == 4
     assert by_lengths and by_lengths.overrides == {"recipe.per_device_batch_size": "16"}

@@ -19,12 +19,12 @@ from launch.planning.estimate.forecast import (
     classify_fit,
     describe,
     forecast_memory,
-    longest_micro_batch,
     planned_setting,
     planned_shape,
-    remedy_for,
 )
 from launch.planning.estimate.memory import estimate_memory
+from launch.planning.estimate.micro_batch import longest_micro_batch
+from launch.planning.estimate.out_of_memory import find_remedy
 from launch.planning.estimate.setting import Attention
 from launch.planning.lengths import Histogram, Lengths
 from tests.conftest import planned
@@ -247,11 +247,11 @@ def test_less_is_tried_before_more_is_given_up() -> None:
     setting = planned_setting(
         planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), {}, flash=False
     )
-    fewer = remedy_for(setting, 60, liger=False)
+    fewer = find_remedy(setting, 60, liger=False)
     assert fewer is not None and set(fewer.overrides) == {"recipe.per_device_batch_size"}
     samples = [each.micro_batch * each.accumulation for each in (setting, fewer.setting)]
     assert samples == [16, 16]  # of a rank in each step
-    assert remedy_for(setting, 1) is None
+    assert find_remedy(setting, 1) is None
     assert forecast("stage=sft", "gpus=1", "model=llama3_1_70b").remedy is None
     lines = describe(forecast("stage=sft", "gpus=1", "model=llama3_1_70b"))
     assert any("no setting with this global batch" in line for line in lines)
