@@ -14,7 +14,7 @@ from launch.evaluation.compared_run import Compared, Progress, compared_run
 from launch.execution.record.format import format_problem
 from launch.files import load_json
 from launch.table import Table, format_number
-from launch.trials.bench.verdict import relative_difference
+from launch.trials.measurement import relative_difference
 from launch.worker.json_codec import versioned
 
 SECTIONS = ("settings", "data", "versions", "patches")

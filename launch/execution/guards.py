@@ -62,7 +62,7 @@ class NonFinite(Guard):
         if self._streak < self._config.steps:
             return None
         value = step.value(name)
-        message = f"the {_METRICS[name]} is {value} at step {step.number}"
+        message = describe_non_finite(_METRICS[name], value, step.number)
         numbers: dict[str, float | int | str] = {"step": step.number, name: str(value)}
         if self._last_good is None:
             return self._fail(f"{message}, the first logged step", -math.inf, **numbers)
@@ -72,6 +72,11 @@ class NonFinite(Guard):
             message += f" (it was {last_value:.4g} at step {self._last_good.number})"
             numbers[f"last_{name}"] = last_value
         return self._fail(message, self._last_good.time, **numbers)
+
+
+def describe_non_finite(title: str, value: float | None, step: int) -> str:
+    """Return the sentence about a metric that is NaN or infinite at a step."""
+    return f"the {title} is {value} at step {step}"
 
 
 def _find_non_finite_metric(step: LoggedStep) -> str | None:

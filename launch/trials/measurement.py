@@ -22,9 +22,14 @@ from launch.planning.flags import values_of
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
+from launch.worker.finding import Evidence
 
-# The cause_id of a run that was ended because its seconds were used up (execution.engine).
+# Values of Outcome.cause_id. launch/execution/engine.py ends a run whose seconds are used up;
+# launch/execution/diagnosis/known.yaml has the other two. A run on GPUs can use up the memory of its
+# host, whatever memory its GPUs have.
 TIME_USED = "time_used"
+OUT_OF_MEMORY = "out_of_memory"
+HOST_MEMORY = "host_memory"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Measurement:
     outcome: Outcome
     # The objects of metrics.jsonl, up to the last requested step.
     steps: tuple[Mapping[str, Any], ...] = ()
-    evidence: tuple[Mapping[str, Any], ...] = ()  # the items of evidence.json
+    evidence: tuple[Evidence, ...] = ()  # the items of evidence.json
     inspected_ranks: frozenset[int] = frozenset()  # ranks that inspected their model at step 1
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase
     total_steps: int | None = None  # steps of the whole training, as the trainer reports them
@@ -79,10 +84,33 @@ class Measurement:
         """
         return [value for _, value in self.series(name)]
 
+    def non_finite(self, name: str) -> list[tuple[int, float]]:
+        """(step, number) of each step whose number under `name` is NaN or infinite."""
+        return [(step, value) for step, value in self.series(name) if not math.isfinite(value)]
+
+    def find_evidence(self, what: str) -> Evidence | None:
+        """Return the evidence about a setting; None without any."""
+        for item in self.evidence:
+            if item.what == what:
+                return item
+        return None
+
     def series(self, name: str) -> list[tuple[int, float]]:
         """(step, number) of each step that has a number under `name`."""
         numbers = [(int(step["step"]), logged_number(step, name)) for step in self.steps]
         return [(step, value) for step, value in numbers if value is not None]
+
+
+def relative_difference(a: float, b: float) -> float:
+    """Return the difference of two losses relative to `a`, 0 or more.
+
+    It is infinite when one of them is not finite, or only `a` is 0.
+    """
+    if a == b == 0:
+        return 0.0
+    if a == 0 or not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(b - a) / abs(a)
 
 
 def finite(values: Iterable[float]) -> list[float]:
@@ -109,11 +137,23 @@ def read_measurement(plan: Plan, steps: int) -> Measurement | None:
         requested_steps=steps,
         outcome=run.outcome,
         steps=tuple(step for step in run.steps() if step["step"] <= steps),
-        evidence=tuple(run.evidence),
+        evidence=tuple(map(read_evidence_item, run.evidence)),
         inspected_ranks=frozenset(ranks),
         phases=_phase_seconds(run),
         total_steps=run.total_steps,
         card_gib=card.gib if card else None,
+    )
+
+
+def read_evidence_item(item: Mapping[str, Any]) -> Evidence:
+    """Return the evidence that an item of evidence.json holds."""
+    return Evidence(
+        what=str(item.get("what")),
+        value=item.get("found"),
+        how=item.get("how"),
+        requested=item.get("requested"),
+        verdict=item.get("verdict"),
+        note=item.get("note"),
     )
 
 

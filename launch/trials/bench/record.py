@@ -71,9 +71,9 @@ class BenchSide:
         for run in self.done:
             evidence = run.measured.evidence if run.measured else ()
             sentences += [
-                f"{item.get('what')} is {item['verdict']}"
+                f"{item.what} is {item.verdict}"
                 for item in evidence
-                if item.get("verdict") in (REFUTED, UNPROVEN)
+                if item.verdict in (REFUTED, UNPROVEN)
             ]
         return list(dict.fromkeys(sentences))
 

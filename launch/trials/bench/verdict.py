@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.trials.measurement import Figures, median
+from launch.trials.measurement import Figures, median, relative_difference
 
 CONFIDENCE = 0.95
 # The 97.5% quantiles of Student's t for 1, 2, ... 15 degrees of freedom.
@@ -189,18 +189,6 @@ def _largest_loss_difference(pairs: Sequence[Pair]) -> float | None:
             for loss_a, loss_b in zip(a.losses, b.losses, strict=False)
         ]
     return max(differences, default=None)
-
-
-def relative_difference(a: float, b: float) -> float:
-    """Return the difference of two losses relative to `a`, 0 or more.
-
-    It is infinite when one of them is not finite, or only `a` is 0.
-    """
-    if a == b == 0:
-        return 0.0
-    if a == 0 or not (math.isfinite(a) and math.isfinite(b)):
-        return math.inf
-    return abs(b - a) / abs(a)
 
 
 def relative_change(before: float | None, after: float | None) -> float | None:

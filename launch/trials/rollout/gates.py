@@ -5,28 +5,30 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig, GradNormGate
 from launch.execution.completion import compare_first_loss
+from launch.execution.guards import describe_non_finite
 from launch.trials.measurement import (
+    HOST_MEMORY,
+    OUT_OF_MEMORY,
     Measurement,
     compute_figures,
     finite,
     padding_share,
     second_half_ratio,
 )
-from launch.worker.finding import TOO_SHORT, Finding
+from launch.worker.finding import PROVEN, REFUTED, TOO_SHORT, Evidence, Finding
 
 # The kinds of training whose loss shows progress. RLVR's loss is 0 by construction, and its data is
 # sampled.
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
 _DPO = (Kind.dpo,)
 _NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model
-OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # values of Outcome.cause_id
 
 
 @dataclass(frozen=True)
@@ -96,15 +98,16 @@ def failed(message: str, **numbers: Any) -> Finding:
     return Finding("", message, numbers=numbers)
 
 
-def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> Finding | None:
-    """Return a failure that names the first of the (step, value) pairs with a value that is not
-    finite; None where all are finite.
+def _judge_finite(measured: Measurement, name: str, title: str) -> Finding | None:
+    """Return a failure that names the first step whose number under `name` is NaN or infinite; None
+    where all are finite.
     """
-    not_finite = [(step, value) for step, value in series if not math.isfinite(value)]
-    if not not_finite:
+    non_finite = measured.non_finite(name)
+    if not non_finite:
         return None
-    step, value = not_finite[0]
-    return failed(f"the {what} is {value} at step {step}", step=step, steps=len(not_finite))
+    step, value = non_finite[0]
+    message = describe_non_finite(title, value, step)
+    return failed(message, step=step, steps=len(non_finite))
 
 
 @gate("finished_steps", "the trainer's exit code and the steps that it logged", early=True)
@@ -129,7 +132,7 @@ def loss_finite(case: GateCase) -> Finding | None:
     series = case.now.series("loss")
     if not series:
         return failed("no loss was logged", steps=len(case.now.steps))
-    failure = _find_not_finite("loss", series)
+    failure = _judge_finite(case.now, "loss", "loss")
     if failure is not None:
         return failure
     _, last = series[-1]
@@ -144,7 +147,7 @@ def loss_finite(case: GateCase) -> Finding | None:
 def memory_room(case: GateCase) -> Finding | None:
     """A run that barely fits fails at the longest sample, hours later."""
     now = case.now
-    if now.outcome.cause_id in OUT_OF_MEMORY:
+    if now.outcome.cause_id in (OUT_OF_MEMORY, HOST_MEMORY):
         steps = now.outcome.steps
         cure = f"; {now.outcome.cure}" if now.outcome.cure else ""
         return failed(f"out of memory after {steps} steps{cure}", steps=steps)
@@ -174,19 +177,18 @@ def evidence_complete(case: GateCase) -> Finding | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss
     still falls.
     """
-    requested = _requested_evidence(case.now)
-    unproven = [item for item in requested if item.get("verdict") != "proven"]
-    refuted = [item for item in unproven if item.get("verdict") == "refuted"]
+    requested = _judged_evidence(case.now)
+    unproven = [item for item in requested if item.verdict != PROVEN]
+    refuted = [item for item in unproven if item.verdict == REFUTED]
     numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}
     if refuted:
-        names = [item["what"] for item in refuted]
+        names = [item.what for item in refuted]
         sentences = [
-            f"{item['what']}={item['requested']} was requested, but is {item.get('found')}"
-            for item in refuted
+            f"{item.what}={item.requested} was requested, but is {item.value}" for item in refuted
         ]
         return failed("; ".join(sentences), refuted=names, **numbers)
     if requested and not unproven:
-        values = {item["what"]: item.get("found") for item in case.now.evidence}
+        values = {item.what: item.value for item in case.now.evidence}
         names = [name for name in ("liger", "packing", "attention", "dtype") if values.get(name)]
         shown = ", ".join(f"{name} {values[name]}" for name in names)
         return passed(f"all {len(requested)} proven; {shown}", **numbers)
@@ -194,23 +196,25 @@ def evidence_complete(case: GateCase) -> Finding | None:
         return None  # the run ended before the inspection; another gate reports the cause
     if not requested:
         return failed("the run proved no setting of its plan", **numbers)
-    settings = ", ".join(f"{item['what']}={item['requested']}" for item in unproven)
+    settings = ", ".join(f"{item.what}={item.requested}" for item in unproven)
     return failed(f"no proof of {settings}", **numbers)
 
 
-def _requested_evidence(measured: Measurement) -> list[Mapping[str, Any]]:
-    """Return the items of evidence.json that the plan requests and this gate has to judge.
+def _judged_evidence(measured: Measurement) -> list[Evidence]:
+    """Return the requested settings that this gate has to judge.
 
-    Left out are items whose refutation `allow` permits, and those that a short run cannot show.
+    Left out are those that a short run cannot show, and those that `allow` accepts as refuted or
+    unproven, as the end of a run does.
     """
     allow = measured.plan.config.allow
-    requested = []
+    judged = []
     for item in measured.evidence:
-        is_allowed = f"refuted_{item['what']}" in allow
-        is_requested = item.get("requested") is not None
-        if is_requested and not is_allowed and item.get("how") != TOO_SHORT:
-            requested.append(item)
-    return requested
+        if item.requested is None or item.how == TOO_SHORT:
+            continue
+        finding = item.finding(allow)
+        if finding is None or not finding.allowed:
+            judged.append(item)
+    return judged
 
 
 @gate(
@@ -227,22 +231,14 @@ def all_ranks_step(case: GateCase) -> Finding | None:
     if missing:
         names = ", ".join(map(str, missing))
         return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
-    item = _find_evidence(now, "backend")
-    backend = None if item is None else str(item.get("found"))
+    item = now.find_evidence("backend")
+    backend = None if item is None else str(item.value)
     if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:
         message = f"the ranks communicate through {backend}, not NCCL"
         return failed(message, ranks=size, backend=backend)
     through = f"through {backend}" if backend else "through an unknown backend"
     message = f"all {size} ranks took their first step and continued together, {through}"
     return passed(message, ranks=size)
-
-
-def _find_evidence(measured: Measurement, what: str) -> Mapping[str, Any] | None:
-    """Return the first item of evidence.json about `what`; None without one."""
-    for item in measured.evidence:
-        if item.get("what") == what:
-            return item
-    return None
 
 
 @gate(
@@ -257,7 +253,7 @@ def grad_norm_sane(case: GateCase) -> Finding | None:
     series = case.now.series("grad_norm")
     if not series:
         return warned("this trainer logs no gradient norm")
-    failure = _find_not_finite("gradient norm", series)
+    failure = _judge_finite(case.now, "grad_norm", "gradient norm")
     if failure is not None:
         return failure
     return _judge_gradient_norms(series, case.config.grad_norm_sane)
@@ -394,11 +390,11 @@ def reference_cached(case: GateCase) -> Finding | None:
     if now.plan.trainer == "trl_dpo":
         return passed("no cache: TRL computes its reference in every step")
     seconds = now.phases.get("reference_logprobs", 0.0)
-    item = _find_evidence(now, "reference_logprobs_cache")
+    item = now.find_evidence("reference_logprobs_cache")
     if item is None:
         message = "the trainer reported no reference cache, neither read nor written"
         return failed(message, seconds=seconds)
-    cache = item.get("found")
+    cache = item.value
     return passed(f"cache {cache}, {seconds:.0f} s", cache=cache, seconds=seconds)
 
 
@@ -458,7 +454,7 @@ def margins_finite(case: GateCase) -> Finding | None:
     series = case.now.series("rewards/margin")
     if not series:
         return warned("no margins were logged")
-    failure = _find_not_finite("margin", series)
+    failure = _judge_finite(case.now, "rewards/margin", "margin")
     if failure is not None:
         return failure
     return passed(f"{len(series)} margins", steps=len(series))

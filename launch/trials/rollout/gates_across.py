@@ -8,7 +8,12 @@ from collections.abc import Collection
 from typing import Any
 
 from launch.config.schema import Device, Kind, Precision
-from launch.trials.measurement import Measurement, compute_figures, finite
+from launch.trials.measurement import (
+    Measurement,
+    compute_figures,
+    finite,
+    relative_difference,
+)
 from launch.trials.rollout import gates
 from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, failed, gate, passed, warned
 from launch.worker.finding import Finding
@@ -84,7 +89,7 @@ def loss_parity(case: GateCase) -> Finding | None:
     pairs = _pair_steps(case.before, case.now, "loss")[: config.steps]
     if not pairs:
         return failed("there are no losses to compare")
-    relative = [abs(before - now) / max(abs(before), 1e-12) for _, before, now in pairs]
+    relative = [relative_difference(before, now) for _, before, now in pairs]
     precisions = {case.now.plan.parallel.precision, case.before.plan.parallel.precision}
     same_masters = case.now.has_masters == case.before.has_masters
     if precisions == {Precision.fp32}:

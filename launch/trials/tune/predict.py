@@ -15,7 +15,13 @@ from launch.planning.estimate.micro_batch import TAIL, longest_micro_batch
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
-from launch.trials.measurement import TIME_USED, Measurement, timed_steps
+from launch.trials.measurement import (
+    HOST_MEMORY,
+    OUT_OF_MEMORY,
+    TIME_USED,
+    Measurement,
+    timed_steps,
+)
 from launch.trials.record import State, TrialRun
 from launch.trials.tune.space import Candidate
 
@@ -121,10 +127,6 @@ def nearest_error(candidate: Candidate, errors: Mapping[Candidate, float]) -> tu
 
 # A run that was cut short is repeated if it would get more than this many times its seconds.
 _WORTH_REPEATING = 1.25
-# Values of Outcome.cause_id (launch.execution.diagnosis.advice). A run on GPUs exceeds its host's
-# memory independently of the card's.
-OUT_OF_MEMORY = "out_of_memory"
-HOST_MEMORY = "host_memory"
 
 
 @dataclass
@@ -195,7 +197,7 @@ def judge_probe(probe: Probe) -> None:
     if measured.outcome.exit_code != EXIT_DONE and probe.cause_id != TIME_USED:
         return
     fault = None
-    if not all(math.isfinite(loss) for loss in measured.values("loss")):
+    if measured.non_finite("loss"):
         fault = "a loss is not finite"
     elif probe.figures is None or probe.figures.per_second <= 0:
         fault = "it logged no step with a time"

@@ -10,8 +10,7 @@ from typing import Any
 from launch.config.line import format_value
 from launch.config.schema import Kind
 from launch.config.trials import TuneConfig
-from launch.trials.bench.verdict import relative_difference
-from launch.trials.measurement import Measurement, finite, median
+from launch.trials.measurement import Measurement, finite, median, relative_difference
 from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest

@@ -12,16 +12,9 @@ from typing import Any
 
 from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
-from launch.trials.measurement import LEAST_NOISE
+from launch.trials.measurement import HOST_MEMORY, LEAST_NOISE, OUT_OF_MEMORY
 from launch.trials.record import State, seconds_left
-from launch.trials.tune.predict import (
-    HOST_MEMORY,
-    OUT_OF_MEMORY,
-    Prediction,
-    Probe,
-    Workload,
-    nearest_error,
-)
+from launch.trials.tune.predict import Prediction, Probe, Workload, nearest_error
 from launch.trials.tune.space import Candidate, Trait
 
 # Number of probes that fail with one cause, after which others like them are expected to fail too.

@@ -93,7 +93,7 @@ def measured(
         requested_steps=max(1, len(losses)) if requested is None else requested,
         outcome=outcome,
         steps=steps,
-        evidence=tuple(evidence),
+        evidence=tuple(map(read_evidence_item, evidence)),
         inspected_ranks=frozenset(range(ranks) if inspected_ranks is None else inspected_ranks),
         phases=phases or {},
         total_steps=total_steps,

@@ -157,6 +157,12 @@ PROOF = (
     Case("evidence_complete", "unproven", "fail", evidence(UNPROVEN)),
     Case(
         "evidence_complete",
+        "unproven and allowed",
+        "pass",
+        evidence(UNPROVEN, allow=["unproven_packing"]),
+    ),
+    Case(
+        "evidence_complete",
         "died before",
         None,
         evidence(UNPROVEN, losses=falling(1), requested=9, **dead(1)),

@@ -23,6 +23,11 @@ from launch.trials.record import State
 from launch.trials.tune.predict import (
     HOST_MEMORY,
     OUT_OF_MEMORY,
+    Measurement,
+    compute_figures,
+)
+from launch.trials.record import State
+from launch.trials.tune.predict import (
     Prediction,
     Probe,
     Workload,

@@ -12,9 +12,10 @@ from launch.config.schema import Kind, Mode
 from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
+from launch.trials.measurement import OUT_OF_MEMORY
 from launch.trials.record import State
 from launch.trials.tune.engine import refuse_if_nothing_fits, search
-from launch.trials.tune.predict import OUT_OF_MEMORY, Prediction, Probe
+from launch.trials.tune.predict import Prediction, Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Feasibility, Stop, needs_at_least, next_probe
 from tests.trials.tune.searches import (
