@@ -20,7 +20,7 @@ from launch.planning.identity import compute_identity
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.trials.record import State, TrialRecord, TrialRun
-from launch.trials.trial import Runner, refuse_failing_preflight, say_document, say_plan
+from launch.trials.trial import Runner, finish_trial, refuse_failing_preflight, say_plan
 
 
 @dataclass
@@ -126,7 +126,7 @@ def run_sweep(
             runner.take(run)
             if run.state == State.interrupted:
                 break
-        say_document(display, record)
+        finish_trial(display, record)
     return record, _exit_code(record)
 
 

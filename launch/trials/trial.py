@@ -26,7 +26,7 @@ from launch.trials.measurement import (
     read_measurement,
 )
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
-from launch.trials.view import COLUMNS, read_trial, run_row, write_trial_report
+from launch.trials.view import read_trial, run_lines, write_trial_report
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
@@ -221,11 +221,8 @@ class Runner(Generic[R]):
         record.write()
         if run.state == State.running:
             return
-        columns = COLUMNS[record.verb]
-        row = run_row(to_json(record.run_json(run)))
-        reason = [f"  {row['message']}"] if row["message"] else []
-        shown = [format_row(columns), format_row(columns, row), *reason, *lines]
-        say_lines(self.display, shown)
+        row_lines = run_lines(record.verb, to_json(record.run_json(run)))
+        say_lines(self.display, [*row_lines, *lines])
 
 
 def _set_state(run: TrialRun, measured: Measurement) -> None:
@@ -284,9 +281,16 @@ def say_plan(
         display.say(f"warning: {warning}")
 
 
-def say_document(display: Display, record: TrialRecord[R]) -> None:
-    """Write the record at the end, show its whole report, and write its page."""
+def finish_trial(
+    display: Display, record: TrialRecord[R], lines: Iterable[object] | None = None
+) -> None:
+    """Write the record at the end of a trial, show it, and write its page.
+
+    `lines` are shown in place of the whole report.
+    """
     record.write()
-    say_lines(display, [read_trial(record.folder).text(), record.folder])
+    if lines is None:
+        lines = [read_trial(record.folder).text(), record.folder]
+    say_lines(display, lines)
     if record.plan.config.report:
         write_trial_report(record.folder, display.say)

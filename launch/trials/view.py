@@ -1,8 +1,12 @@
-"""Makes the report of a trial from its record: a table of the runs, and the parts of each verb."""
+"""Writes a trial as text: the tables and lines that its verb prints, and its whole report.
+
+Every table of bench, rollout, tune and sweep is made here, of a record's JSON. A `Document` prints
+the report on a terminal, in Markdown and as a page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from launch.execution.report.document import Document, Spread, numbers, show, sh
 from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure
 from launch.files import read_json_object
-from launch.table import Column, Table
+from launch.table import Column, Table, format_row
 from launch.trials.measurement import median
 
 VERBS = ("rollout", "bench", "tune", "sweep")
@@ -21,11 +25,6 @@ _SHOWN = 20  # predictions in the plot
 # Keys of a record that are shown as its facts.
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
 Row = Mapping[str, Any]  # the JSON keys of a run, and of what it measured
-
-
-def run_row(run: Mapping[str, Any]) -> Row:
-    """Return the row of a run, given in its record's JSON."""
-    return {**mapping(run.get("measured")), **run}
 
 
 def _number(head: str, key: str, unit: str = "", scale: float = 1.0, width: int = 0) -> Column[Row]:
@@ -107,7 +106,7 @@ _STEPS = _number("steps", "steps", width=6)
 _SPEED = (Column("throughput", _throughput, 17), _number("step", "step_seconds", "s", width=8))
 _COST = (_number("padding", "padding", "%", 100, 8), Column("memory", _memory, 10))
 _RESULT = (_range("loss", "first_loss", "loss", 16), Column("state", _state))
-COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
+_RUN_COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
     "bench": (
         _text("run", "label", 5),
         _text("width", "width", 6),
@@ -144,7 +143,7 @@ COLUMNS: Mapping[str, Sequence[Column[Row]]] = {
         *_RESULT,
     ),
 }
-PREDICTIONS: Sequence[Column[Row]] = (
+_PREDICTION_COLUMNS: Sequence[Column[Row]] = (
     _text("setting", "label"),
     _number("step", "step_seconds", "s"),
     _range("between", "low_seconds", "high_seconds"),
@@ -154,8 +153,12 @@ PREDICTIONS: Sequence[Column[Row]] = (
     _number("memory", "memory_gib", "GiB"),
     _text("fits", "fit"),
 )
-DIFFERENCES: Sequence[Column[Row]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
-GATES: Sequence[Column[Row]] = (
+_DIFFERENCE_COLUMNS: Sequence[Column[Row]] = (
+    _text("differs", "what"),
+    _text("A", "a"),
+    _text("B", "b"),
+)
+_GATE_COLUMNS: Sequence[Column[Row]] = (
     _text("gate", "id", 21),
     Column("verdict", _verdict, 7),
     _text("what it measured", "message"),
@@ -174,6 +177,39 @@ COMPARED: Mapping[str, tuple[str, str, float]] = {
     "loss": ("loss after the last step", "", 1.0),
     "before": ("before the first step", "s", 1.0),
 }
+
+
+def _run_row(run: Mapping[str, Any]) -> Row:
+    """Return the row of a run, given in its record's JSON."""
+    return {**mapping(run.get("measured")), **run}
+
+
+def run_lines(verb: str, run: Mapping[str, Any]) -> list[str]:
+    """Return the lines that a trial prints when a run has ended: the head of the table, the run's
+    row, and why it did not measure everything.
+
+    `run`: the run in its record's JSON.
+    """
+    columns = _RUN_COLUMNS[verb]
+    lines = [format_row(columns), format_row(columns, _run_row(run))]
+    if run["message"]:
+        lines.append(f"  {run['message']}")
+    return lines
+
+
+def gate_line(gate: Mapping[str, Any]) -> str:
+    """Return the line below a width's row about a gate that it did not pass."""
+    return f"  {format_row(_GATE_COLUMNS, gate)}"
+
+
+def runs_table(verb: str, runs: Iterable[Mapping[str, Any]], title: str = "") -> Table:
+    """Return the table of a trial's runs, which are given in the record's JSON."""
+    return Table.of(title, _RUN_COLUMNS[verb], map(_run_row, runs))
+
+
+def predictions_table(predictions: Iterable[Mapping[str, Any]], title: str = "") -> Table:
+    """Return the table of a search's predictions, which are given in the record's JSON."""
+    return Table.of(title, _PREDICTION_COLUMNS, predictions)
 
 
 def trial_verb(folder: Path) -> str | None:
@@ -219,9 +255,11 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
         for name, value in facts.items()
         if value is not None
     ]
-    runs = objects(record.get("runs"))
-    rows = [{**run_row(run), "label": _marked_label(record, run)} for run in runs]
-    document.add_table(Table.of("Runs", COLUMNS[verb], rows))
+    rows = [
+        {**_run_row(run), "label": _marked_label(record, run)}
+        for run in objects(record.get("runs"))
+    ]
+    document.add_table(runs_table(verb, rows, "Runs"))
     for row in rows:
         if row.get("message"):
             document.notes.append(f"{row['label']}: {row['message']}")
@@ -273,7 +311,8 @@ def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row
             ]
         )
     document.add_table(Table("A against B", table))
-    document.add_table(Table.of("The two plans", DIFFERENCES, objects(record.get("differences"))))
+    differences = objects(record.get("differences"))
+    document.add_table(Table.of("The two plans", _DIFFERENCE_COLUMNS, differences))
 
 
 def _show_extremes(values: Sequence[float]) -> str:
@@ -289,7 +328,8 @@ def _add_rollout(document: Document, record: Mapping[str, Any], rows: Sequence[R
     gates: list[Row] = []
     for row in rows:
         gates += [{**gate, "label": row["label"]} for gate in objects(row.get("gates"))]
-    document.add_table(Table.of("Gates", (_text("width", "label"), *GATES), gates))
+    columns = (_text("width", "label"), *_GATE_COLUMNS)
+    document.add_table(Table.of("Gates", columns, gates))
 
 
 def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]) -> None:
@@ -302,7 +342,7 @@ def _add_tune(document: Document, record: Mapping[str, Any], rows: Sequence[Row]
     spreads = _spreads(predictions[:_SHOWN], "step_seconds")
     title = "Time of a step, predicted and corrected by the probes, with its range"
     document.add_plot(title, "s", spreads)
-    document.add_table(Table.of("Predictions, corrected by the probes", PREDICTIONS, predictions))
+    document.add_table(predictions_table(predictions, "Predictions, corrected by the probes"))
 
 
 def _marked_label(record: Mapping[str, Any], setting: Row) -> str:

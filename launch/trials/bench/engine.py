@@ -23,10 +23,10 @@ from launch.trials.record import State, archive_other_format, read_earlier, seco
 from launch.trials.trial import (
     Runner,
     expand_short_options,
+    finish_trial,
     plan_probe,
     refuse_failing_preflight,
     refuse_unsupported,
-    say_document,
     say_lines,
     say_plan,
 )
@@ -247,7 +247,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
         rate_cards(record, earlier)
         say_lines(display, record.rate_lines)
         code = run_in_turn(runner)
-        say_document(display, record)
+        finish_trial(display, record)
         return record, code
 
 
@@ -260,8 +260,8 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
         yield f"  {side.label}: {overrides} ({facts})"
     if record.same_setting:
         yield "  A and B are the same setting: their difference is the measurement noise"
-    for row in record.differences:
-        yield f"  differs: {row.what}: {row.a} in A, {row.b} in B"
+    for difference in record.differences:
+        yield f"  differs: {difference}"
 
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:

@@ -32,6 +32,9 @@ class SettingDifference:
     a: str  # its value in A
     b: str  # its value in B
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.a} in A, {self.b} in B"
+
 
 @dataclass
 class BenchSide:

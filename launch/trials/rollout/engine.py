@@ -39,8 +39,7 @@ from launch.trials.record import State, archive_other_format, read_earlier
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
-from launch.trials.trial import Runner, plan_probe, say_lines, say_plan
-from launch.trials.view import write_trial_report
+from launch.trials.trial import Runner, finish_trial, plan_probe, say_lines, say_plan
 from launch.worker.finding import Finding
 
 
@@ -129,12 +128,9 @@ def run_and_report(
     differences = [f"  differs: {difference}" for difference in record.differences]
     say_plan(display, record, [*Table("", widths).lines(), *differences])
     code = run_widths(runner, submit=submit, **options)
-    record.write()
     becomes_jobs = submit.makes_jobs and record.state == State.not_run
-    if not becomes_jobs:
-        display.say(f"{record.verdict}; {record.folder}")
-    if record.plan.config.report:
-        write_trial_report(record.folder, display.say)
+    verdict = f"{record.verdict}; {record.folder}"
+    finish_trial(display, record, [] if becomes_jobs else [verdict])
     return code
 
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
-from launch.table import format_row
 from launch.trials.measurement import Measurement
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.rollout.gates import GateCase
 from launch.trials.rollout.gates_across import apply_gates, gate_json
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
-from launch.trials.view import GATES
+from launch.trials.view import gate_line
 from launch.worker.finding import Finding
 
 
@@ -119,7 +118,7 @@ class RolloutRecord(TrialRecord[WidthRun]):
             width.projection = project(width, self.runs, self.config.price_per_gpu_hour)
             width.efficiency = compute_efficiency(width, self.runs[0])
         not_passed = [result for result in run.gate_results if result.severity != "pass"]
-        return [f"  {format_row(GATES, gate_json(result))}" for result in not_passed]
+        return [gate_line(gate_json(result)) for result in not_passed]
 
     @property
     def summary(self) -> list[str]:

@@ -28,7 +28,6 @@ from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
 from launch.planning.plan import Plan
-from launch.table import Table
 from launch.trials.record import (
     REFUSED,
     State,
@@ -39,9 +38,9 @@ from launch.trials.record import (
 from launch.trials.trial import (
     Runner,
     expand_short_options,
+    finish_trial,
     plan_probe,
     refuse_unsupported,
-    say_document,
     say_plan,
 )
 from launch.trials.tune.overlay import overlay_path, overlay_text
@@ -49,7 +48,7 @@ from launch.trials.tune.predict import Prediction, Probe, Workload, predict
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, is_late, next_probe
 from launch.trials.tune.space import Candidate, build_space, extra_options
-from launch.trials.view import PREDICTIONS
+from launch.trials.view import predictions_table
 from launch.worker.json_codec import to_json
 
 
@@ -263,7 +262,7 @@ def _search(
         display.say(
             f"wrote {record.overlay}: use it as +tuned={record.id} with the same stage and width"
         )
-    say_document(display, record)
+    finish_trial(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
 
 
@@ -273,7 +272,7 @@ def _prediction_lines(record: TuneRecord) -> list[str]:
     base = record.base_estimate
     if base not in shown:
         shown.append(base)
-    table = Table.of("", PREDICTIONS, map(to_json, shown))
+    table = predictions_table(map(to_json, shown))
     return [*table.lines(), f"the recipe's own setting is {base.prediction.label}"]
 
 

@@ -16,10 +16,9 @@ from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
 from launch.resources import default_user_folder
-from launch.table import Table
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.space import Candidate, held_flags
-from launch.trials.view import COLUMNS, run_row
+from launch.trials.view import runs_table
 
 GROUP = "tuned"  # the Hydra group of overlays
 
@@ -73,8 +72,7 @@ def _overlay_comments(record: TuneRecord, date: str) -> list[str]:
     if record.loss_sentence:
         lines.append(record.loss_sentence)
     lines.append(f"The search is in {record.folder}. Its probes:")
-    rows = [run_row(run) for run in record.as_json()["runs"]]
-    table = Table.of("", COLUMNS[record.verb], rows)
+    table = runs_table(record.verb, record.as_json()["runs"])
     return lines + [f"  {line}" for line in table.lines()]
 
 
