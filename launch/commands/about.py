@@ -1,5 +1,6 @@
-"""The verbs about launch itself: `help [VERB]`, `version`, and `schema`, the JSON Schema of a stage
-file.
+"""The verbs about launch itself: `help [VERB]`, `version` and `schema`.
+
+`schema` prints the JSON Schema of a stage file.
 """
 
 from __future__ import annotations
@@ -26,25 +27,30 @@ KEYS = "keys"
 
 
 def help(arguments: list[str]) -> int:
-    """Print the overview, the help of one verb, or the keys and choices. Raises UserError:
-    unknown_verb.
+    """Print the overview, the help of one verb, or the keys and choices.
+
+    Raises UserError: unknown_verb.
     """
     topic = build_help_parser().parse(arguments).topic
     if topic is None:
         echo(overview(), end="")
     elif topic == KEYS:
-        from launch.config.compose import compose  # Hydra is slow to import
-        from launch.config.line import CommandLine
-
-        return compose(
-            CommandLine("run", False, ("stage=demo", "--help")), lambda composed: EXIT_DONE
-        )
+        return _print_keys()
     elif topic in VERBS:
         echo(help_text(VERBS[topic]), end="")
     else:
         cure = did_you_mean(topic, [*VISIBLE, KEYS]) or "`launch help` lists the verbs"
         raise refusal("unknown_verb", f"there is no help for '{topic}'", "command line", cure)
     return EXIT_DONE
+
+
+def _print_keys() -> int:
+    """Print Hydra's help of a stage, which lists the keys and choices used most."""
+    from launch.config.compose import compose  # Hydra is slow to import
+    from launch.config.line import CommandLine
+
+    line = CommandLine("run", False, ("stage=demo", "--help"))
+    return compose(line, lambda composed: EXIT_DONE)
 
 
 PACKAGES = (
@@ -65,30 +71,26 @@ def version(arguments: list[str]) -> int:
     pin = load_lock().pin
     checkout = find_checkout(None, os.environ, resources.ROOT)
     packages = installed_versions(package_folders(sys.executable), PACKAGES)
+    python = platform.python_version()
     if options.json:
-        content = versioned(
-            {
-                "launch": __version__,
-                "python": platform.python_version(),
-                "pin": pin,
-                "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin}
-                if checkout
-                else None,
-                "packages": packages,
-            }
-        )
-        print_json(content)
+        content: dict[str, object] = {
+            "launch": __version__,
+            "python": python,
+            "pin": pin,
+            "checkout": None,
+            "packages": packages,
+        }
+        if checkout:
+            content["checkout"] = {"dir": checkout.root, "matches_pin": checkout.matches_pin}
+        print_json(versioned(content))
         return EXIT_DONE
-    echo(f"launch {__version__}, Python {platform.python_version()}")
-    echo(
-        checkout.describe()
-        if checkout
-        else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}"
-    )
-    echo(
-        ", ".join(f"{name} {number}" for name, number in packages.items())
-        or "no package that trains is installed"
-    )
+    echo(f"launch {__version__}, Python {python}")
+    if checkout:
+        echo(checkout.describe())
+    else:
+        echo(f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")
+    installed = ", ".join(f"{name} {number}" for name, number in packages.items())
+    echo(installed or "no package that trains is installed")
     return EXIT_DONE
 
 

@@ -30,7 +30,7 @@ from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
-_WIDTH = 100
+_WIDTH = 100  # characters of a line of the table
 
 
 def check(line: CommandLine) -> int:
@@ -78,6 +78,7 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
     cures = [finding.cure for finding in advised[: len(findings)]]
     warnings = advised[len(findings) :]
     findings = [replace(finding, cure=cure) for finding, cure in zip(findings, cures, strict=True)]
+    code = EXIT_REFUSED if stopping else EXIT_DONE
     if options.json:
         fields = {
             "stage": plan.stage,
@@ -88,18 +89,20 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
             "warnings": warnings,
         }
         print_json(versioned(fields))
-    else:
-        for row in [*format_table(findings), ""]:
-            echo(row)
-        summary = _summary(findings)
-        if summary:
-            echo(summary)
-        for warning in warnings:
-            notify(f"warning: {warning}")
-    return EXIT_REFUSED if stopping else EXIT_DONE
+        return code
+    for row in format_table(findings):
+        echo(row)
+    echo("")
+    summary = _summary(findings)
+    if summary:
+        echo(summary)
+    for warning in warnings:
+        notify(f"warning: {warning}")
+    return code
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding under the keys that `check` has in its JSON."""
     return {
         "id": finding.id,
         "verdict": finding.severity,
@@ -185,7 +188,8 @@ def preview(line: CommandLine) -> int:
             echo(render_page(f"{plan.stage}: samples", data, notes, problems), end="")
             return EXIT_DONE
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        for text in (*describe_samples(data, colour=colour), *notes, legend(data, colour=colour)):
+        samples = describe_samples(data, colour=colour)
+        for text in (*samples, *notes, legend(data, colour=colour)):
             echo(text, coloured=True)
         for problem in problems:
             notify(f"warning: {problem}")

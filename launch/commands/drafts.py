@@ -1,4 +1,4 @@
-"""The verbs that draft a user's file: `new NAME --data FILE` a stage, `cluster NAME` a cluster."""
+"""The verbs that draft a user's file: `new` a stage for their data, `cluster` their cluster's."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from launch.upstream.pin.checkout import find_checkout
 def new(argv: list[str]) -> int:
     """Write a stage file for local data.
 
-    Raises UserError: those of VerbParser.parse, `read_for_draft`, `_find_model` and `_find_start`;
-    stage_exists, unreadable_columns, not_writable.
+    Raises UserError: those of VerbParser.parse, `read_for_draft` and `_choose_start`; stage_exists,
+    unreadable_columns, not_writable.
     """
     parser = build_new_parser()
     options = parser.parse(argv)
@@ -60,14 +60,7 @@ def new(argv: list[str]) -> int:
         data = draft_of_hub(options.data, columns, kind or Kind.sft)
     else:
         data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind)
-    if options.after is None:
-        start = _find_model(options.model, Path("runs"))
-    elif options.model is None:
-        start = _find_start(options.after, Path("runs"))
-    else:
-        source = "the stage or the run whose model it starts from"
-        message = f"--after names {source}, and --model another one"
-        raise refusal("usage", message, "command line", "leave one of them out")
+    start = _choose_start(options.model, options.after, Path("runs"))
     on_cpu = start.on_cpu
     if on_cpu is None and not find_gpus(os.environ).seen:
         on_cpu = "there is no GPU here"
@@ -92,6 +85,20 @@ def new(argv: list[str]) -> int:
         next_command = f"launch plan pipeline={start.stage},{name}"
     echo(f"next: {next_command}")
     return EXIT_DONE
+
+
+def _choose_start(model: str | None, after: str | None, runs: Path) -> _Start:
+    """Return the start that `--model` or `--after` names.
+
+    Raises UserError: usage, when both are set; those of `_find_model` and `_find_start`.
+    """
+    if after is None:
+        return _find_model(model, runs)
+    if model is None:
+        return _find_start(after, runs)
+    source = "the stage or the run whose model it starts from"
+    message = f"--after names {source}, and --model another one"
+    raise refusal("usage", message, "command line", "leave one of them out")
 
 
 def _parse_columns(text: str | None) -> dict[str, str]:
@@ -195,11 +202,15 @@ def _start_from_folder(folder: Path) -> _Start:
     trained_from = mapping(settings.get("model"))
     builds_demo = str(trained_from.get("build")).startswith("demo")
     is_demo = builds_demo and not trained_from.get("path")
-    group = "demo" if is_demo or (base is not None and _has_demo_shape(base)) else None
-    lacks_template = (model / "tokenizer_config.json").is_file() and read_template(model) is None
-    context = read_context(base) if base else None
+    if base is not None and _has_demo_shape(base):
+        is_demo = True
+    has_tokenizer = (model / "tokenizer_config.json").is_file()
     return _Start(
-        group, str(folder), settings=settings, context=context, lacks_template=lacks_template
+        group="demo" if is_demo else None,
+        path=str(folder),
+        settings=settings,
+        context=read_context(base) if base else None,
+        lacks_template=has_tokenizer and read_template(model) is None,
     )
 
 
@@ -216,7 +227,10 @@ def _has_demo_shape(model: Path) -> bool:
 
 
 def _is_hub_id(name: str) -> bool:
-    """Whether a name is `owner/name` of the hub, and not a file or a misspelt one beside others."""
+    """Return whether a name is `owner/name` of the hub, and not the path of a file.
+
+    A path whose folder exists is taken for a misspelt file.
+    """
     if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         return False
     data_format, *_ = file_format(Path(name))
@@ -275,8 +289,10 @@ def cluster(argv: list[str]) -> int:
 
 
 def _collect_facts() -> ClusterFacts:
+    """Collect what Slurm and this machine report about the cluster; a missing tool adds nothing."""
     settings = {}
-    for line in (try_command(["scontrol", "show", "config"]) or "").splitlines():
+    slurm_config = try_command(["scontrol", "show", "config"]) or ""
+    for line in slurm_config.splitlines():
         name, equals, value = line.partition("=")
         if equals:
             settings[name.strip()] = value.strip()

@@ -110,7 +110,8 @@ def flags(args: list[str]) -> int:
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
     full_help = bool(options.pattern)
-    echo("\n".join(render_table(fields, former, width, help_texts.texts, full_help=full_help)))
+    lines = render_table(fields, former, width, help_texts.texts, full_help=full_help)
+    echo("\n".join(lines))
     count = f"{len(fields)} of {len(schema.fields)}" if options.pattern else str(len(fields))
     echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
@@ -121,6 +122,13 @@ def flags(args: list[str]) -> int:
         cure = f"; {unknown_help.cure}" if unknown_help.cure else ""
         notify(f"the help of {count} is unknown: {unknown_help.reason}{cure}")
     return EXIT_DONE
+
+
+def _notify_unread(unread: Unread, count: int, total: int) -> None:
+    """Print why the help of `count` of the flags is unknown, and what provides it."""
+    plural = "s" if total > 1 else ""
+    cure = f"; {unread.cure}" if unread.cure else ""
+    notify(f"the help of {count} of {total} flag{plural} is unread: {unread.reason}{cure}")
 
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:
@@ -193,8 +201,9 @@ def render_table(
         name = f"{required} {field.name:<{name_width}}"
         properties = "  ".join([field.type, *_describe_properties(field)])
         lines.append(f"{name}{properties}  ({field.where})")
+        help_words = help_texts.get(field.name, "").split()
         lines += textwrap.wrap(
-            " ".join(help_texts.get(field.name, "").split()),
+            " ".join(help_words),
             max(46, width),
             initial_indent=indent,
             subsequent_indent=indent,
@@ -220,7 +229,8 @@ def _describe_properties(field: Field) -> list[str]:
             default = f"? ({field.unknown['default']})"
         properties.append(f"= {default}")
     if field.choices is not None:
-        properties.append(f"one of {', '.join(_format_value(choice) for choice in field.choices)}")
+        choices = ", ".join(map(_format_value, field.choices))
+        properties.append(f"one of {choices}")
     if not field.settable:
         properties.append(f"not settable: {field.unsettable_because}")
     if "type" in field.unknown:
@@ -244,6 +254,7 @@ def _former_flags(trainer: str, schema: Schema) -> dict[str, LedgerEntry]:
 
 
 def _earlier_names(trainer: str, flag: str) -> list[str]:
+    """Return the names that a flag had before it was renamed, the oldest first."""
     names = [flag]
     for entry in reversed(load_ledger().of(trainer)):
         if entry.renamed_to == names[0]:
@@ -252,6 +263,7 @@ def _earlier_names(trainer: str, flag: str) -> list[str]:
 
 
 def _match_pattern(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Return the names that match a glob, or that contain the pattern; without one, all names."""
     normalised = (pattern or "").lstrip("-").replace("-", "_").lower()
     glob = normalised if set(normalised) & set("*?[") else f"*{normalised}*"
     return [name for name in names if fnmatch.fnmatchcase(name.lower(), glob)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
@@ -43,33 +43,45 @@ def lint(argv: list[str]) -> int:
     is_named = checkout is None or checkout.found_by != SUBMODULE
     schemas = TrainerSchemas(checkout, packages, may_capture=not options.from_lock and is_named)
     checker = CommandChecker(schemas)
-    reports = (
-        [check_argv(command, checker)]
-        if command
-        else list(check_files(options.files, checker, trainer))
-    )
-    verdicts = [verdict for report in reports for verdict in report.verdicts]
-    notes = [note for report in reports for note in report.notes]
+    reports = [check_argv(command, checker)] if command else []
+    reports += check_files(options.files, checker, trainer)
+    verdicts: list[LintVerdict] = []
     for report in reports:
+        verdicts += report.verdicts
         for note in report.notes:
             echo(_format_finding(report.file, note), file=sys.stderr)
     if options.json:
         print_json(verdicts, indent=1)
     else:
-        for line in format_verdicts(verdicts):
-            echo(line)
-        echo(_summary(verdicts, schemas.checkout), file=sys.stderr)
-        for difference in schemas.differences:
-            notify(f"warning: judged from the lock, although {difference}")
-        names = dict.fromkeys(name for verdict in verdicts for name in verdict.unchecked)
-        unchecked = describe_unchecked(names)
-        if unchecked:
-            notify(unchecked)
-    is_refused = any(verdict.ok is False for verdict in verdicts)
-    has_errors = any(note.stops for note in notes)
-    if is_refused or has_errors:
-        return EXIT_REFUSED
-    return EXIT_REFUSED if options.strict and _is_undecided(reports) else EXIT_DONE
+        _print_verdicts(verdicts, schemas)
+    return EXIT_REFUSED if _is_refused(reports, strict=options.strict) else EXIT_DONE
+
+
+def _print_verdicts(verdicts: list[LintVerdict], schemas: TrainerSchemas) -> None:
+    """Print the verdicts, how many there are of each kind, and what was not checked."""
+    for line in format_verdicts(verdicts):
+        echo(line)
+    echo(_summary(verdicts, schemas.checkout), file=sys.stderr)
+    for difference in schemas.differences:
+        notify(f"warning: judged from the lock, although {difference}")
+    names: list[str] = []
+    for verdict in verdicts:
+        names += verdict.unchecked
+    unchecked = describe_unchecked(dict.fromkeys(names))
+    if unchecked:
+        notify(unchecked)
+
+
+def _is_refused(reports: Sequence[FileReport], *, strict: bool) -> bool:
+    """Return whether a command is refused or a file could not be read; with `strict`, also whether
+    anything is undecided.
+    """
+    for report in reports:
+        if any(verdict.ok is False for verdict in report.verdicts):
+            return True
+        if any(note.stops for note in report.notes):
+            return True
+    return strict and _is_undecided(reports)
 
 
 def _is_undecided(reports: Iterable[FileReport]) -> bool:
@@ -101,7 +113,7 @@ def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:
         return "found no command that starts a trainer and no YAML file of flags"
     counts = []
     for ok, outcome in _OUTCOMES:
-        count = len([verdict for verdict in verdicts if verdict.ok is ok])
+        count = sum(verdict.ok is ok for verdict in verdicts)
         if count:
             counts.append(f"{count} {outcome}")
     commands = "1 command" if len(verdicts) == 1 else f"{len(verdicts)} commands"

@@ -43,14 +43,7 @@ def generate(argv: list[str]) -> int:
     parser = build_generate_parser()
     options = parser.parse(argv)
     names, conversations = _read_conversations(options, parser.usage)
-    try:
-        models = [find_model(name, options.runs) for name in names]
-    except UserError as error:
-        problem = error.problems[0]
-        if problem.id != "unknown_run" or len(names) < 2:
-            raise
-        cure = Fix(f"{problem.cure}; a prompt is put in quotes")
-        raise UserError(replace(problem, cure=cure)) from None
+    models = _find_models(names, options.runs)
     sampling = Sampling(
         seed=options.seed,
         temperature=options.temperature,
@@ -76,6 +69,21 @@ def generate(argv: list[str]) -> int:
     return EXIT_DONE
 
 
+def _find_models(names: Sequence[str], runs: Path) -> list[ModelSource]:
+    """Return the named models. Raises UserError: those of find_model.
+
+    Of several names, one that is unknown may be a prompt without quotes.
+    """
+    try:
+        return [find_model(name, runs) for name in names]
+    except UserError as error:
+        problem = error.problems[0]
+        if problem.id != "unknown_run" or len(names) < 2:
+            raise
+        cure = Fix(f"{problem.cure}; a prompt is put in quotes")
+        raise UserError(replace(problem, cure=cure)) from None
+
+
 def _read_conversations(
     options: argparse.Namespace, usage: str | None
 ) -> tuple[list[str], list[Messages]]:
@@ -85,7 +93,8 @@ def _read_conversations(
     """
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
-    if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
+    lacks_prompt = takes_prompt and len(names) < 2
+    if lacks_prompt or (options.chat and options.prompts):
         message = "'generate' takes models, followed by prompts"
         raise refusal("usage", message, "command line", usage)
     if options.chat:
@@ -113,6 +122,7 @@ def _count_models(arguments: Sequence[str]) -> int:
 def _answer_all(
     models: Sequence[ModelSource], conversations: Sequence[Messages], sampling: Sampling
 ) -> list[list[Answer]]:
+    """Return the answers of each model to all conversations."""
     answers: list[list[Answer]] = []
     for model in models:
         notify(f"loading {model.label}")
@@ -173,6 +183,7 @@ def _as_rows(
     answers: Sequence[Sequence[Answer]],
     sampling: Sampling,
 ) -> Iterator[dict[str, object]]:
+    """Yield the JSON of each conversation, with the answers by model."""
     for number, conversation in enumerate(conversations):
         by_model = {}
         for model, model_answers in zip(models, answers, strict=True):
@@ -235,6 +246,10 @@ def merge(argv: list[str]) -> int:
 
 
 def _find_adapter(name: str, runs: Path) -> Adapter:
+    """Return the adapter in a folder, or that of a finished run.
+
+    Raises UserError: unknown_run, ambiguous_run, not_an_adapter, merge_unfinished, other_format.
+    """
     folder = Path(name).expanduser().absolute()
     adapter = read_adapter(folder)
     if adapter is not None:

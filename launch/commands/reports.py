@@ -1,6 +1,4 @@
-"""`report RUN...`: a page of one run or several; `compare RUN RUN...`: what differs, and what came
-of it.
-"""
+"""`report RUN...` writes a page of one run or several; `compare RUN RUN...` prints what differs."""
 
 from __future__ import annotations
 
@@ -24,22 +22,29 @@ from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
 from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import find_job_folders
+from launch.table import Table
 from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb
 
 
 def report(argv: list[str]) -> int:
-    """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run,
-    no_record, unknown_option, usage, report_not_written.
+    """Write the page of one run, one pipeline or one trial, or of several runs.
+
+    Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option, usage,
+    report_not_written.
     """
     options = build_report_parser().parse(argv)
-    if len(options.names) == 1 and (pipeline := find_pipeline(options.names[0], options.runs)):
+    names: list[str] = options.names
+    pipeline = find_pipeline(names[0], options.runs) if len(names) == 1 else None
+    if pipeline is not None:
         page: Path = options.output or pipeline / FILE
         save_page(page, render_pipeline(pipeline))
         echo(str(page))
         return EXIT_DONE
-    folders = list(dict.fromkeys(_find_folder(name, options.runs) for name in options.names))
-    path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
+    found = [_find_folder(name, options.runs) for name in names]
+    folders = list(dict.fromkeys(found))
+    default = folders[0] / FILE if len(names) == 1 else Path(FILE)
+    path: Path = options.output or default
     if len(folders) == 1 and not trial_verb(folders[0]):
         announce_reading(folders, notify)
         RunHandle(folders[0]).report(path)
@@ -50,10 +55,11 @@ def report(argv: list[str]) -> int:
 
 
 def _render(folders: Sequence[Path], runs: Path) -> str:
-    """Return the page of one trial, or of the runs; a trial among several (`runs/sft/*`) is left
-    out with a notice.
+    """Return the page of one trial, or of several runs.
+
+    A trial among several folders, as of `runs/sft/*`, is left out with a notice.
     """
-    if len(folders) == 1 and trial_verb(folders[0]):
+    if len(folders) == 1:
         return render_document(read_trial(folders[0]))
     trials = [folder for folder in folders if trial_verb(folder)]
     if len(trials) == len(folders):
@@ -61,31 +67,38 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
         raise refusal("usage", message, "command line", "give one of them, or several runs")
     for folder in trials:
         notify(f"{folder} is skipped: a {trial_verb(folder)} has its own page")
-    of_runs = [folder for folder in folders if folder not in trials]
-    announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
-    comparable = [folder for folder in of_runs if Run(folder).other_format is None]
-    tables, notes = comparison_tables(comparable, runs) if len(comparable) > 1 else ([], [])
-    return render_runs([Run(folder) for folder in of_runs], tables, notes)
+    run_folders = [folder for folder in folders if folder not in trials]
+    # Every record is read twice: for the curves, and to be compared.
+    announce_reading([*run_folders, *run_folders], notify)
+    comparable = [folder for folder in run_folders if Run(folder).other_format is None]
+    tables: list[Table] = []
+    notes: list[str] = []
+    if len(comparable) > 1:
+        tables, notes = comparison_tables(comparable, runs)
+    return render_runs([Run(folder) for folder in run_folders], tables, notes)
 
 
 def _find_folder(name: str, runs: Path) -> Path:
-    """Return the folder that a name means; one that a crash left half-written counts. Raises
-    UserError: unknown_run, ambiguous_run, no_record.
+    """Return the folder of the run or the trial that has this name, even if a crash left it
+    half-written.
+
+    Raises UserError: unknown_run, ambiguous_run, no_record.
     """
     for folder in (Path(name).expanduser(), runs / name):
         if is_run_folder(folder) or trial_verb(folder):
             return folder.resolve()
         if folder.is_dir() and not any(folder.iterdir()):
-            raise refusal(
-                "no_record", f"{folder} is empty: no run has written to it", "command line"
-            )
+            message = f"{folder} is empty: no run has written to it"
+            raise refusal("no_record", message, "command line")
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
     return resolve_run(name, runs, [*find_job_folders(runs), *trials])
 
 
 def compare(argv: list[str]) -> int:
-    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run,
-    unknown_option, no_checkpoint, other_format.
+    """Print the comparison of the named runs.
+
+    Raises UserError: usage, unknown_run, ambiguous_run, unknown_option, no_checkpoint,
+    other_format.
     """
     parser = build_compare_parser()
     options = parser.parse(argv)

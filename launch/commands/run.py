@@ -12,8 +12,10 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.execution.detach import describe_detached_run, run_detached
 from launch.execution.display import Display, display_for
-from launch.pipelines.links import plan_pipeline
+from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.terminal import notify
+
+MakeDisplay = Callable[[Path], Display]  # makes the display of a run folder
 
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
 
@@ -49,32 +51,36 @@ evidence stopped it; 130 interrupted """
 
 def run(line: CommandLine) -> int:
     """Run the composed stage, or the stages of a pipeline, to the end and return the exit code.
+
     Raises UserError when it cannot be started.
     """
-    if pipeline := plan_pipeline(line, notify):
-        from launch.pipelines.engine import run_pipeline
-
-        is_detached = any(plan.config.detach for plan in pipeline.plans)
-        return _start(
-            lambda make_display: run_pipeline(pipeline, make_display, run_planned),
-            is_detached=is_detached,
-        )
+    pipeline = plan_pipeline(line, notify)
+    if pipeline:
+        return _run_pipeline(pipeline)
     if line.sweeps:
         return trial(line)
 
     def run_stage(composed: Composed) -> int:
-        is_detached = composed.config.detach
-        return _start(
-            lambda make_display: run_composed(composed, make_display), is_detached=is_detached
-        )
+        def task(make_display: MakeDisplay) -> int:
+            return run_composed(composed, make_display)
+
+        return _start(task, is_detached=composed.config.detach)
 
     return compose(line, run_stage)
 
 
-def _start(task: Callable[[Callable[[Path], Display]], int], *, is_detached: bool) -> int:
-    """Call `task` with what makes the display of a run folder."""
-    return (
-        run_detached(task, describe_detached_run)
-        if is_detached
-        else task(lambda folder: display_for(sys.stdout))
-    )
+def _run_pipeline(pipeline: Pipeline) -> int:
+    from launch.pipelines.engine import run_pipeline
+
+    def task(make_display: MakeDisplay) -> int:
+        return run_pipeline(pipeline, make_display, run_planned)
+
+    is_detached = any(plan.config.detach for plan in pipeline.plans)
+    return _start(task, is_detached=is_detached)
+
+
+def _start(task: Callable[[MakeDisplay], int], *, is_detached: bool) -> int:
+    """Run a task in the background or here; the task makes the display of its run folder."""
+    if is_detached:
+        return run_detached(task, describe_detached_run)
+    return task(lambda folder: display_for(sys.stdout))

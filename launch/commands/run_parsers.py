@@ -1,5 +1,6 @@
-"""The arguments and the help of the verbs that look at runs; imports little, because shell
-completion reads them.
+"""Defines the arguments and the help of the verbs that look at runs.
+
+The module imports little, because shell completion reads it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ examples:
 Print what a run's display showed, from its record, and how the run ended.""")
     parser.add("name", metavar="RUN", help=_RUN)
     follow = (
-        "wait for a pending job and continue until the run ends, across requeues; Ctrl-C "
-        "only "
+        "wait for a pending job and continue until the run ends, across requeues; Ctrl-C only "
         "stops following"
     )
     parser.add("-f", "--follow", action="store_true", help=follow)

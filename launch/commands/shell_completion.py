@@ -27,8 +27,11 @@ def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
         return False
     shell = queries[0].removeprefix(_QUERY)
     point = environ.get("COMP_POINT", "")
-    line = environ.get("COMP_LINE", "")[: int(point) if point.isdigit() else None]
-    echo(("\n" if shell == "fish" else " ").join(candidates(line)))
+    line = environ.get("COMP_LINE", "")
+    if point.isdigit():
+        line = line[: int(point)]  # up to the cursor
+    separator = "\n" if shell == "fish" else " "
+    echo(separator.join(candidates(line)))
     return True
 
 
@@ -46,7 +49,8 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     if current.startswith("-"):
         return _options(verb or VERBS["run"])
     if not before:
-        return [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
+        overrides = _overrides(before, current) if "=" in current else ["stage="]
+        return [*VISIBLE, *overrides]
     if verb is None or verb.composes:
         return _overrides(before, current)
     return _arguments(verb, before)
@@ -97,7 +101,8 @@ def _trainer_of(before: Sequence[str]) -> str:
     """Return the trainer that the line chooses, or that its stage's file does, else finetune."""
     from launch.config.origins import Origins
 
-    choices = dict(word.split("=", 1) for word in before if word.startswith(("stage=", "trainer=")))
+    chosen_groups = [word for word in before if word.startswith(("stage=", "trainer="))]
+    choices = dict(word.split("=", 1) for word in chosen_groups)
     chosen = choices.get("trainer")
     with suppress(OSError, ValueError):  # a file that is not YAML
         chosen = chosen or Origins((), choices).chosen_by_stage("trainer")

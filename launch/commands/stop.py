@@ -1,5 +1,6 @@
-"""`stop RUN`: end a run or a pipeline from another terminal, as Ctrl-C does in its own; Slurm jobs
-are cancelled.
+"""`stop RUN`: end a run or a pipeline from another terminal, as Ctrl-C does in its own.
+
+Its Slurm jobs are cancelled.
 """
 
 from __future__ import annotations
@@ -41,52 +42,66 @@ def stop(argv: list[str]) -> int:
     options = build_stop_parser().parse(argv)
     runs: Path = options.runs
     pipeline = find_pipeline(options.name, runs)
-    folder = pipeline or resolve_run(options.name, runs, list(find_job_folders(runs)))
+    if pipeline is None:
+        folder = resolve_run(options.name, runs, list(find_job_folders(runs)))
+        run_folders = [folder]
+    else:
+        folder = pipeline
+        run_folders = _pipeline_folders(pipeline)
     holder = RunHandle(folder).holder
-    of_runs = [run for _, run in stage_runs(pipeline)] if pipeline else [folder]
-    names = [
-        run.with_name(run.name + suffix)
-        for run in of_runs
-        for suffix in ("", TOKENIZE_SUFFIX if pipeline else "")
-    ]
-    folders = [
-        job_folder for name in dict.fromkeys(names) if (job_folder := find_job_folder(name, runs))
-    ]
+    job_folders = []
+    for run in run_folders:
+        job_folder = find_job_folder(run, runs)
+        if job_folder is not None:
+            job_folders.append(job_folder)
     try:
-        jobs = _find_live_jobs(folders)
-    except (
-        UserError
-    ):  # Slurm does not answer; it is not needed for a launcher on this machine or without any job
+        jobs = _find_live_jobs(job_folders)
+    except UserError:
+        # Slurm does not answer. It is not needed for a launcher on this machine, nor without a job.
         is_local = holder is not None and holder.machine == this_process().machine
-        if not is_local and any(map(find_job_ids, folders)):
+        if not is_local and any(map(find_job_ids, job_folders)):
             raise
         jobs = []
     if jobs:
-        return _cancel(folder, jobs, folders)
+        return _cancel(folder, jobs, job_folders)
     if holder is None:
         raise refusal("not_running", f"{run_name(folder)} is not running")
     return _terminate(folder, holder)
+
+
+def _pipeline_folders(pipeline: Path) -> list[Path]:
+    """Return the run folders of a pipeline's stages, and those of the jobs that tokenise for them."""
+    folders = []
+    for _, run in stage_runs(pipeline):
+        folders += [run, run.with_name(f"{run.name}{TOKENIZE_SUFFIX}")]
+    return list(dict.fromkeys(folders))
 
 
 def _find_live_jobs(folders: Sequence[JobFolder]) -> list[tuple[JobFolder, QueuedJob]]:
     if not folders or shutil.which("squeue") is None:
         return []
     queue = list_user_jobs(patient=True)
-    return [(folder, job) for folder in folders for job in find_jobs(folder, queue) if job.is_live]
+    live_jobs = []
+    for folder in folders:
+        live_jobs += [(folder, job) for job in find_jobs(folder, queue) if job.is_live]
+    return live_jobs
 
 
 def _cancel(
     folder: Path, jobs: Sequence[tuple[JobFolder, QueuedJob]], folders: Sequence[JobFolder]
 ) -> int:
+    """Cancel jobs whose scripts use the folders, and wait until they are gone.
+
+    Returns the exit code. Raises UserError: job_mismatch, scancel_refused.
+    """
     for job_folder, job in jobs:
         if not is_proven_job(job_folder, job):
             message = (
                 f"{job_folder.path} names {job}, whose script does not use that folder: "
                 "nothing was cancelled"
             )
-            raise refusal(
-                "job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}"
-            )
+            cure = f"look at it: scontrol show job {job.job_id}"
+            raise refusal("job_mismatch", message, None, cure)
     ids = [job.job_id for _, job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:
@@ -101,13 +116,13 @@ def _cancel(
 
 
 def _terminate(folder: Path, holder: Holder) -> int:
+    """Signal the launcher of a run or a pipeline, wait for its end, and return the exit code."""
     run = RunHandle(folder)
     if run.stop():
         echo(f"{run.name} is stopped")
         return EXIT_DONE
     echo(
         f"process {holder.pid} is still running after {STOP_PATIENCE:.0f} s; kill -KILL "
-        f"{holder.pid} ends it, and then "
-        "every process of the run ends by itself within 15 s"
+        f"{holder.pid} ends it, and then every process of the run ends by itself within 15 s"
     )
     return EXIT_FAILED

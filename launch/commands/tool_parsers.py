@@ -1,7 +1,7 @@
-"""The arguments and the help of the verbs that are not about runs; imports little, because shell
-completion reads them.
+"""Defines the arguments and the help of the verbs that are not about runs.
 
-`check` and `preview` compose a stage: what is left of their line goes to Hydra.
+The module imports little, because shell completion reads it. `check` and `preview` compose a stage:
+Hydra takes the rest of their line.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("name", metavar="NAME", help="the stage's name: stage=NAME")
     data = (
-        "a file, a folder, a glob pattern (.jsonl, .json, .csv, .tsv, .parquet, compressed "
-        "too) "
+        "a file, a folder, a glob pattern (.jsonl, .json, .csv, .tsv, .parquet, compressed too) "
         "or a hub id"
     )
     parser.add("--data", metavar="FILE", required=True, help=data)
     model = (
-        "a model group (demo, llama3_1_8b, ...), a run, a hub id or a folder; default: that "
-        "of "
+        "a model group (demo, llama3_1_8b, ...), a run, a hub id or a folder; default: that of "
         "the Tulu 3 stage"
     )
     parser.add("--model", metavar="MODEL", help=model)

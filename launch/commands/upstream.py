@@ -29,8 +29,9 @@ _MAINTAINERS = ("diff", "bump")  # commands of `python -m maintain`
 
 
 def upstream(args: list[str]) -> int:
-    """Run `launch upstream` and return its exit code. Raises UserError: maintainers_command,
-    not_open_instruct; those of VerbParser.parse.
+    """Run `launch upstream` and return its exit code.
+
+    Raises UserError: maintainers_command, not_open_instruct; those of VerbParser.parse.
     """
     if args and args[0] in _MAINTAINERS:
         raise _maintainers_command(args)
@@ -50,11 +51,9 @@ def _maintainers_command(args: Sequence[str]) -> UserError:
     tool = args[0]
     message = f"'upstream {tool}' is a tool of the maintainers, and not a command of launch"
     command = shlex.join(["python", "-m", "maintain", *args])
-    cure = (
-        f"run `{command}` in this clone, {ROOT}"
-        if IN_CLONE
-        else f"run `{command}` in a clone of the project: the wheel does not have it"
-    )
+    cure = f"run `{command}` in a clone of the project: the wheel does not have it"
+    if IN_CLONE:
+        cure = f"run `{command}` in this clone, {ROOT}"
     return refusal("maintainers_command", message, "command line", cure)
 
 
@@ -68,7 +67,7 @@ def _print_status_json(lock: Lock, gitlink: str | None, checkout: Checkout | Non
     }
     if checkout:
         content["checkout"] = {
-            "dir": str(checkout.root),
+            "dir": checkout.root,
             "found_by": checkout.found_by,
             "commit": checkout.commit,
             "differing": checkout.differing,
@@ -86,8 +85,9 @@ def _print_status(lock: Lock, gitlink: str | None, checkout: Checkout | None) ->
     if checkout:
         echo(f"checkout  {checkout.describe()}")
     else:
-        echo(f"checkout  {missing_checkout_problem().message}")
-        echo(f"          {missing_checkout_problem().cure}")
+        missing = missing_checkout_problem()
+        echo(f"checkout  {missing.message}")
+        echo(f"          {missing.cure}")
     place = "this clone" if IN_CLONE else "a clone of the project"
     echo(f"tools     to compare or move the pin: `python -m maintain --help` in {place}")
 
