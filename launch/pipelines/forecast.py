@@ -13,7 +13,7 @@ from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
-from launch.planning.estimate.speed import count_steps, predict_step
+from launch.planning.estimate.speed import planned_steps, predict_step
 from launch.planning.plan import Plan
 from launch.table import Table, format_bytes, format_number
 
@@ -49,7 +49,7 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
     starts_from = source.local.name if source.local else source.reference
     for plan in pipeline.plans:
         model, checkpoint = written_bytes(plan, environ, merged=True) or (None, None)
-        steps = count_steps(plan)
+        steps = planned_steps(plan)
         memory = forecast_on_machine(plan)
         cost = StageCost(
             plan,

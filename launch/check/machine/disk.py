@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Precision
 from launch.planning.estimate.forecast import planned_shape
-from launch.planning.estimate.speed import count_steps
+from launch.planning.estimate.speed import planned_steps
 from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot
 from launch.planning.plan import Plan
 from launch.table import format_bytes
@@ -39,7 +39,7 @@ def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     steps after which the run is ended.
     """
     interval = checkpoint_interval(plan)
-    known_steps = [steps for steps in (count_steps(plan), ends_after) if steps is not None]
+    known_steps = [steps for steps in (planned_steps(plan), ends_after) if steps is not None]
     steps = min(known_steps, default=None)
     if not interval or (steps is not None and steps < interval):
         return 0

@@ -1,5 +1,4 @@
-"""What a Llama model's forward pass saves for backward, tensor by tensor, and what the loss and
-backward add to it.
+"""Computes what a model's forward pass saves for backward, and what loss and backward add to it.
 
 Derived from transformers modeling_llama.py and liger-kernel's ops;
 tests/planning/estimate/test_saved.py counts the bytes of a real model. With a vocabulary of 128k
@@ -36,7 +35,8 @@ def mlp_bytes(setting: MemorySetting) -> int:
     """Return the bytes per token of the gated MLP: gate, up, their product, and the activated gate,
     which Liger recomputes (modeling_llama.py:173; liger ops/swiglu.py:272).
     """
-    return (3 if setting.liger else 4) * setting.element * setting.shape.intermediate
+    tensors = 3 if setting.liger else 4
+    return tensors * setting.element * setting.shape.intermediate
 
 
 def attention_bytes(setting: MemorySetting) -> int:
@@ -53,7 +53,7 @@ def attention_bytes(setting: MemorySetting) -> int:
     heads = 0
     if shape.has_head_norms:
         heads = norm_bytes(shape.query_width, setting) + norm_bytes(shape.key_width, setting)
-        # their outputs are rotated, not saved
+        # The outputs of these norms are rotated, and not saved.
         heads -= setting.element * (shape.query_width + shape.key_width)
     return setting.element * (2 * shape.query_width + 2 * keys) + sums + heads
 
@@ -67,25 +67,30 @@ def mask_bytes(setting: MemorySetting) -> float:
     """
     square = setting.tokens**2 / setting.rows
     if setting.attention == Attention.eager:
-        return square * setting.shape.heads * (4 + setting.element if setting.element == 2 else 4)
+        softmax = 4 + setting.element if setting.element == 2 else 4
+        return square * setting.shape.heads * softmax
     return square * setting.element if setting.masked else 0.0
 
 
 def input_copy_bytes(setting: MemorySetting) -> int:
     """Return the bytes per token by which autocast and adapters change what a layer saves.
 
-    Autocast over fp32 weights: the inputs of q, k, v, gate and up are each converted to bf16 on
-    their own. Adapters: frozen matrices save no input and frozen norms not the normalised one, but
-    each A saves its own, which casts convert one by one, and each B the low-rank one
-    (peft/tuners/lora/layer.py, Linear.forward).
+    Autocast over fp32 weights converts the inputs of q, k, v, gate and up to bf16, each on its own.
+    With adapters, frozen matrices save no input, and frozen norms do not save the normalised one;
+    but each A saves its input, which is converted to fp32 one by one where the adapter casts, and
+    each B saves the low-rank one (peft/tuners/lora/layer.py, Linear.forward).
     """
-    shape, element, adapter = setting.shape, setting.element, setting.adapter
+    shape = setting.shape
+    element = setting.element
+    adapter = setting.adapter
     if adapter is None:
         return 5 * element * shape.hidden if setting.autocast else 0
     saved = adapter.layers * adapter.rank * element
     if not setting.liger:
         saved -= 2 * element * shape.hidden
-    return saved + (element * (3 * shape.hidden + shape.query_width) if adapter.casts else 0)
+    if adapter.casts:
+        saved += element * (3 * shape.hidden + shape.query_width)
+    return saved
 
 
 def cast_weight_bytes(setting: MemorySetting) -> float:
@@ -94,21 +99,22 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
     """
     if setting.autocast:
         return 2.0 * setting.shape.parameters
-    return 2.0 * setting.adapter.parameters if setting.adapter and setting.adapter.fp32 else 0.0
+    if setting.adapter and setting.adapter.fp32:
+        return 2.0 * setting.adapter.parameters
+    return 0.0
 
 
 def layer_bytes(setting: MemorySetting) -> float:
     """Return the bytes that one layer saves when it is not checkpointed.
 
-    Compiled, backward recomputes norms, rotations' products and the gate, and keeps what matrices
-    and attention need: four hidden states, queries, keys and values before and after their norm,
-    and the two halves of the MLP.
+    In a compiled layer, backward recomputes the norms, the rotations' products and the gate. Saved
+    is what matrices and attention need: four hidden states, queries, keys and values before and
+    after their norm, and the two halves of the MLP.
     """
     if setting.compiled:
         shape = setting.shape
-        widths = (
-            4 * shape.hidden + 3 * (shape.query_width + shape.key_width) + 2 * shape.intermediate
-        )
+        attention_width = 3 * (shape.query_width + shape.key_width)
+        widths = 4 * shape.hidden + attention_width + 2 * shape.intermediate
         return setting.tokens * (setting.element * widths + 4 * shape.heads) + mask_bytes(setting)
     norms = 2 * norm_bytes(setting.shape.hidden, setting)
     per_token = norms + attention_bytes(setting) + mlp_bytes(setting) + input_copy_bytes(setting)
@@ -121,13 +127,16 @@ def shared_bytes(setting: MemorySetting) -> float:
     """
     shape = setting.shape
     head_size = shape.query_width // shape.heads
-    mask = setting.tokens**2 / setting.rows if setting.masked and setting.checkpointing else 0.0
+    mask = 0.0
+    if setting.masked and setting.checkpointing:
+        mask = setting.tokens**2 / setting.rows
     return mask + 2 * setting.element * head_size * setting.tokens
 
 
 def layers_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that all layers have saved at the end of forward. A checkpointed layer saves
-    its input only.
+    """Return the bytes that all layers have saved at the end of forward.
+
+    A checkpointed layer saves only its input.
     """
     layer = residual_bytes(setting) if setting.checkpointing else layer_bytes(setting)
     return setting.shape.layers * layer + shared_bytes(setting)
@@ -141,9 +150,8 @@ def saved_bytes(setting: MemorySetting) -> float:
 
 def residual_bytes(setting: MemorySetting) -> float:
     """Return the bytes of the hidden states between two layers, or of their gradient."""
-    return float(
-        (4 if setting.autocast else setting.element) * setting.shape.hidden * setting.tokens
-    )
+    element = 4 if setting.autocast else setting.element
+    return float(element * setting.shape.hidden * setting.tokens)
 
 
 def mlp_backward_bytes(setting: MemorySetting) -> float:
@@ -158,10 +166,10 @@ def mlp_backward_bytes(setting: MemorySetting) -> float:
     return mlp + residual_bytes(setting)
 
 
-# bytes per element: the saved log-softmax, its gradient and the gradient of its input, all in fp32
+# Bytes per logit: the saved log-softmax, its gradient and the gradient of its input, all in fp32.
 _LOGITS_BACKWARD = 12
-# of OLMo-core, compiled: bf16 logits and their fp32 gradient; DPO's log-probs have a log-softmax
-# besides. Both numbers are fitted to benchmarks/h200_memory_olmo.json
+# Bytes per logit of OLMo-core's compiled trainers: bf16 logits and their fp32 gradient; DPO's
+# log-probs have a log-softmax as well. Both numbers are fitted to benchmarks/h200_memory_olmo.json.
 _COMPILED_LOGITS = {Kind.sft: 6, Kind.dpo: 10}
 # TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE
 # (trl/trainer/utils.py:1506)
@@ -177,18 +185,18 @@ def loss_bytes(setting: MemorySetting) -> float:
     copy and the log-softmax. Fused: one chunk of logits, the gradient of the matrix, and the
     gradient of the hidden states (liger ops/fused_linear_cross_entropy.py).
     """
-    shape, tokens, element = setting.shape, setting.tokens, setting.element
     if setting.chunked_head:
         return _chunked_bytes(setting)
+    shape = setting.shape
+    tokens = setting.tokens
     if not setting.fused_loss:
-        each = (
-            _COMPILED_LOGITS.get(setting.kind, _LOGITS_BACKWARD)
-            if setting.compiled
-            else _LOGITS_BACKWARD
-        )
-        return float(each * tokens * shape.vocabulary)
-    chunk = chunk_tokens(tokens, shape.vocabulary, shape.hidden)
-    return element * (float(chunk) * shape.vocabulary + shape.embedding + tokens * shape.hidden)
+        bytes_per_logit = _LOGITS_BACKWARD
+        if setting.compiled:
+            bytes_per_logit = _COMPILED_LOGITS.get(setting.kind, _LOGITS_BACKWARD)
+        return float(bytes_per_logit * tokens * shape.vocabulary)
+    chunk = float(chunk_tokens(tokens, shape.vocabulary, shape.hidden))
+    elements = chunk * shape.vocabulary + shape.embedding + tokens * shape.hidden
+    return setting.element * elements
 
 
 def head_bytes(setting: MemorySetting) -> float:
@@ -197,9 +205,10 @@ def head_bytes(setting: MemorySetting) -> float:
     """
     if setting.chunked_head:
         return _chunked_bytes(setting)
-    shape, element = setting.shape, setting.element
+    shape = setting.shape
     logits = 0 if setting.fused_loss else setting.tokens * shape.vocabulary
-    return float(element * (logits + shape.embedding + setting.tokens * shape.hidden))
+    elements = logits + shape.embedding + setting.tokens * shape.hidden
+    return float(setting.element * elements)
 
 
 def _chunked_bytes(setting: MemorySetting) -> float:
@@ -207,14 +216,18 @@ def _chunked_bytes(setting: MemorySetting) -> float:
     of a trained output matrix in fp32 (trl/kernels/chunked_logprob.py:310-457).
     """
     shape = setting.shape
-    tile = setting.element * min(setting.tokens, _TILE_TOKENS) * min(shape.vocabulary, _TILE_WORDS)
-    gradient = 0 if setting.adapter else shape.embedding
-    return float(tile + 4 * (setting.tokens * shape.hidden + gradient))
+    tile_tokens = min(setting.tokens, _TILE_TOKENS)
+    tile_words = min(shape.vocabulary, _TILE_WORDS)
+    tile = setting.element * tile_tokens * tile_words
+    matrix_gradient = 0 if setting.adapter else shape.embedding
+    return float(tile + 4 * (setting.tokens * shape.hidden + matrix_gradient))
 
 
 def chunk_tokens(tokens: int, vocabulary: int, hidden: int) -> int:
     """Return the tokens of one chunk: as many logits as there are hidden states, up to the next
     power of two (liger ops/fused_linear_cross_entropy.py, inc_factor and chunk_size).
     """
-    share = math.ceil(tokens / math.ceil(vocabulary / hidden))
-    return int(min(1 << max(0, share - 1).bit_length(), tokens))
+    chunks = math.ceil(vocabulary / hidden)
+    share = math.ceil(tokens / chunks)
+    power_of_two = 1 << max(0, share - 1).bit_length()
+    return min(power_of_two, tokens)

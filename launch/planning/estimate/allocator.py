@@ -26,7 +26,9 @@ class AllocatorShares:
         """Return how many output matrices are reserved in a mode."""
         if mode in _STAGE_1_AND_2:
             return self.stage_1_and_2
-        return self.stage_3 if mode in STAGE_3 else self.plain
+        if mode in STAGE_3:
+            return self.stage_3
+        return self.plain
 
 
 # Least squares of the relative error over benchmarks/h200_memory_grid.json and, for `varying`,
@@ -43,11 +45,10 @@ EXPANDABLE_SEGMENTS = AllocatorShares(
 def cached_bytes(setting: MemorySetting) -> float:
     """Return the bytes that torch reserves beyond its allocated peak."""
     shares = EXPANDABLE_SEGMENTS if setting.expandable_segments else SEGMENTS
-    return max(
-        shares.head_multiple(setting.mode) * head_matrix_bytes(setting)
-        + shares.logits * whole_logits_bytes(setting),
-        shares.varying * varying_bytes(setting),
-    )
+    head = shares.head_multiple(setting.mode) * head_matrix_bytes(setting)
+    logits = shares.logits * whole_logits_bytes(setting)
+    varying_rows = shares.varying * varying_bytes(setting)
+    return max(head + logits, varying_rows)
 
 
 def head_matrix_bytes(setting: MemorySetting) -> float:
@@ -64,10 +65,10 @@ def whole_logits_bytes(setting: MemorySetting) -> float:
 
 def varying_bytes(setting: MemorySetting) -> float:
     """Return the bytes saved for backward, where packed rows vary in length and all weights are
-    trained; the runs of adapters that were measured reserve no more for them than for even rows.
+    trained; else 0.
+
+    The measured runs of adapters reserve no more for such rows than for even ones.
     """
-    return (
-        saved_bytes(setting)
-        if setting.packing and setting.padding and setting.adapter is None
-        else 0.0
-    )
+    if setting.packing and setting.padding and setting.adapter is None:
+        return saved_bytes(setting)
+    return 0.0

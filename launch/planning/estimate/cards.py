@@ -1,5 +1,6 @@
-"""Kinds of GPU: their data sheets, and the rates that they reach in training, fitted to measured
-steps.
+"""Lists kinds of GPU: their data sheets, and the rates that they reach in training.
+
+The rates are fitted to measured steps.
 
 TFLOP/s are dense bf16 on tensor cores, accumulated in fp32; where a data sheet gives the rate with
 sparsity, it is half of that.
@@ -31,7 +32,8 @@ _ADA = "NVIDIA L4 / L40 / L40S data sheets"
 _GA102 = "NVIDIA A40 / RTX A6000 data sheets"
 _GEFORCE = "NVIDIA Ampere GA102, Ada and RTX Blackwell GPU architecture papers"
 
-# a pattern over the name that nvidia-smi reports, in lower case; the first match counts
+# Each pattern is searched in the name that nvidia-smi reports, in lower case; the first match
+# counts.
 _CARDS: tuple[tuple[str, Card], ...] = (
     (r"\bgb200\b", Card("GB200", 2500, 186, "NVIDIA GB200 NVL72 data sheet")),
     (r"\bb200\b", Card("B200", 2250, 180, "NVIDIA DGX B200 data sheet")),
@@ -63,7 +65,10 @@ def card_named(name: str) -> Card | None:
     lower = name.lower().replace("-", " ")
     if "mig" in lower.split():
         return None
-    return next((card for pattern, card in _CARDS if re.search(pattern, lower)), None)
+    for pattern, card in _CARDS:
+        if re.search(pattern, lower):
+            return card
+    return None
 
 
 @dataclass(frozen=True)
@@ -82,18 +87,23 @@ def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemor
     """
     if cluster.gpu_memory is not None:
         return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
-    if smallest := smallest_card(find_gpus(environ).seen):
+    smallest = smallest_card(find_gpus(environ).seen)
+    if smallest is not None:
         return smallest
     card = card_named(cluster.gpu_type or "")
-    return (
-        CardMemory(card.memory_gb * 1e9 / (1 << 30), f"{card.name}'s data sheet") if card else None
-    )
+    if card is None:
+        return None
+    gib = card.memory_gb * 1e9 / (1 << 30)
+    return CardMemory(gib, f"{card.name}'s data sheet")
 
 
 def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
     """Return the memory of the smallest of these GPUs; None where none reports it."""
     sizes = [(gpu.total, gpu.name) for gpu in gpus if gpu.total]
-    return CardMemory(min(sizes)[0] * (1 << 20) / (1 << 30), min(sizes)[1]) if sizes else None
+    if not sizes:
+        return None
+    mib, name = min(sizes)
+    return CardMemory(mib * (1 << 20) / (1 << 30), name)
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,8 @@ def rates_for_card(card: str | None) -> CardRates:
     """Return the rates of the card that nvidia-smi calls `card`; None stands for a CPU."""
     if card is None:
         return CardRates(CPU, False, "CPUs differ: the first probe measures this one")
-    listed, reference = card_named(card), card_named("NVIDIA H200")
+    listed = card_named(card)
+    reference = card_named("NVIDIA H200")
     assert reference is not None
     if listed is None:
         unknown = replace(H200, bias=_UNKNOWN_BIAS)

@@ -68,7 +68,8 @@ class ModelShape:
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """The linear layers of a block, with their numbers of inputs and outputs."""
-        hidden, wide = self.hidden, self.intermediate
+        hidden = self.hidden
+        wide = self.intermediate
         sizes = (
             (hidden, self.query_width),
             (hidden, self.key_width),
@@ -181,7 +182,12 @@ def token_flops(
     without cached reference): 2 more, and a third of attention's. `headless`: there is no output
     matrix over the vocabulary (a reward model).
     """
-    matrices = shape.layers * shape.layer + (0 if headless else shape.embedding)
+    matrices = shape.layers * shape.layer
+    if not headless:
+        matrices += shape.embedding
     attention = 12.0 * shape.layers * shape.query_width * (document or 0.0)
-    trained = (4.0 if frozen else 6.0) * matrices + attention
-    return trained + (2.0 * matrices + attention / 3 if reference else 0.0)
+    per_element = 4.0 if frozen else 6.0
+    operations = per_element * matrices + attention
+    if reference:
+        operations += 2.0 * matrices + attention / 3
+    return operations

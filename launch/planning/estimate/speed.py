@@ -1,5 +1,4 @@
-"""The predicted time of an optimizer step: compute, communication, the host, and ranks that wait
-for each other.
+"""Predicts the time of an optimizer step: compute, communication, the host, and waiting ranks.
 
 The card computes while the host issues kernels and the ranks communicate: where two of these take
 about as long, they hide each other in part only. Under ZeRO 2 and 3 the ranks synchronise in every
@@ -14,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from launch.config.schema import Kind, Mode, Packing
+from launch.config.schema import Kind, Mode
 from launch.planning.batches import SimulatedLoad, simulate_load
+from launch.planning.data import count_steps
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Rates
 from launch.planning.estimate.generation import generation_seconds
@@ -27,6 +27,8 @@ from launch.planning.plan import Plan
 
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)
 _SYNC_EACH_MICRO_BATCH = (*_ZERO3, Mode.zero2)
+# How often each rank sends the size of the model once a step.
+_SENT_PER_STEP = {Mode.ddp: 2, Mode.zero1: 3, Mode.zero2: 1}
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ def predict_step(
         waits_each_turn=setting.mode in _SYNC_EACH_MICRO_BATCH,
     )
     parts = {"arithmetic": 0.0, "host": 0.0, "communication": 0.0}
-    total = 0.0
+    total = 0.0  # of the micro batches of all simulated steps
     sending = _bytes_sent_per_micro_batch(setting) / rates.link
-    host, fixed = _host_seconds(setting, rates), _fixed_seconds(setting, rates)
+    host = _host_seconds(setting, rates)
+    fixed = _fixed_seconds(setting, rates)
     for rows in load.slowest:
         arithmetic = _arithmetic_seconds(setting, rows, rates)
         parts["arithmetic"] += arithmetic
@@ -77,34 +80,37 @@ def predict_step(
         parts["communication"] += sending
         busy = math.hypot(arithmetic, host)
         total += max(busy, sending) + rates.exposed * min(sending, busy) + fixed
+    parts = {name: seconds / load.steps for name, seconds in parts.items()}
     once = _bytes_sent_per_step(setting) / rates.link
     optimizer = _optimizer_seconds(setting, rates)
-    parts = {name: seconds / load.steps for name, seconds in parts.items()}
+    generation = 0.0
+    if setting.generation is not None:
+        generation = generation_seconds(setting, setting.generation, rates.memory)
     parts["communication"] += once
     parts["optimizer"] = optimizer
-    sampled = setting.generation
-    parts["generation"] = generation_seconds(setting, sampled, rates.memory) if sampled else 0.0
-    return StepTime(
-        total / load.steps + once + optimizer + parts["generation"], MappingProxyType(parts), load
-    )
+    parts["generation"] = generation
+    seconds = total / load.steps + once + optimizer + generation
+    return StepTime(seconds, MappingProxyType(parts), load)
 
 
 def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rates) -> float:
     """Return the seconds of the card for one micro batch, forward and backward."""
-    shape, tokens = setting.shape, sum(rows)
+    shape = setting.shape
+    tokens = sum(rows)
     recomputed = 1 if setting.checkpointing else 0
     matrices = tokens * (token_flops(shape) + recomputed * 2.0 * shape.layers * shape.layer)
     squares = float(sum(row * row for row in rows))
     if setting.masked or setting.attention == Attention.eager:
-        operations, rate = 4.0 * squares, rates.masked
+        operations = 4.0 * squares
+        rate = rates.masked
     else:
-        documents = (
-            setting.micro_batch if setting.packing and setting.attention == Attention.flash else 1
-        )
-        # the other half of the square is masked
-        operations, rate = (2.0 * squares / documents, rates.causal)
+        # Flash attention computes each document of a packed row by itself.
+        is_split = setting.packing and setting.attention == Attention.flash
+        documents = setting.micro_batch if is_split else 1
+        operations = 2.0 * squares / documents  # the other half of the square is masked
+        rate = rates.causal
     attention = operations * shape.query_width * shape.layers
-    # backward takes 2.5 times forward's products of attention: it recomputes one of them
+    # Backward takes 2.5 times forward's products of attention, because it recomputes one of them.
     seconds = matrices / rates.matrix + (3.5 + recomputed) * attention / rate
     plain = replace(setting, tokens=tokens, checkpointing=False)
     return seconds + (3 + recomputed) * saved_bytes(plain) / rates.memory
@@ -118,21 +124,25 @@ def _host_seconds(setting: MemorySetting, rates: Rates) -> float:
     """
     kernels = 1.0 if setting.liger else 1.25
     if setting.mode in _ZERO3:
-        layer = rates.sharded_layer * (rates.expandable if setting.expandable_segments else 1.0)
+        layer = rates.sharded_layer
+        if setting.expandable_segments:
+            layer *= rates.expandable
     else:
-        layer = rates.layer * (4 / 3 if setting.checkpointing else 1.0)
+        layer = rates.layer
+        if setting.checkpointing:
+            layer *= 4 / 3
     return setting.shape.layers * layer * kernels
 
 
 def _fixed_seconds(setting: MemorySetting, rates: Rates) -> float:
     """Return the seconds of one micro batch that nothing hides, whatever its tokens."""
-    seconds = (
-        setting.shape.layers * rates.reduced_layer
-        if setting.mode in (Mode.zero1, Mode.zero2)
-        else 0.0
-    )
+    seconds = 0.0
+    if setting.mode in (Mode.zero1, Mode.zero2):
+        seconds = setting.shape.layers * rates.reduced_layer
     if setting.padding:
-        seconds += rates.varying + (rates.single_sample if setting.sequences == 1 else 0.0)
+        seconds += rates.varying
+        if setting.sequences == 1:
+            seconds += rates.single_sample
     return seconds
 
 
@@ -147,23 +157,25 @@ def _bytes_sent_per_micro_batch(setting: MemorySetting) -> float:
     size = setting.element * setting.shape.parameters
     if setting.mode in _ZERO3:
         return 3 * ring * size
-    return 2 * ring * size if setting.mode == Mode.zero2 else 0.0
+    if setting.mode == Mode.zero2:
+        return 2 * ring * size
+    return 0.0
 
 
 def _bytes_sent_per_step(setting: MemorySetting) -> float:
-    """Return the bytes that each rank sends once a step: DDP reduces the gradients, ZeRO 1 reduces
-    them and gathers the updated weights, ZeRO 2 gathers those.
+    """Return the bytes that each rank sends once a step.
+
+    DDP reduces the gradients; ZeRO 1 reduces them and gathers the updated weights; ZeRO 2 gathers
+    the updated weights.
     """
     ring = (setting.ranks - 1) / setting.ranks
     size = setting.element * setting.shape.parameters
-    times = {Mode.ddp: 2, Mode.zero1: 3, Mode.zero2: 1}.get(setting.mode, 0)
+    times = _SENT_PER_STEP.get(setting.mode, 0)
     return times * ring * size
 
 
 def _optimizer_seconds(setting: MemorySetting, rates: Rates) -> float:
-    """Return the seconds of clipping and the optimizer's step, over the rank's own shard of the
-    state.
-    """
+    """Return the seconds of clipping and of the optimizer's step over the rank's own shard."""
     if setting.mode in (Mode.single, Mode.ddp):
         return rates.step + 10 * setting.element * setting.shape.parameters / rates.memory
     shard = setting.shape.parameters / setting.ranks
@@ -173,19 +185,12 @@ def _optimizer_seconds(setting: MemorySetting, rates: Rates) -> float:
     return rates.sharded_step + seconds
 
 
-def count_steps(plan: Plan) -> int | None:
+def planned_steps(plan: Plan) -> int | None:
     """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is
     known.
     """
-    recipe, rows = plan.config.recipe, None
-    if recipe.packing != Packing.bins:  # a packed row holds several samples
-        known = [data for data in plan.data if data is not None and data.all_]
-        shares = [entry.share for entry in plan.inputs.mixture]
-        lengths = load_lengths(plan.lengths_file)
-        if lengths is not None:
-            rows = lengths.samples
-        elif len(known) == len(shares):
-            counts = [data.read - (data.validation or 0) for data in known]
-            rows = sum(int(count * share) for count, share in zip(counts, shares, strict=True))
-    steps = None if rows is None else -(-rows // plan.batch.global_) * recipe.epochs
-    return min((number for number in (steps, recipe.max_steps) if number is not None), default=None)
+    lengths = load_lengths(plan.lengths_file)
+    samples = None if lengths is None else lengths.samples
+    steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
+    limits = [number for number in (steps, plan.config.recipe.max_steps) if number is not None]
+    return min(limits, default=None)
