@@ -20,9 +20,15 @@ from launch.planning.estimate.memory import (
     MemoryEstimate,
     estimate_memory,
 )
-from launch.planning.estimate.micro_batch import average_micro_batch, longest_micro_batch
 from launch.planning.estimate.out_of_memory import Remedy, find_remedy
-from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
+from launch.planning.estimate.setting import (
+    AdapterSetting,
+    Attention,
+    Generation,
+    MemorySetting,
+    average_micro_batch,
+    longest_micro_batch,
+)
 from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.flags import values_of
 from launch.planning.lengths import Lengths, load_lengths
@@ -205,24 +211,31 @@ def _describe_parts(estimate: MemoryEstimate) -> str:
 # The values of flags that the estimate supports. Other values need another amount of memory:
 # adapters, quantised weights or moments, sequences split over ranks, two forward passes of DPO.
 _SUPPORTED_VALUES: Mapping[str, Any] = {
-    **dict.fromkeys(
-        ("use_lora", "use_qlora", "use_8bit_optimizer", "dpo_use_paged_optimizer"), False
-    ),
+    "use_lora": False,
+    "use_qlora": False,
+    "use_8bit_optimizer": False,
+    "dpo_use_paged_optimizer": False,
     "sequence_parallel_size": 1,
     "concatenated_forward": True,
     "load_balancing_loss": False,
     "additional_model_arguments": {},
-    **dict.fromkeys(
-        ("use_peft", "use_dora", "load_in_4bit", "load_in_8bit", "activation_offloading"), False
-    ),
+    "use_peft": False,
+    "use_dora": False,
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "activation_offloading": False,
     "eval_strategy": "no",
 }
 # Flags that the estimate supports where recipe.lora sets them.
 _ADAPTER_FLAGS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")
+# The kernel that each value of a trainer's flag chooses.
 ATTENTION = {
-    **dict.fromkeys(("torch", "sdpa"), Attention.sdpa),
+    "torch": Attention.sdpa,
+    "sdpa": Attention.sdpa,
     "eager": Attention.eager,
-    **dict.fromkeys(("flash_2", "flash_3", "flash_attention_2"), Attention.flash),
+    "flash_2": Attention.flash,
+    "flash_3": Attention.flash,
+    "flash_attention_2": Attention.flash,
 }
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from launch.config.schema import Device, Kind, Mode
 from launch.planning.estimate.memory import UNCERTAINTY, estimate_memory
-from launch.planning.estimate.micro_batch import longest_micro_batch
-from launch.planning.estimate.setting import MemorySetting
+from launch.planning.estimate.setting import MemorySetting, longest_micro_batch
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.parallel import Batch, divisors
 from launch.planning.plan import Plan

@@ -11,8 +11,7 @@ from launch.errors import EXIT_DONE
 from launch.planning.estimate.cards import CardRates
 from launch.planning.estimate.forecast import ATTENTION
 from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.micro_batch import TAIL, longest_micro_batch
-from launch.planning.estimate.setting import Attention, MemorySetting
+from launch.planning.estimate.setting import TAIL, Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
 from launch.trials.measurement import (

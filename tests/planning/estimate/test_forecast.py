@@ -23,9 +23,8 @@ from launch.planning.estimate.forecast import (
     planned_shape,
 )
 from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.micro_batch import longest_micro_batch
 from launch.planning.estimate.out_of_memory import find_remedy
-from launch.planning.estimate.setting import Attention
+from launch.planning.estimate.setting import Attention, longest_micro_batch
 from launch.planning.lengths import Histogram, Lengths
 from tests.conftest import planned
 

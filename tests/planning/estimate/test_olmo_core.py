@@ -14,8 +14,7 @@ from launch.planning.build import build_plan
 from launch.planning.estimate import activations
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.memory import GIB, estimate_memory
-from launch.planning.estimate.micro_batch import longest_micro_batch
-from launch.planning.estimate.setting import Attention, MemorySetting
+from launch.planning.estimate.setting import Attention, MemorySetting, longest_micro_batch
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.lengths import Histogram, Lengths
 from tests.conftest import composed, fixed_machine
