@@ -148,9 +148,13 @@ class Runner(Generic[R]):
             return
         assert run.measured is not None  # a run that was started has an outcome
         run.seconds = run.measured.outcome.seconds if run.reused else self.clock() - began
-        _set_state(run, run.measured)
+        self._judge(run, run.measured)
+
+    def _judge(self, run: R, measured: Measurement) -> None:
+        """Set the state and the figures of a run that has ended, and show it."""
+        _set_state(run, measured)
         run.figures = compute_figures(
-            run.measured,
+            measured,
             self.record.warmup,
             self.record.rate(run),
             typical=self.record.typical,

@@ -291,6 +291,16 @@ def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row
         "B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high"))
     )
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
+    document.add_table(_comparison_table(runs_of_a, runs_of_b, unit))
+    differences = objects(record.get("differences"))
+    document.add_table(Table.of("The two plans", _DIFFERENCE_COLUMNS, differences))
+
+
+def _comparison_table(runs_of_a: Sequence[Row], runs_of_b: Sequence[Row], unit: str) -> Table:
+    """Return the table of the medians and ranges of A's runs beside those of B's.
+
+    `unit`: what the rates count, tokens or samples.
+    """
     table = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
     for name, (title, unit_template, scale) in COMPARED.items():
         values_of_a = _values(runs_of_a, name, scale)
@@ -310,9 +320,7 @@ def _add_bench(document: Document, record: Mapping[str, Any], rows: Sequence[Row
                 f"{b / a:.3f}" if a and b is not None else "-",
             ]
         )
-    document.add_table(Table("A against B", table))
-    differences = objects(record.get("differences"))
-    document.add_table(Table.of("The two plans", _DIFFERENCE_COLUMNS, differences))
+    return Table("A against B", table)
 
 
 def _show_extremes(values: Sequence[float]) -> str:

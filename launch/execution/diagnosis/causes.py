@@ -73,6 +73,7 @@ class CauseFinder:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._tails = {rank: LogTail() for rank in ranks}
         self._launcher = LogTail()
+        self._situation = Situation()  # what the cures are computed from
         self._errors: list[Event] = []
         self._nccl_timeouts: dict[int, str] = {}  # by rank: the collective in which it timed out
         # exit codes by rank, from elastic's table or from accelerate
@@ -94,8 +95,9 @@ class CauseFinder:
             self._launcher.add(line, now)
             match = _CHILD_EXIT.search(line) if len(self._tails) == 1 else None
             if match:
-                (self._root_rank,) = self._tails
-                self._exits[self._root_rank] = -int(match[1]) if match[1] else int(match[2])
+                [rank] = self._tails
+                self._root_rank = rank
+                self._exits[rank] = -int(match[1]) if match[1] else int(match[2])
 
     def _read_exits(self) -> None:
         """Read how the ranks ended, and which failed first, from elastic's table in the launcher's
@@ -127,7 +129,8 @@ class CauseFinder:
 
         `status`: the launcher's exit status, None if unknown.
         """
-        self._situation = situation or Situation()
+        if situation is not None:
+            self._situation = situation
         self._read_exits()
         first = self._first_error()
         if first is not None:

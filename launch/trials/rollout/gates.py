@@ -1,16 +1,14 @@
-"""The gates of a rollout, rules with stable ids; here are those that judge a width by itself."""
+"""The gates of a rollout that judge a width by itself."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 from launch.config.schema import Device, Kind
-from launch.config.trials import GatesConfig, GradNormGate
+from launch.config.trials import GradNormGate
 from launch.execution.completion import compare_first_loss
 from launch.execution.guards import describe_non_finite
 from launch.trials.measurement import (
@@ -22,80 +20,11 @@ from launch.trials.measurement import (
     padding_share,
     second_half_ratio,
 )
+from launch.trials.rollout.gate import LOSS_KINDS, GateCase, failed, gate, passed, warned
 from launch.worker.finding import PROVEN, REFUTED, TOO_SHORT, Evidence, Finding
 
-# The kinds of training whose loss shows progress. RLVR's loss is 0 by construction, and its data is
-# sampled.
-LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
 _DPO = (Kind.dpo,)
 _NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model
-
-
-@dataclass(frozen=True)
-class GateCase:
-    """The measurements that a gate judges, and the limits of all gates."""
-
-    now: Measurement  # of the width that is judged
-    before: Measurement | None  # of the width before; None at the first width
-    config: GatesConfig
-
-
-GateFunction = Callable[[GateCase], Finding | None]
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One rule that a width has to pass before the next one runs."""
-
-    id: str
-    reason: str  # why the gate exists, a sentence
-    source: str  # where the rule, or its limit, comes from
-    kinds: tuple[Kind, ...]  # kinds of training that it judges
-    early: bool  # whether it also judges a width that did not finish
-    judge: GateFunction
-
-    def apply(self, case: GateCase, allow: Collection[str]) -> Finding | None:
-        """Return the gate's result; None where it does not apply to this width."""
-        if case.now.plan.config.stage.kind not in self.kinds:
-            return None
-        if not (self.early or case.now.finished):
-            return None
-        result = self.judge(case)
-        if result is None:
-            return None
-        return replace(result, id=self.id).apply_allow(allow)
-
-
-def gate(
-    id: str, source: str, *, kinds: tuple[Kind, ...] = tuple(Kind), early: bool = False
-) -> Callable[[GateFunction], Gate]:
-    """Make a gate of a function whose docstring is the gate's reason.
-
-    The function returns None where the gate does not apply: for another loss, or without a width
-    before.
-    """
-
-    def make(function: GateFunction) -> Gate:
-        docstring = function.__doc__ or ""
-        reason = " ".join(docstring.split())
-        return Gate(id, reason, source, kinds, early, function)
-
-    return make
-
-
-def passed(message: str, **numbers: Any) -> Finding:
-    """Return the result of a gate that a width passes; `numbers` are recorded with it."""
-    return Finding("", message, severity="pass", numbers=numbers)
-
-
-def warned(message: str, **numbers: Any) -> Finding:
-    """Return a result that the report shows, but that stops nothing."""
-    return Finding("", message, severity="warn", numbers=numbers)
-
-
-def failed(message: str, **numbers: Any) -> Finding:
-    """Return a result that ends the rollout, unless `allow` has the gate's id."""
-    return Finding("", message, numbers=numbers)
 
 
 def _judge_finite(measured: Measurement, name: str, title: str) -> Finding | None:

@@ -15,7 +15,15 @@ from launch.trials.measurement import (
     relative_difference,
 )
 from launch.trials.rollout import gates
-from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, failed, gate, passed, warned
+from launch.trials.rollout.gate import (
+    LOSS_KINDS,
+    Gate,
+    GateCase,
+    failed,
+    gate,
+    passed,
+    warned,
+)
 from launch.worker.finding import Finding
 
 

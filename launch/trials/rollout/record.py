@@ -10,7 +10,7 @@ from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
 from launch.trials.measurement import Measurement
 from launch.trials.record import State, TrialRecord, TrialRun
-from launch.trials.rollout.gates import GateCase
+from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates_across import apply_gates, gate_json
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth

@@ -198,18 +198,7 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     probe could be started.
     """
     plan = plan_probe(request)
-    options = plan.config.tune
-    if options.steps <= options.skip:
-        message = f"steps={options.steps} measures nothing: the first {options.skip} do not count"
-        cure = f"use {options.skip + 1} or more; 8 is the default"
-        raise refusal("bad_steps", message, "tune.steps", cure)
-    if options.compare_full and plan.lora is None:
-        message = (
-            f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} "
-            "trains no adapter"
-        )
-        cure = "set recipe.lora.rank=16, or remove it"
-        raise refusal("compare_full", message, "tune.compare_full", cure)
+    _refuse_bad_options(plan)
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
     restart = plan.config.restart
@@ -224,6 +213,22 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
             message = f"no probe could be started: {record.runs[0].message}"
             raise refusal("no_probe_started", message, None, "fix that and run tune again")
         return record, code
+
+
+def _refuse_bad_options(plan: Plan) -> None:
+    """Raise UserError (bad_steps, compare_full) if the options of a search do not go together."""
+    options = plan.config.tune
+    if options.steps <= options.skip:
+        message = f"steps={options.steps} measures nothing: the first {options.skip} do not count"
+        cure = f"use {options.skip + 1} or more; 8 is the default"
+        raise refusal("bad_steps", message, "tune.steps", cure)
+    if options.compare_full and plan.lora is None:
+        message = (
+            f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} "
+            "trains no adapter"
+        )
+        cure = "set recipe.lora.rank=16, or remove it"
+        raise refusal("compare_full", message, "tune.compare_full", cure)
 
 
 def _search(

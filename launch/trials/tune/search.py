@@ -171,11 +171,8 @@ def correct_predictions(
             feasibility = Feasibility.fails
         elif _is_ruled_out(prediction, probes):
             feasibility = Feasibility.ruled_out
-        elif memory_gib is None or workload.card_gib is None:
-            feasibility = Feasibility.unknown
         else:
-            has_room = memory_gib <= workload.card_gib * (1 - limits.room)
-            feasibility = Feasibility.fits if has_room else Feasibility.too_big
+            feasibility = _compare_memory(memory_gib, workload.card_gib, limits.room)
         estimates.append(
             Estimate(
                 prediction,
@@ -189,6 +186,16 @@ def correct_predictions(
     # Of equally fast settings the one with the larger micro batch comes first.
     estimates.sort(key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
     return estimates
+
+
+def _compare_memory(
+    memory_gib: float | None, card_gib: float | None, free_share: float
+) -> Feasibility:
+    """Compare the memory of a whole run with a card of which the share `free_share` stays free."""
+    if memory_gib is None or card_gib is None:
+        return Feasibility.unknown
+    has_room = memory_gib <= card_gib * (1 - free_share)
+    return Feasibility.fits if has_room else Feasibility.too_big
 
 
 def _correct_memory(prediction: Prediction, errors: Mapping[Candidate, float]) -> float | None:

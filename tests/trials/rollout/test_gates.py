@@ -13,7 +13,8 @@ import pytest
 from launch.config.schema import Device, Family, Kind, Precision
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
-from launch.trials.rollout.gates import GateCase, mann_kendall
+from launch.trials.rollout.gate import GateCase
+from launch.trials.rollout.gates import mann_kendall
 from launch.trials.rollout.gates_across import GATES, apply_gates, gate_json
 from launch.worker.finding import TOO_SHORT
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured
