@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -125,6 +126,20 @@ def format_number(value: float | None, form: str, unit: str = "") -> str:
     ('50.0%', '-')
     """
     return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def format_measurement(value: float) -> str:
+    """Format a number for a label: `12,345`, `0.1235`, `2e-05`."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3 or abs(value) >= 1e7:
+        return f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    four_digits = float(f"{value:.4g}")
+    return f"{four_digits:,}".removesuffix(".0")
 
 
 def format_bytes(size: float) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from launch.errors import UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
-from launch.execution.record.outcome import ValidationRecord, describe_cure
-from launch.execution.record.run import Run, RunStatus
+from launch.execution.record.outcome import describe_cure
+from launch.execution.record.run import Run
+from launch.execution.run_facts import RunFact, facts_in
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
@@ -25,7 +26,6 @@ from launch.terminal import echo, notify, print_json, printable
 if TYPE_CHECKING:
     from launch.api.running import RunHandle
 
-T = TypeVar("T")
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
 
@@ -177,55 +177,37 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
 
 
 def _status_columns(now: float) -> list[Column[JobStatus]]:
+    """Return the columns of the table: the state, the facts of the run, and those of its job."""
+    facts = [_fact_column(fact) for fact in facts_in("status")]
     return [
         Column("run", lambda status: status.run.name),
         Column("state", _describe_state),
-        Column("step", lambda status: _describe_step(status.run)),
-        Column("loss", lambda status: _shown(status.run.loss, lambda loss: f"{loss:.4f}")),
-        Column(
-            "tokens/s",
-            lambda status: _shown(status.run.tokens_per_second, lambda rate: f"{rate:,.0f}"),
-        ),
-        Column("left", lambda status: _shown(status.run.seconds_left, format_duration)),
+        *(column for column in facts if not column.optional),
         Column("since", lambda status: _describe_since(status, now)),
-        Column(
-            "eval_loss",
-            lambda status: _shown(status.run.validation, _describe_validation),
-            optional=True,
-        ),
-        Column(
-            "evaluation",
-            lambda status: _shown(read_summary(status.run.path), describe_summary),
-            optional=True,
-        ),
+        *(column for column in facts if column.optional),
+        Column("evaluation", _describe_evaluation, optional=True),
         Column("job", lambda status: _job_cells(status)[0], optional=True),
         Column("nodes", lambda status: _job_cells(status)[1], optional=True),
         Column("job left", lambda status: _job_cells(status)[2], optional=True),
     ]
 
 
-def _shown(value: T | None, form: Callable[[T], str]) -> str:
-    return "" if value is None else form(value)
+def _fact_column(fact: RunFact) -> Column[JobStatus]:
+    def describe(status: JobStatus) -> str:
+        return (fact.describe(status.record) if status.record else None) or ""
+
+    return Column(fact.heading, describe, optional=fact.optional)
 
 
-def _describe_step(run: RunStatus) -> str:
-    if run.step is None:
-        return run.phase or ""
-    return f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
+def _describe_evaluation(status: JobStatus) -> str:
+    summary = read_summary(status.run.path)
+    return "" if summary is None else describe_summary(summary)
 
 
 def _describe_since(status: JobStatus, now: float) -> str:
     if status.run.holder:
         return format_duration(now - status.since)
     return time.strftime("%m-%d %H:%M", time.localtime(status.since))
-
-
-def _describe_validation(validation: ValidationRecord) -> str:
-    best = validation.best
-    text = f"{validation.eval_loss:.4f}"
-    if best is not None and best.step != validation.step:
-        text += f" (best {best.eval_loss:.4f} at {best.step})"
-    return text
 
 
 def _describe_state(status: JobStatus) -> str:

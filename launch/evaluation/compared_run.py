@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +11,10 @@ from typing import Any, ClassVar
 
 from launch.errors import refusal
 from launch.evaluation.record import read_summary
+from launch.execution.record.progress import Progress
 from launch.execution.record.run import Run, count_unreadable, mapping, number, objects
-from launch.execution.record.steps import is_step, logged_number
-from launch.files import iterate_json_lines
 
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
-_LARGEST_STEP = 1 << 53  # that a float holds
-_WARMUP = 2  # first steps without a speed that counts
 # The keys of config.yaml that describe the run folder and not the training.
 _NOT_TRAINED = (
     "name",
@@ -32,26 +27,6 @@ _NOT_TRAINED = (
     "evaluate",
     "stage.description",
 )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The logged steps of a run.
-
-    Those that logged a loss are kept as arrays, since there may be millions.
-    """
-
-    last_step: int = 0
-    tokens: float | None = None  # trained, without padding; None if they are not counted
-    losses: Sequence[float] = ()  # in the order of their steps; NaN is possible
-    at_steps: Sequence[float] = ()  # the step of each loss
-    at_tokens: Sequence[
-        float
-    ] = ()  # the tokens trained until each loss, as far as they are counted
-    # Tokens per second, or steps per second where tokens are not counted.
-    speed: float | None = None
-    memory_gib: float | None = None  # highest peak of rank 0
-    unreadable: int = 0  # lines of metrics.jsonl that are no logged step
 
 
 @dataclass(frozen=True)
@@ -105,9 +80,9 @@ class ComparedRun:
         """The value of each patch, by its id."""
         return _patches(self.run)
 
-    @cached_property
+    @property
     def progress(self) -> Progress:
-        return _read_progress(self.run, self.checkpoint)
+        return self.run.progress
 
     @cached_property
     def scores(self) -> Mapping[str, Any]:
@@ -158,9 +133,10 @@ def compared_run(folder: Path, checkpoint: str | None = None) -> ComparedRun:
 
     Raises UserError: no_checkpoint, for a step after the last.
     """
-    compared = ComparedRun(Run(folder), checkpoint)
+    last_counted = int(checkpoint.removeprefix("step_")) if checkpoint else None
+    compared = ComparedRun(Run(folder, last_counted), checkpoint)
     last = compared.progress.last_step
-    if checkpoint and last < int(checkpoint.removeprefix("step_")):
+    if last_counted is not None and last < last_counted:
         message = f"{compared.run.name} has no {checkpoint}: its last step is {last}"
         raise refusal("no_checkpoint", message, "command line", "name an earlier step")
     return compared
@@ -245,59 +221,6 @@ def _patches(run: Run) -> dict[str, Any]:
         value = str(patch.get("value") or "applied")
         values[str(patch.get("id"))] = "applied" if value.startswith("/") else value
     return values
-
-
-def _read_progress(run: Run, checkpoint: str | None) -> Progress:
-    """Read the steps of a run from its metrics.jsonl, until the checkpoint."""
-    last_counted = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
-    losses = array("d")
-    at_steps = array("d")
-    at_tokens = array("d")
-    last_step = 0
-    steps = 0
-    tokens = 0.0
-    has_tokens = True  # whether each step has logged its tokens
-    timed_steps = 0  # those after the warm-up, by which the speed is measured
-    timed_tokens = 0.0
-    seconds = 0.0
-    peak_memory: float | None = None
-    unreadable = 0
-    for entry in iterate_json_lines(run.folder / "metrics.jsonl"):
-        if entry is None or not is_step(entry):
-            unreadable += 1
-            continue
-        step = entry["step"]
-        if step > last_counted:
-            continue
-        last_step = step
-        steps += 1
-        step_tokens = logged_number(entry, "tokens")
-        has_tokens = has_tokens and step_tokens is not None
-        tokens += step_tokens or 0.0
-        if steps > _WARMUP:
-            timed_steps += 1
-            timed_tokens += step_tokens or 0.0
-            seconds += logged_number(entry, "seconds") or 0.0
-        loss = logged_number(entry, "loss")
-        if loss is not None:
-            losses.append(loss)
-            at_steps.append(step)
-            at_tokens.append(tokens)
-        memory = logged_number(entry, "memory_gib")
-        if memory is not None and math.isfinite(memory):
-            peak_memory = memory if peak_memory is None else max(peak_memory, memory)
-    has_tokens = has_tokens and steps > 0
-    timed_work = timed_tokens if has_tokens else timed_steps
-    return Progress(
-        last_step=last_step,
-        tokens=tokens if has_tokens else None,
-        losses=losses,
-        at_steps=at_steps,
-        at_tokens=at_tokens,
-        speed=timed_work / seconds if seconds > 0 else None,
-        memory_gib=peak_memory,
-        unreadable=unreadable,
-    )
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.evaluation.compared_run import Compared, Progress, compared_run
+from launch.evaluation.compared_run import Compared, ComparedBase, compared_run
 from launch.execution.record.format import format_problem
+from launch.execution.record.progress import Progress
+from launch.execution.run_facts import SPEED, RunFact, facts_in
 from launch.files import load_json
 from launch.table import Table, format_number
 from launch.trials.measurement import relative_difference
@@ -92,7 +94,7 @@ class Comparison:
             "steps": run.progress.last_step,
             "tokens": run.progress.tokens,
             "speed": run.progress.speed,
-            "speed_unit": "tokens/s" if run.progress.tokens else "steps/s",
+            "speed_unit": run.progress.speed_unit,
             "memory_gib": run.progress.memory_gib,
             "evaluation": dict(run.scores),
             "loss_verdict": None if index == 0 else self.loss_verdict(index),
@@ -244,7 +246,7 @@ def tabulate(comparison: Comparison) -> Table:
         rows.append((section if differences else f"{section}: the same",))
         rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
     rows += [None, *_loss_rows(comparison)]
-    rows += [None, *_speed_rows(comparison)]
+    rows += [None, *_fact_rows(comparison)]
     rows += _score_rows(comparison)
     return Table("What differs between the runs, and what came of it", rows)
 
@@ -259,17 +261,18 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     yield from _verdict_row(comparison, comparison.loss_verdict)
 
 
-def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    progress = [run.progress for run in comparison.runs]
-    yield "speed", *map(_format_speed, progress)
-    yield from _verdict_row(comparison, comparison.speed_verdict)
-    if any(run.memory_gib is not None for run in progress):
-        yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
+def _fact_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each fact of the runs; that of the speed has the verdicts below it."""
+    for fact in facts_in("compare"):
+        values = [_describe_fact(fact, run) for run in comparison.runs]
+        if any(values) or not fact.optional:
+            yield fact.heading, *(value or "-" for value in values)
+        if fact is SPEED:
+            yield from _verdict_row(comparison, comparison.speed_verdict)
 
 
-def _format_speed(progress: Progress) -> str:
-    unit = "tokens/s" if progress.tokens else "steps/s"
-    return format_number(progress.speed, ",.4g", f" {unit}")
+def _describe_fact(fact: RunFact, run: Compared) -> str | None:
+    return None if isinstance(run, ComparedBase) else fact.describe(run.run)
 
 
 def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterator[tuple[str, ...]]:

@@ -253,6 +253,7 @@ class JobStatus:
     # (the job ended before the run began) or submitted (Slurm was not queried).
     state: str
     since: float  # unix seconds
+    record: Run | None = None  # what `run` is read from; None if it cannot be read
     job_id: str | None = None  # id of the last recorded job
     job: QueuedJob | None = None  # None once Slurm has forgotten it
     cause: str | None = None
@@ -314,10 +315,11 @@ def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -
 
 def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
     """Read the status of the run in the folder `run`, whether it has started or not."""
-    run_status = Run(run).status
+    record = Run(run)
+    run_status = record.status
     folder = find_job_folder(run.resolve(), runs)
     if folder is None:
-        return JobStatus(run_status, run_status.state, run_status.since)
+        return JobStatus(run_status, run_status.state, run_status.since, record)
     ids = find_job_ids(folder)
     jobs = find_jobs(folder, queue or ())
     job = jobs[-1] if jobs else None
@@ -336,7 +338,7 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
     cause = None
     if state == "ended" and job_id and not has_completed:
         cause = last_message(folder.log(job_id)) or _describe_unstarted(job)
-    return JobStatus(run_status, state, since, job_id, job, cause)
+    return JobStatus(run_status, state, since, record, job_id, job, cause)
 
 
 def _describe_unstarted(job: QueuedJob | None) -> str | None:

@@ -29,6 +29,7 @@ from launch.execution.record.outcome import (
     read_validation,
 )
 from launch.execution.record.phases import EventSummary, summarize_events
+from launch.execution.record.progress import Progress, read_progress
 from launch.execution.record.steps import MetricCurves, is_step, read_curves
 from launch.files import (
     first_written,
@@ -124,6 +125,7 @@ class Run:
     """A run folder, as it is when a part of it is first used."""
 
     folder: Path
+    until_step: int | None = None  # the last step that `progress` counts, that of a checkpoint
 
     @property
     def name(self) -> str:
@@ -238,6 +240,11 @@ class Run:
     def metrics(self) -> MetricCurves:
         """The metrics of the logged steps, each as a curve."""
         return read_curves(self.folder / "metrics.jsonl")
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far it has trained and how fast, until `until_step`."""
+        return read_progress(iterate_json_lines(self.folder / "metrics.jsonl"), self.until_step)
 
     @cached_property
     def event_summary(self) -> EventSummary:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from launch.execution.record.steps import Curve, MetricCurves, Point
+from launch.table import format_measurement
 from launch.terminal import printable
 
 COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
@@ -40,8 +41,8 @@ class Line:
             return ""
         point_step, value = self.points[index]
         if point_step == step:
-            return format_value(value)
-        return f"{format_value(value)} (step {point_step:,})"
+            return format_measurement(value)
+        return f"{format_measurement(value)} (step {point_step:,})"
 
     def describe_extremes(self) -> tuple[str, str]:
         """Return the lowest and the highest value with their steps."""
@@ -51,7 +52,7 @@ class Line:
         if point is None:
             return ""
         step, value = point
-        return f"{format_value(value * self.scale)} (step {step:,})"
+        return f"{format_measurement(value * self.scale)} (step {step:,})"
 
 
 @dataclass(frozen=True)
@@ -229,17 +230,3 @@ def _find_step_range(runs: Iterable[MetricCurves]) -> tuple[int, int] | None:
 def round_value(value: float) -> float | str:
     """Return a value with seven significant digits, and NaN or an infinity as text."""
     return float(f"{value:.7g}") if math.isfinite(value) else str(value)
-
-
-def format_value(value: float) -> str:
-    """Format a number for a label: `12,345`, `0.1235`, `2e-05`."""
-    if not math.isfinite(value):
-        return str(value)
-    if value == 0:
-        return "0"
-    if abs(value) < 1e-3 or abs(value) >= 1e7:
-        return f"{value:.4g}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    four_digits = float(f"{value:.4g}")
-    return f"{four_digits:,}".removesuffix(".0")

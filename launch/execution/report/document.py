@@ -9,9 +9,8 @@ from pathlib import Path
 
 from launch.execution.record.run import number
 from launch.execution.record.steps import MetricCurves, read_curves
-from launch.execution.report.charts import format_value
 from launch.execution.report.summary import Figure
-from launch.table import Table
+from launch.table import Table, format_measurement
 
 _MAX_RUNS = 24  # whose curves a page shows
 _LINE = 110  # characters
@@ -121,7 +120,7 @@ def show(value: object, unit: str, scale: float = 1.0) -> str:
     converted = number(value)
     if converted is None:
         return "-"
-    return f"{format_value(converted * scale)} {unit}".rstrip()
+    return f"{format_measurement(converted * scale)} {unit}".rstrip()
 
 
 def show_range(low: object, high: object, scale: float = 1.0) -> str:

@@ -16,7 +16,8 @@ from itertools import groupby
 from typing import ClassVar
 
 from launch.execution.record.steps import Point
-from launch.execution.report.charts import Chart, Line, format_value, round_value
+from launch.execution.report.charts import Chart, Line, round_value
+from launch.table import format_measurement
 
 Place = tuple[float, float]  # pixels from the left and from the top
 
@@ -275,7 +276,7 @@ def _describe_last(line: Line, unit: str) -> str:
     if not line.points:
         return "no value"
     step, value = line.points[-1]
-    return f"{format_value(value)}{unit} at step {step:,}"
+    return f"{format_measurement(value)}{unit} at step {step:,}"
 
 
 def _describe(line: Line) -> str:

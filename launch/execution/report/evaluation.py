@@ -12,8 +12,8 @@ from typing import Any
 
 from launch.execution.record.events import Event
 from launch.execution.record.run import Run, mapping, number, objects
-from launch.execution.report.charts import format_value
 from launch.files import iterate_json_lines, read_json_object
+from launch.table import format_measurement
 
 _ANSWERS = 3  # of each task
 _MAX_ROWS = 2000  # read of a file of answers
@@ -134,7 +134,7 @@ def _describe_verdict(task: Mapping[str, Any]) -> str:
     interval = ""
     half_interval = number(task.get("gain_half_interval"))
     if half_interval is not None:
-        interval = f"± {format_value(half_interval)} at 95 %, "
+        interval = f"± {format_measurement(half_interval)} at 95 %, "
     summary = task.get("summary") or task.get("verdict")
     return f"{summary} ({interval}{task.get('questions')} questions)"
 
@@ -146,8 +146,8 @@ def _describe_score(model: Mapping[str, Any]) -> str:
         return "-"
     error = number(model.get("stderr"))
     if error is None or not math.isfinite(error):
-        return format_value(score)
-    return f"{format_value(score)} ± {format_value(error)}"
+        return format_measurement(score)
+    return f"{format_measurement(score)} ± {format_measurement(error)}"
 
 
 def read_samples(run: Run) -> list[tuple[str, list[list[str]]]]:
@@ -172,5 +172,5 @@ def _describe_completion(event: Event) -> str:
     for name, value in mapping(event.data.get("rewards")).items():
         reward = number(value)
         if reward is not None:
-            parts.append(f"{name} {format_value(reward)}")
+            parts.append(f"{name} {format_measurement(reward)}")
     return ", ".join(parts)

@@ -15,7 +15,7 @@ from launch.errors import refusal
 from launch.execution.display import format_duration
 from launch.execution.record.run import Run, mapping, objects
 from launch.execution.record.steps import MetricCurves
-from launch.execution.report.charts import build_charts, format_value
+from launch.execution.report.charts import build_charts
 from launch.execution.report.document import Document
 from launch.execution.report.drawing import DASHES, Drawing
 from launch.execution.report.evaluation import read_evaluation, read_samples
@@ -25,7 +25,6 @@ from launch.execution.report.summary import (
     compare_runs,
     describe_ending,
     describe_non_finite_metrics,
-    describe_setup,
     find_state,
     flag_rows,
     git_rows,
@@ -36,7 +35,7 @@ from launch.execution.report.summary import (
 )
 from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
-from launch.table import Table
+from launch.table import Table, format_measurement
 from launch.terminal import printable
 
 FILE = "report.html"
@@ -123,7 +122,7 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
         "state": find_state(run),
         "verdict": describe_ending(run),
         "figures": collect_figures(run),
-        "setup": describe_setup(run),
+        "setup": collect_figures(run, "plan"),
         "not_finite": describe_non_finite_metrics(run),
         "timelines": build_timelines(attempts, resumed_from),
         "warnings": sorted(warnings, key=lambda warning: -warning.count),
@@ -185,7 +184,7 @@ def _environment() -> Any:
     environment.filters["local_time"] = format_local_time
     environment.filters["utc"] = format_utc
     environment.filters["source"] = Markup
-    environment.filters["value"] = format_value
+    environment.filters["value"] = format_measurement
     environment.filters["numbers"] = _guard_figures
     return environment
 
@@ -203,7 +202,7 @@ def _guard_figures(guard: object) -> list[Figure]:
     """Return the numbers on which a guard based its finding."""
     figures = []
     for name, value in mapping(mapping(guard).get("numbers")).items():
-        text = format_value(value) if isinstance(value, float) else str(value)
+        text = format_measurement(value) if isinstance(value, float) else str(value)
         figures.append(Figure(name.replace("_", " "), text))
     return figures
 

@@ -14,9 +14,10 @@ from typing import Any
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import format_duration
 from launch.execution.record.run import Run, mapping, objects
-from launch.execution.report.charts import Chart, format_value
-from launch.planning.flags import FLAG_COLUMNS, format_flag_value
-from launch.table import Table
+from launch.execution.report.charts import Chart
+from launch.execution.run_facts import View, facts_in
+from launch.planning.flags import FLAG_COLUMNS
+from launch.table import Table, format_measurement
 
 _STATES = {EXIT_DONE: "done", EXIT_STOPPED: "stopped", EXIT_INTERRUPTED: "interrupted"}
 _VERDICTS = {
@@ -27,7 +28,6 @@ _VERDICTS = {
     "running": "still running: this page shows it so far, up to",
     "unfinished": "its launcher ended without recording an outcome,",
 }
-_MARGIN_NAMES = ("rewards/margin", "rewards/margins")
 _PACKAGES = (
     "torch",
     "transformers",
@@ -83,65 +83,16 @@ def describe_ending(run: Run) -> str:
     return sentence
 
 
-def collect_figures(run: Run) -> list[Figure]:
-    """Return the numbers that sum up the run."""
-    return [
-        *_loss_figures(run),
-        *_throughput_figures(run),
-        *_memory_figures(run),
-        *_margin_figures(run),
-    ]
-
-
-def _figure(label: str, value: float, unit: str = "", note: str = "") -> Figure:
-    return Figure(label, f"{format_value(value)} {unit}".rstrip(), note)
-
-
-def _loss_figures(run: Run) -> Iterator[Figure]:
-    """Yield the last training loss, and the last validation losses."""
-    curves = run.metrics.curves
-    loss = curves.get("loss")
-    if loss and loss.last:
-        step, value = loss.last
-        note = ""
-        if loss.low:
-            lowest_step, lowest = loss.low
-            note = f"lowest {format_value(lowest)} at step {lowest_step:,}"
-        yield _figure(f"loss at step {step:,}", value, note=note)
-    for name, curve in curves.items():
-        if name.startswith("eval") and name.endswith("loss") and curve.last:
-            step, value = curve.last
-            yield _figure(f"validation loss at step {step:,}", value, note=name)
-
-
-def _throughput_figures(run: Run) -> Iterator[Figure]:
-    """Yield the mean throughput and step time, and the share of padding."""
-    tokens = run.metrics.total("tokens")
-    padded = run.metrics.total("tokens_padded")
-    seconds = run.metrics.total("seconds")
-    if tokens and seconds:
-        note = f"{format_value(tokens)} tokens without padding"
-        yield _figure("mean throughput", tokens / seconds, "tokens/s", note)
-    if seconds and run.metrics.steps:
-        mean = seconds / run.metrics.curves["seconds"].count
-        yield _figure("mean step", mean, "s", f"training {format_duration(seconds)}")
-    if tokens is not None and padded:
-        yield _figure("padding", 100 * (1 - tokens / padded), "%", "of all tokens")
-
-
-def _memory_figures(run: Run) -> Iterator[Figure]:
-    memory = run.metrics.curves.get("memory_gib")
-    if memory and memory.high:
-        yield _figure("peak memory", memory.high[1], "GiB", "of rank 0, used by tensors")
-
-
-def _margin_figures(run: Run) -> Iterator[Figure]:
-    """Yield the last reward margin of a preference training."""
-    for name in _MARGIN_NAMES:
-        margin = run.metrics.curves.get(name)
-        if margin and margin.last:
-            step, value = margin.last
-            yield _figure(f"reward margin at step {step:,}", value)
+def collect_figures(run: Run, view: View = "report") -> list[Figure]:
+    """Return the facts of the run that its page shows in a view."""
+    figures = []
+    for fact in facts_in(view):
+        for reading in fact.read(run):
+            label = fact.heading
+            if reading.step is not None:
+                label += f" at step {reading.step:,}"
+            figures.append(Figure(label, reading.value, reading.note))
+    return figures
 
 
 def single_value_figures(chart: Chart) -> Iterator[Figure]:
@@ -151,40 +102,8 @@ def single_value_figures(chart: Chart) -> Iterator[Figure]:
         if len(chart.lines) > 1:
             label = f"{chart.title}, {line.label}"
         for step, value in line.points:
-            yield _figure(label, value, chart.unit, f"at step {step:,}")
-
-
-def describe_setup(run: Run) -> list[Figure]:
-    """Return what was trained and how, from the plan."""
-    plan = run.plan
-    shown = []
-    if "stage" in plan:
-        shown.append(Figure("stage", str(plan["stage"])))
-    if "trainer" in plan:
-        shown.append(Figure("trainer", str(plan["trainer"])))
-    model = format_flag_value(run.flags.get("model_name_or_path"))
-    if model:
-        shown.append(Figure("model", model))
-    batch = mapping(plan.get("batch"))
-    if batch:
-        shown.append(_batch_figure(batch))
-    parallel = mapping(plan.get("parallel"))
-    if parallel:
-        settings = [str(parallel.get(key)) for key in ("mode", "precision", "device")]
-        shown.append(Figure("parallel", ", ".join(settings)))
-    if "identity" in plan:
-        shown.append(Figure("plan identity", str(plan["identity"])))
-    return shown
-
-
-def _batch_figure(batch: Mapping[str, Any]) -> Figure:
-    """Return the global batch with its factors: ranks, samples a device, accumulation."""
-    width = batch.get("width")
-    ranks = "1 rank" if width == 1 else f"{width} ranks"
-    per_device = f"{batch.get('per_device')} per device"
-    accumulation = f"{batch.get('accumulation')} accumulation"
-    factors = f"{ranks} x {per_device} x {accumulation}"
-    return Figure("global batch", f"{batch.get('global')} samples", factors)
+            text = f"{format_measurement(value)} {chart.unit}".rstrip()
+            yield Figure(label, text, f"at step {step:,}")
 
 
 def describe_non_finite_metrics(run: Run) -> list[str]:
@@ -204,22 +123,18 @@ def describe_non_finite_metrics(run: Run) -> list[str]:
 def compare_runs(runs: Mapping[str, Run]) -> list[list[str]]:
     """Return a table of the runs by label, whose first row is the head.
 
-    A figure's step differs between runs, so the head has its label without the step.
+    It has the facts that any of the runs has.
     """
-    values_by_run: dict[str, dict[str, str]] = {}
     heads: list[str] = []
-    for label, run in runs.items():
-        values = {}
-        for figure in collect_figures(run):
-            head = figure.label.partition(" at step")[0]
-            values[head] = figure.value
-            if head not in heads:
-                heads.append(head)
-        values_by_run[label] = values
+    columns: list[list[str | None]] = []
+    for fact in facts_in("report"):
+        values = [fact.describe(run) for run in runs.values()]
+        if any(values):
+            heads.append(fact.heading)
+            columns.append(values)
     rows = [["run", "state", "steps", *heads]]
-    for label, run in runs.items():
-        values = values_by_run[label]
-        cells = [values.get(head, "-") for head in heads]
+    for index, (label, run) in enumerate(runs.items()):
+        cells = [column[index] or "-" for column in columns]
         rows.append([label, find_state(run), count_steps(run), *cells])
     return rows
 
