@@ -13,7 +13,6 @@ from launch.errors import UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
-from launch.execution.record.outcome import describe_cure
 from launch.execution.record.run import Run
 from launch.execution.run_facts import RunFact, facts_in
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
@@ -171,8 +170,8 @@ def status_table(statuses: Sequence[JobStatus]) -> tuple[Table, list[str]]:
             lines.append(f"  {status.run.other_format}")
         if outcome and outcome.validation and outcome.validation.early_stop:
             lines.append(f"  {outcome.validation.early_stop}")
-        if outcome and outcome.cure:
-            lines.append(f"  {describe_cure(outcome)}")
+        if outcome and outcome.cure_line:
+            lines.append(f"  {outcome.cure_line}")
     return table, [printable(line) for line in lines]
 
 

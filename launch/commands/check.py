@@ -123,24 +123,13 @@ def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
         if finding.severity == "skipped":
             skipped.setdefault(finding.message, []).append(subject)
             continue
-        rows.append((subject, _format_finding(finding)))
+        rows.append((subject, finding.heading))
         if finding.cure:
             rows.append(("", f"-> {finding.cure}"))
     if skipped:
         reasons = [f"{', '.join(names)} ({reason})" for reason, names in skipped.items()]
         rows.append(("not checked", "; ".join(reasons)))
     return Table("", rows).lines(wrap_at=width)
-
-
-def _format_finding(finding: Finding) -> str:
-    where = f"{finding.where}: " if finding.where else ""
-    text = f"{where}{finding.message}"
-    if finding.allowed:
-        return f"allowed: {text} [{finding.id}]"
-    if finding.severity == "pass":
-        return text
-    level = "error" if finding.stops else "warning"
-    return f"{level}: {text} [{finding.id}]"
 
 
 def _summary(findings: Sequence[Finding]) -> str:

@@ -10,7 +10,7 @@ from launch.api import tables
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import format_duration
-from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
+from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
 from launch.planning.find_runs import resolve_run, run_name
@@ -185,6 +185,6 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
     state = "stopped" if outcome.exit_code == EXIT_INTERRUPTED else "failed"
     lines = [f"{state} ({outcome.exit_code}) after step {outcome.steps}: {outcome.cause}"]
     lines += [f"  {line}" for line in outcome.detail]
-    if outcome.cure:
-        lines.append(describe_cure(outcome))
+    if outcome.cure_line:
+        lines.append(outcome.cure_line)
     return printable("\n".join(lines))

@@ -46,7 +46,7 @@ from launch.execution.record.evidence import (
 )
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
-from launch.execution.record.outcome import Outcome, describe_cure, read_outcome
+from launch.execution.record.outcome import Outcome, read_outcome
 from launch.execution.record.run import Run, command_for
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
@@ -165,8 +165,8 @@ def _run_recorded(
             _, cure = cured
             outcome = replace(outcome, cause_id=cure.id, cure=cure.text)
         display.say(f"the run failed: {cause}")
-        if outcome.cure:
-            display.say(describe_cure(outcome))
+        if outcome.cure_line:
+            display.say(outcome.cure_line)
     return outcome
 
 

@@ -102,9 +102,6 @@ class GuardFinding(Finding):
     good_until: float | None = None
     wants_stacks: bool = False  # whether the stacks of all ranks are dumped before the run is ended
 
-    def as_json(self) -> dict[str, Any]:
-        return {"id": self.id, "message": self.message, "numbers": dict(self.numbers)}
-
 
 @dataclass(frozen=True)
 class GuardContext:

@@ -61,7 +61,7 @@ def render_page(
     ]
     parts += [f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1>"]
     parts += [f"<p>{html.escape(note)}</p>" for note in notes]
-    parts += [f'<p class="warning">{html.escape(str(problem))}</p>' for problem in problems]
+    parts += [f'<p class="warning">{problem.html()}</p>' for problem in problems]
     for number, sample in enumerate(data.samples, 1):
         parts.append(f"<h2>{html.escape(_title(number, len(data.samples), sample))}</h2>")
         for side in sample.sides:

@@ -1,13 +1,14 @@
-"""`Finding`: what a check found, with its `Fix`. `Evidence`: what a trainer shows of a requested
-setting.
+"""`Finding`: what a check found, its `Fix`, and how it is shown as text, as JSON and on a page.
+`Evidence`: what a trainer shows of a requested setting.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -26,6 +27,8 @@ TOO_SHORT = "the run has too few steps to prove it"
 _PLACEHOLDER = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
 _NEXT_OVERRIDE = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
 _PLACE = re.compile(r"\{(\d)\}")
+_LEVELS = {"fail": "error", "warn": "warning"}
+_UNCERTAIN = "possibly: "  # how a cure begins that may not be the right one
 
 
 @dataclass(frozen=True)
@@ -116,18 +119,84 @@ class Finding:
         """Return a copy that is allowed if it is a failure and its id is in `allow`."""
         return replace(self, allowed=self.severity == "fail" and self.id in allow)
 
+    @property
+    def level(self) -> str:
+        """What a reader is told first: error, warning or allowed; "" for all other findings."""
+        return "allowed" if self.allowed else _LEVELS.get(self.severity, "")
+
+    @property
+    def statement(self) -> str:
+        """Where it is set, and the message."""
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    @property
+    def heading(self) -> str:
+        """`error: STATEMENT [id]`, for a list that has the cure in the next line."""
+        if not self.level:
+            return self.statement
+        return f"{self.level}: {self.statement}{self._bracketed_id}"
+
+    @property
+    def cure_line(self) -> str:
+        """`cure: CURE [id]`, for the line below the message."""
+        label = "" if self._is_cure_uncertain else "cure: "
+        return f"{label}{self.cure}{self._bracketed_id}"
+
+    def __str__(self) -> str:
+        """`STATEMENT; CURE [id]`: one line, for a terminal, a log and Markdown."""
+        cure = f"; {self.cure}" if self.cure else ""
+        allowed = ", allowed" if self.allowed else ""
+        return f"{self.statement}{cure}{self._bracketed_id}{allowed}"
+
+    def html(self) -> str:
+        """Return what a page shows inside of a paragraph; the numbers are a table of their own."""
+        where = f"{html.escape(self.where)}: " if self.where else ""
+        text = f"{where}<strong>{html.escape(self.message)}</strong>"
+        if self.id:
+            text += f" <code>{html.escape(self.id)}</code>"
+        if self.allowed:
+            text += ", allowed"
+        if self.cure:
+            label = "" if self._is_cure_uncertain else "<strong>Cure: </strong>"
+            text += f"<br>{label}{html.escape(str(self.cure))}"
+        return text
+
+    @property
+    def _bracketed_id(self) -> str:
+        return f" [{self.id}]" if self.id else ""
+
+    @property
+    def _is_cure_uncertain(self) -> bool:
+        return str(self.cure).startswith(_UNCERTAIN)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
+            "severity": self.severity,
             "message": self.message,
             "where": self.where,
             "cure": None if self.cure is None else str(self.cure),
+            "allowed": self.allowed,
+            "numbers": self.numbers,
         }
 
-    def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        cure = f"; {self.cure}" if self.cure else ""
-        return f"{place}{self.message}{cure} [{self.id}]{', allowed' if self.allowed else ''}"
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Finding:
+        """Return the finding in a record; a part that is missing or damaged is left out."""
+        cure = entry.get("cure")
+        numbers = entry.get("numbers")
+        severity: Severity = "fail"
+        if entry.get("severity") in get_args(Severity):
+            severity = entry["severity"]
+        return Finding(
+            id=str(entry.get("id") or ""),
+            message=str(entry.get("message") or ""),
+            where=str(entry["where"]) if entry.get("where") else None,
+            cure=Fix(str(cure)) if cure else None,
+            severity=severity,
+            numbers=numbers if isinstance(numbers, dict) else {},
+            allowed=entry.get("allowed") is True,
+        )
 
 
 @dataclass(frozen=True)

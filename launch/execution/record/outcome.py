@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launch.files import load_json, open_file, parse_json_lines
+from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
 FolderStatus = Literal["absent", "unfinished", "done", "failed"]
@@ -43,6 +44,20 @@ class Outcome:
     # digests of the model's files (launch/planning/saved_model.py)
     model: Mapping[str, Any] | None = None
 
+    @property
+    def finding(self) -> Finding | None:
+        """Why the run did not end as planned; None without a cause."""
+        if self.cause is None:
+            return None
+        fields = {"id": self.cause_id, "message": self.cause, "cure": self.cure}
+        return Finding.read({**(self.guard or {}), **fields})
+
+    @property
+    def cure_line(self) -> str | None:
+        """The line with the cure of a known cause; None without one."""
+        finding = self.finding
+        return finding.cure_line if finding and finding.cure else None
+
 
 def folder_status(folder: Path) -> FolderStatus:
     """Return the state of the run: absent (no folder, or an empty one), done, failed or unfinished.
@@ -73,16 +88,6 @@ def read_outcome(folder: Path) -> Outcome | None:
         if (outcome.exit_code == 0) == (name == "DONE"):
             return outcome
     return None
-
-
-def describe_cure(outcome: Outcome) -> str:
-    """Return the line that shows the cure of a known cause."""
-    line = str(outcome.cure)
-    if not line.startswith("possibly: "):
-        line = f"cure: {line}"
-    if outcome.cause_id:
-        line += f" [{outcome.cause_id}]"
-    return line
 
 
 @dataclass(frozen=True)

@@ -113,11 +113,13 @@ class RunStatus:
 
     def _explanation(self) -> dict[str, str | None]:
         """Why the run ended; of one of another format, why it may be read wrongly."""
-        problem, outcome = self.other_format, self.outcome
-        if problem is not None:
-            cure = str(problem.cure) if problem.cure else None
-            return {"cause": problem.message, "cause_id": problem.id, "cure": cure}
-        return {name: getattr(outcome, name, None) for name in ("cause", "cause_id", "cure")}
+        finding = self.other_format
+        if finding is None and self.outcome is not None:
+            finding = self.outcome.finding
+        if finding is None:
+            return {"cause": None, "cause_id": None, "cure": None}
+        cure = str(finding.cure) if finding.cure else None
+        return {"cause": finding.message, "cause_id": finding.id or None, "cure": cure}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from launch.errors import refusal
 from launch.execution.display import format_duration
-from launch.execution.record.run import Run, mapping, objects
+from launch.execution.record.run import Run, objects
 from launch.execution.record.steps import MetricCurves
 from launch.execution.report.charts import build_charts
 from launch.execution.report.document import Document
@@ -37,6 +37,7 @@ from launch.execution.report.timeline import build_timelines
 from launch.files import write_file
 from launch.table import Table, format_measurement
 from launch.terminal import printable
+from launch.worker.finding import Finding
 
 FILE = "report.html"
 _FOLDER = Path(__file__).parent
@@ -116,6 +117,7 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
     resumed_from = [attempt.get("resumed_from") for attempt in run.attempts]
     warnings = run.event_summary.warnings.values()
     plan_warnings = objects(run.plan.get("warnings"))
+    guard_events = run.event_summary.guards
     return {
         "label": label,
         "record": run,
@@ -129,7 +131,8 @@ def _run_sections(label: str, run: Run) -> dict[str, Any]:
         "evaluation": read_evaluation(run.folder),
         "samples": read_samples(run),
         "guards": guard_rows(run.settings),
-        "plan_warnings": [_describe_warning(warning) for warning in plan_warnings],
+        "guard_findings": [(event.time, Finding.read(event.data)) for event in guard_events],
+        "plan_warnings": [Finding.read(warning) for warning in plan_warnings],
         "flags": flag_rows(run.plan),
         "versions": version_figures(run.versions),
         "git": git_rows(run.git),
@@ -185,7 +188,8 @@ def _environment() -> Any:
     environment.filters["utc"] = format_utc
     environment.filters["source"] = Markup
     environment.filters["value"] = format_measurement
-    environment.filters["numbers"] = _guard_figures
+    environment.filters["numbers"] = _guard_numbers
+    environment.filters["finding"] = lambda finding: Markup(printable(finding.html()))
     return environment
 
 
@@ -198,18 +202,13 @@ def format_utc(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _guard_figures(guard: object) -> list[Figure]:
+def _guard_numbers(finding: Finding) -> list[Figure]:
     """Return the numbers on which a guard based its finding."""
     figures = []
-    for name, value in mapping(mapping(guard).get("numbers")).items():
+    for name, value in finding.numbers.items():
         text = format_measurement(value) if isinstance(value, float) else str(value)
         figures.append(Figure(name.replace("_", " "), text))
     return figures
-
-
-def _describe_warning(warning: Mapping[str, Any]) -> str:
-    cure = f"; {warning['cure']}" if warning.get("cure") else ""
-    return f"{warning.get('message')}{cure} [{warning.get('id')}]"
 
 
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read

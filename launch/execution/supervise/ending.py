@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.facts import GuardFinding
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.outcome import Outcome, describe_cure
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch
 
@@ -105,15 +105,15 @@ def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
     elif outcome.exit_code == EXIT_STOPPED:
         cause = f": {outcome.cause}"
         if outcome.guard:
-            cause = f" by a guard: {outcome.cause} [{outcome.cause_id}]"
+            cause = f" by a guard: {outcome.finding}"
         lines = [f"stopped {_format_progress(outcome)}{cause}", *detail, *end.notes]
         if outcome.stacks:
             folders = dict.fromkeys(str(Path(file).parent) for file in outcome.stacks)
             lines.append(f"stacks: {', '.join(folders)}")
     else:
         lines = [f"the run failed {_format_progress(outcome)}: {outcome.cause}", *detail]
-        if outcome.cure:
-            lines.append(describe_cure(outcome))
+        if outcome.cure_line:
+            lines.append(outcome.cure_line)
         if outcome.ended_processes:
             lines.append(f"{_count_processes(outcome.ended_processes)} ended")
     logs = [folder.logs / "launcher.log"]

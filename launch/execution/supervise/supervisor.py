@@ -261,7 +261,7 @@ class _LiveRun:
             self.screen.show(self.observer.display_events.popleft())
         while self.watch.findings:
             finding = self.watch.findings.popleft()
-            values = {**finding.as_json(), "stop": finding.stops, "allowed": finding.allowed}
+            values = {**finding.as_json(), "stop": finding.stops}
             self.observer.record(Event("guard", time.time(), 0, values))
         while self.watch.messages:
             self.screen.say(self.watch.messages.popleft())

@@ -320,11 +320,8 @@ def gate_json(result: Finding) -> dict[str, Any]:
     """Return a gate's result for the record, with the gate's reason and the source of its limit."""
     gate = next(gate for gate in GATES if gate.id == result.id)
     return {
-        "id": result.id,
+        **result.as_json(),
         "verdict": result.severity,
-        "message": result.message,
-        "numbers": result.numbers,
-        "allowed": result.allowed,
         "reason": gate.reason,
         "source": gate.source,
     }

@@ -10,11 +10,16 @@ from launch.config.schema import Family, Kind, Launcher, Packing, Precision
 from launch.planning.flags import values_of
 from launch.planning.loss import EQUAL_WEIGHTS
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """One difference between the widths."""
+    """One way in which the widths train differently, as a rule below finds it.
+
+    It is no setting with two values (`SettingDifference`): it says what the training does
+    differently, and by how much at most.
+    """
 
     id: str
     what: str  # what differs, a clause
@@ -23,10 +28,7 @@ class PlanDifference:
 
     def __str__(self) -> str:
         bound = self.bound or "by how much is unknown"
-        sentence = f"{self.what}; {bound}"
-        if self.cure:
-            sentence += f"; {self.cure}"
-        return f"{sentence} [{self.id}]"
+        return str(Finding.warning(self.id, f"{self.what}; {bound}", cure=self.cure))
 
 
 def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:

@@ -126,7 +126,7 @@ class RolloutRecord(TrialRecord[WidthRun]):
         lines = [self.verdict, f"{passed} of {len(self.runs)} widths passed"]
         lines += [f"{run.label}: {run.message}" for run in self.runs if run.message]
         for run in self.runs:
-            lines += [f"{run.label}: {result.message} [{result.id}]" for result in run.failed_gates]
+            lines += [f"{run.label}: {result}" for result in run.failed_gates]
         return lines
 
     @property
