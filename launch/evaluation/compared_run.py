@@ -11,22 +11,13 @@ from typing import Any, ClassVar
 
 from launch.errors import refusal
 from launch.evaluation.record import read_summary
+from launch.execution.earlier_runs import FOLDER_KEYS
 from launch.execution.record.progress import Progress
 from launch.execution.record.run import Run, count_unreadable, mapping, number, objects
 
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
-# The keys of config.yaml that describe the run folder and not the training.
-_NOT_TRAINED = (
-    "name",
-    "runs",
-    "cache",
-    "restart",
-    "detach",
-    "cache_only",
-    "report",
-    "evaluate",
-    "stage.description",
-)
+# The keys of config.yaml that are not compared.
+_NOT_COMPARED = (*FOLDER_KEYS, "stage.description")
 
 
 @dataclass(frozen=True)
@@ -177,7 +168,7 @@ def _training_settings(settings: Mapping[str, Any], run: Run) -> dict[str, Any]:
     training = {}
     for key, value in settings.items():
         is_described_elsewhere = key.startswith(("data.", "trainer.")) and key != "trainer.name"
-        if key not in _NOT_TRAINED and not is_described_elsewhere:
+        if key not in _NOT_COMPARED and not is_described_elsewhere:
             training[key] = value
     for section in ("batch", "parallel"):
         for key, value in mapping(run.plan.get(section)).items():

@@ -14,6 +14,7 @@ from launch.evaluation.compared_run import Compared, ComparedBase, compared_run
 from launch.execution.record.format import format_problem
 from launch.execution.record.progress import Progress
 from launch.execution.run_facts import SPEED, RunFact, facts_in
+from launch.execution.setting_differences import SettingDifference, find_setting_differences
 from launch.files import load_json
 from launch.table import Table, format_number
 from launch.trials.measurement import relative_difference
@@ -23,15 +24,6 @@ SECTIONS = ("settings", "data", "versions", "patches")
 _POINTS = (0.25, 0.5, 0.75, 1.0)  # shares of the training that all runs have in common
 _WIDTH = 40  # characters of a value in the table
 _WINDOW = 0.05  # share of that training over which the losses are averaged at each point
-
-
-@dataclass(frozen=True)
-class RunDifference:
-    """One key that is not the same in all runs."""
-
-    section: str
-    key: str
-    values: tuple[Any, ...]  # value of each run, None where it has none
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Comparison:
     """Several runs side by side; the first is what the others are compared with."""
 
     runs: tuple[Compared, ...]
-    differences: tuple[RunDifference, ...]
+    differences: Mapping[str, Sequence[SettingDifference]]  # by section
     unit: str  # unit of the points: tokens or steps
     points: tuple[LossPoint, ...]  # empty if the losses cannot be compared
     why_no_losses: str | None
@@ -76,9 +68,15 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         losses = {"unit": self.unit, "why_not": self.why_no_losses, "points": self.points}
+        differs: list[dict[str, Any]] = []
+        for section, differences in self.differences.items():
+            differs += [
+                {"section": section, "key": item.name, "values": item.values}
+                for item in differences
+            ]
         fields = {
             "runs": [self._run_as_json(index) for index in range(len(self.runs))],
-            "differs": self.differences,
+            "differs": differs,
             "losses": losses,
             "noise": self.noise,
         }
@@ -108,7 +106,8 @@ def compare_runs(runs: Sequence[Compared], noise: Noise) -> Comparison:
     unit = "tokens" if all(run.tokens for run in progress) else "steps"
     why = _why_no_losses(runs)
     points = () if why else _equal_points(progress, unit)
-    return Comparison(tuple(runs), tuple(_find_differences(runs)), unit, points, why, noise)
+    differences = {section: _find_differences(runs, section) for section in SECTIONS}
+    return Comparison(tuple(runs), differences, unit, points, why, noise)
 
 
 def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
@@ -126,15 +125,11 @@ def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
     return Noise(max(losses, default=None), max(speeds, default=None), repeats)
 
 
-def _find_differences(runs: Sequence[Compared]) -> Iterator[RunDifference]:
-    """Yield the keys whose values differ between runs; a base model has none of them."""
-    for section in SECTIONS:
-        sections: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
-        for key in sorted(set().union(*sections)):
-            values = tuple(values_of_run.get(key) for values_of_run in sections)
-            compared = [value for value, run in zip(values, runs, strict=True) if not run.is_base]
-            if any(value != compared[0] for value in compared):
-                yield RunDifference(section, key, values)
+def _find_differences(runs: Sequence[Compared], section: str) -> list[SettingDifference]:
+    """Return what differs in a section, by name; a base model is not compared."""
+    sides = [None if run.is_base else getattr(run, section) for run in runs]
+    differences = find_setting_differences(sides)
+    return sorted(differences, key=lambda difference: difference.name)
 
 
 def _why_no_losses(runs: Sequence[Compared]) -> str | None:
@@ -241,10 +236,10 @@ def tabulate(comparison: Comparison) -> Table:
         ("state", *(run.state for run in comparison.runs)),
     ]
     for section in SECTIONS:
-        differences = [item for item in comparison.differences if item.section == section]
+        differences = comparison.differences[section]
         rows.append(None)
         rows.append((section if differences else f"{section}: the same",))
-        rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
+        rows += [(f"  {item.name}", *map(format_difference, item.values)) for item in differences]
     rows += [None, *_loss_rows(comparison)]
     rows += [None, *_fact_rows(comparison)]
     rows += _score_rows(comparison)
@@ -314,7 +309,7 @@ def _describe_noise(comparison: Comparison) -> Iterator[str]:
             known.append(f"{name} up to {difference:.2%}")
     repeats = f"{noise.repeats} repeats of one setting in bench"
     yield f"noise: {repeats} differ in {' and '.join(known)}; `same` is within it"
-    if any(difference.section == "data" for difference in comparison.differences):
+    if comparison.differences["data"]:
         yield "the runs have different data, so their losses are means over different samples"
 
 

@@ -18,18 +18,22 @@ from launch.planning.plan import Plan
 # A default name has the width and the identity. An archived run, whose name ends with a date, does
 # not match.
 _DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")
+# Keys of config.yaml that describe the run folder, and what is done with it.
+FOLDER_KEYS = (
+    "name",
+    "runs",
+    "cache",
+    "restart",
+    "detach",
+    "cache_only",
+    "report",
+    "evaluate",
+)
 # Keys of config.yaml that describe how a run is started and watched, and not what it trains. The
 # width is compared as plan.json records it, and the Python packages are not compared.
 _NOT_TRAINED = frozenset(
     (
-        "name",
-        "runs",
-        "cache",
-        "restart",
-        "detach",
-        "cache_only",
-        "report",
-        "evaluate",
+        *FOLDER_KEYS,
         "python",
         "allow",
         "expandable_segments",

@@ -11,6 +11,7 @@ import pytest
 
 from launch.evaluation.compared_run import compared_run
 from launch.evaluation.comparison import Noise, compare_runs, read_noise
+from launch.execution.setting_differences import SettingDifference
 from tests.conftest import Launch
 
 
@@ -74,11 +75,12 @@ def test_only_what_differs_is_listed(tmp_path: Path) -> None:
         json.dumps({"python": "3.11.7", "packages": {"torch": "2.14.0"}})
     )
     differences = compare_runs([compared_run(a), compared_run(b)], Noise()).differences
-    assert [(item.section, item.key, item.values) for item in differences] == [
-        ("settings", "recipe.learning_rate", (1e-3, 2e-3)),
-        ("data", "data.fraction", (None, 0.5)),
-        ("versions", "torch", ("2.13.0", "2.14.0")),
-    ]
+    assert differences == {
+        "settings": [SettingDifference("recipe.learning_rate", (1e-3, 2e-3))],
+        "data": [SettingDifference("data.fraction", (None, 0.5))],
+        "versions": [SettingDifference("torch", ("2.13.0", "2.14.0"))],
+        "patches": [],
+    }
 
 
 def test_losses_are_compared_at_equal_tokens(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from launch.execution.display import Display
 from launch.execution.earlier_runs import training_settings
 from launch.execution.record.lock import run_lock
 from launch.execution.record.run import mapping, objects
+from launch.execution.setting_differences import SettingDifference, find_setting_differences
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
-from launch.trials.bench.record import BenchRecord, BenchRun, BenchSide, SettingDifference
+from launch.trials.bench.record import BenchRecord, BenchRun, BenchSide
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
 from launch.trials.record import State, archive_other_format, read_earlier, seconds_left
 from launch.trials.trial import (
@@ -118,7 +119,7 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     plan_a, plan_b = map_all(lines, lambda line: _check_numbers(plan(line)))
     a = BenchSide(SIDES[0], request.own[0], plan_a)
     b = BenchSide(SIDES[1], request.own[1], plan_b)
-    differences = list_differences(plan_a, plan_b)
+    differences = find_setting_differences([_list_facts(plan_a), _list_facts(plan_b)])
     config = plan_a.config
     mismatches = _find_mismatches(a, b, differences)
     errors = [problem for problem in mismatches if problem.id not in config.allow]
@@ -181,30 +182,23 @@ def _find_mismatches(
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
             problems.append(Finding.error("bench_global_batch", message, "recipe.packing", cure))
             break
-    of_data = [row for row in differences if row.what.startswith("data.") or row.what in _OF_DATA]
+    of_data = []
+    for difference in differences:
+        if difference.name.startswith("data.") or difference.name in _OF_DATA:
+            in_a, in_b = difference.values
+            of_data.append(f"{difference.name} is {in_a or '-'} in A and {in_b or '-'} in B")
     if of_data:
-        values = "; ".join(f"{row.what} is {row.a} in A and {row.b} in B" for row in of_data)
-        message = f"A and B do not train on the same data: {values}"
+        message = f"A and B do not train on the same data: {'; '.join(of_data)}"
         cure = "set it once, before the first `--`, or allow=[bench_data]"
         problems.append(Finding.error("bench_data", message, None, cure))
     return problems
 
 
-def list_differences(a: Plan, b: Plan) -> list[SettingDifference]:
-    """List the differences between two plans, without the folders that each run has for itself."""
-    facts_of_a = _list_facts(a)
-    facts_of_b = _list_facts(b)
-    differences = []
-    for name in facts_of_a | facts_of_b:
-        value_in_a = facts_of_a.get(name, "-")
-        value_in_b = facts_of_b.get(name, "-")
-        if value_in_a != value_in_b:
-            differences.append(SettingDifference(name, value_in_a, value_in_b))
-    return differences
-
-
 def _list_facts(plan: Plan) -> dict[str, str]:
-    """Return what was planned, and the settings that decide the training, as text by name."""
+    """Return what was planned, and the settings that decide the training, as text by name.
+
+    The folders that each run has for itself are left out.
+    """
     batch = plan.batch
     parallel = plan.parallel
     facts: dict[str, Any] = {

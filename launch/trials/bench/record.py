@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.config.trials import BenchConfig, Order
+from launch.execution.setting_differences import SettingDifference
 from launch.planning.plan import Plan
 from launch.trials.bench.verdict import (
     RATE_PRECISION,
@@ -255,10 +256,15 @@ class BenchRecord(TrialRecord[BenchRun]):
             "options": self.config,
             "identical_settings": self.same_setting,
             "settings": self.sides,
-            "differences": self.differences,
+            "differences": [_difference_json(difference) for difference in self.differences],
             "pairs": [_pair_json(*pair) for pair in self.pairs],
             "verdict": self.verdict,
         }
+
+
+def _difference_json(difference: SettingDifference) -> dict[str, str]:
+    in_a, in_b = difference.values
+    return {"what": difference.name, "a": in_a or "-", "b": in_b or "-"}
 
 
 def _pair_json(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.trials.bench.record import SettingDifference
+from launch.execution.setting_differences import SettingDifference
 from tests.trials.bench.benches import WORDS, planned
 
 
@@ -41,15 +41,15 @@ def test_repeats_and_steps_do_not_change_the_folder_and_another_setting_does(
 def test_what_differs_is_reported(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=8", "recipe.liger=true"))
     assert bench.differences == [
-        SettingDifference("per device x accumulation", "4 x 32", "8 x 16"),
-        SettingDifference("recipe.liger", "false", "true"),
+        SettingDifference("per device x accumulation", ("4 x 32", "8 x 16")),
+        SettingDifference("recipe.liger", ("false", "true")),
     ]
     flags = planned(
         tmp_path, *WORDS, a=("expandable_segments=false",), b=("flags.logging_steps=2",)
     )
     assert flags.differences == [
-        SettingDifference("expandable_segments", "false", "true"),
-        SettingDifference("flags.logging_steps", "-", "2"),
+        SettingDifference("expandable_segments", ("false", "true")),
+        SettingDifference("flags.logging_steps", (None, "2")),
     ]
     assert not bench.same_setting and not bench.planning_notes
 
@@ -64,7 +64,7 @@ def test_what_differs_between_trainers_is_reported_by_recipe_keys(tmp_path: Path
     bench = planned(
         tmp_path, "stage=demo", "gpus=2", "allow=[bench_data]", a=a, b=("trainer=finetune",)
     )
-    differences = {row.what: (row.a, row.b) for row in bench.differences}
+    differences = {row.name: row.values for row in bench.differences}
     assert differences["trainer"] == ("trl_sft", "finetune")
     assert differences["recipe.packing"] == ("flatten", "none") and differences["recipe.liger"] == (
         "true",
