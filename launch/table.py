@@ -86,7 +86,7 @@ class Table:
         return lines
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the rows without secrets.
+        """Return what a notebook shows: the rows without secrets.
 
         Text is aligned to the left; Jupyter aligns the cells of a table to the right.
         """

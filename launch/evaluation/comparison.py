@@ -133,7 +133,7 @@ def _find_differences(runs: Sequence[Compared], section: str) -> list[SettingDif
 
 
 def _why_no_losses(runs: Sequence[Compared]) -> str | None:
-    """Why the losses of the runs cannot be compared, None if they can."""
+    """Return why the losses of the runs cannot be compared, None if they can."""
     for run in runs:
         if run.is_base:
             return f"{run.name} is a model without the record of a run"

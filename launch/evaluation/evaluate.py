@@ -145,7 +145,7 @@ def evaluate_model(
     batch_size: int,
     notify: Callable[[str], None],
 ) -> Evaluation:
-    """Score a model and, if it is a run's, the models before it.
+    """Score a model and, if a run trained it, the models that it was trained from.
 
     The results are written into the run folder, or below `cache`.
 

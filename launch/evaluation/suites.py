@@ -32,7 +32,7 @@ RESULTS = "evaluation"  # folder of the results in a run's folder
 _MOST_ROWS = 200  # number of held-out rows that are used at most
 _LEAST_ROWS = 10  # number of rows of which a tenth can be held out
 
-# Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of
+# The tasks of Tulu 3's suite that the harness has. Shots, chain of thought and metric: the table of
 # results in https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of
 # https://arxiv.org/abs/2411.15124; the names of its tasks in olmes: upstream
 # scripts/eval/oe-eval.sh:175-187.

@@ -280,7 +280,7 @@ def supports_cache_pass(plan: Plan) -> bool:
 def find_tokenized_data(plan: Plan) -> Path | None:
     """Return the complete data set that an earlier pass built with the same command.
 
-    It is None too if a run built the data set as it trained, since that leaves no record of a pass.
+    None is also returned if a training run built the data set, since no pass is recorded then.
     """
     cache_pass = plan_cache_pass(plan)
     tokenized = tokenized_folder(plan)

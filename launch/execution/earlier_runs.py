@@ -133,7 +133,7 @@ def _newest_run_of_settings(plan: Plan) -> Run | None:
 
 
 def _has_settings(run: Run, plan: Plan) -> bool:
-    """Whether a recorded run has the width and the training settings of a plan."""
+    """Return whether a recorded run has the width and the training settings of a plan."""
     ranks = mapping(run.plan.get("batch")).get("width")
     device = mapping(run.plan.get("parallel")).get("device")
     if ranks != plan.batch.width or device != plan.parallel.width.device.value:

@@ -39,7 +39,7 @@ class AttemptStart:
 
 
 def is_finished(plan: Plan) -> bool:
-    """Whether the plan's folder holds a finished run of this plan.
+    """Return whether the plan's folder holds a finished run of this plan.
 
     Raises UserError: name_taken, other_width, when it holds a run of another plan; other_format.
     """
@@ -118,11 +118,11 @@ def resume_problems(plan: Plan) -> list[Finding]:
 def describe_continuation(
     plan: Plan, judged: bool = False, name: Callable[[Finding], Finding] = lambda problem: problem
 ) -> str:
-    """Describe how to go on with a run that was ended.
+    """Describe how to continue a run that was ended.
 
-    The same command would not do where it has restart=true, which would start the run over, or
-    where a finished run's evaluation is `judged`, by stop_if_worse=true, which would end it again.
-    `name` completes the problem of a run that cannot be resumed.
+    The same command is not enough if it has restart=true, which would start the run over. Nor is
+    it if stop_if_worse=true has the evaluation of a finished run `judged`, which would end the run
+    again. `name` completes the problem of a run that cannot be resumed.
     """
     again = replace(plan, config=replace(plan.config, restart=False))
     finished = is_finished(again)

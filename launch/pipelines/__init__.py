@@ -1,1 +1,1 @@
-"""Pipelines: several stages in a row, each from the model of the one before."""
+"""Pipelines: several stages in a row, each from the model of the previous one."""

@@ -137,7 +137,7 @@ def _run_stage(
 
 
 def _judge(plan: Plan, display: Display) -> int:
-    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it.
+    """Return EXIT_STOPPED if the evaluation found the model worse than the previous stage's.
 
     The same code is returned if the evaluation is broken or missing.
     """

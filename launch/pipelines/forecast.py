@@ -120,7 +120,7 @@ def describe_costs(costs: Sequence[StageCost]) -> list[str]:
 
 
 def _describe_cost(cost: StageCost) -> list[str]:
-    """The cells of a stage, in the order of _HEAD."""
+    """Return the cells of a stage, in the order of _HEAD."""
     plan = cost.plan
     done = ", done" if cost.finished else ""
     return [

@@ -1,7 +1,7 @@
-"""Plan the stages of a pipeline in order: each starts from the model of the stage before.
+"""Plan the stages of a pipeline in order: each starts from the model of the previous stage.
 
-A stage is planned before the model that it starts from exists, as it will be planned then:
-`model.trained_by` identifies the model by the run that makes it.
+A stage is planned before the model that it starts from exists. Its plan is the same once the model
+exists, because `model.trained_by` identifies the model by the run that trains it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _conflicts(override: str, stages: Sequence[str]) -> list[Finding]:
 
 
 def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline | None:
-    """Plan the stages in order and compare each with the stage before, and with existing runs.
+    """Plan the stages in order, and compare each with the previous stage and with existing runs.
 
     None is returned for a line without a pipeline.
 
@@ -243,7 +243,7 @@ def _refuse_start(before: Plan, stage: str) -> None:
 
 
 def _check_link(plan: Plan, before: Plan) -> None:
-    """Compare a stage with the stage before it, whose run may not exist yet.
+    """Compare a stage with the previous stage, whose run may not exist yet.
 
     The plan of the stage will compare them once more when that run is done.
 
@@ -330,12 +330,12 @@ def _vocabulary_problems(plan: Plan, before: Plan) -> Iterator[Finding]:
 def _compare_runs(pipeline: Pipeline) -> Pipeline:
     """Compare the stages with the runs in their folders; return which stages are still pending.
 
-    Refused are runs of other plans, and runs that started from another model than the stage before
-    has now.
+    Runs of other plans are refused, and so are runs that started from another model than the
+    previous stage has now.
 
     Raises UserError: name_taken, other_width, other_format; pipeline_changed, stale_stage.
     """
-    source = ""  # the run of the stage before
+    source = ""  # the run of the previous stage
     changes = False  # whether the model of that run is still to be made
     problems: list[Finding] = []
     plans: list[Plan] = []
@@ -368,7 +368,7 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
 
 
 def _started_from_other_model(plan: Plan) -> bool:
-    """Whether the recorded run of a stage started from another model than the plan."""
+    """Return whether the recorded run of a stage started from another model than the plan."""
     recorded = Run(plan.folder).plan.get("started_from")
     if recorded is None or plan.started_from is None:
         return False
@@ -376,7 +376,7 @@ def _started_from_other_model(plan: Plan) -> bool:
 
 
 def _pipeline_changed(pipeline: Pipeline, index: int, error: UserError) -> UserError:
-    """The refusal of a stage that has changed since the pipeline began."""
+    """Return the refusal of a stage that has changed since the pipeline began."""
     later = [run_name(plan.folder) for plan in pipeline.plans[index + 1 :] if plan.folder.exists()]
     stage = pipeline.plans[index].stage
     message = f"{error.problems[0].message}: since this pipeline began, {stage} has changed"

@@ -72,7 +72,7 @@ def _first_user_turn(row: Mapping[str, Any]) -> str | None:
 
 
 def render_pipeline(folder: Path) -> str:
-    """Return the page of a pipeline, as far as its stages have begun.
+    """Return the page of the stages of a pipeline that have started.
 
     Raises UserError: no_record.
     """

@@ -90,7 +90,7 @@ def _find_mailbox(environ: Mapping[str, str]) -> Path | None:
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    """The id that Slurm's commands use.
+    """Return the id that Slurm's commands use.
 
     It is from LAUNCH_TASK, or, in an array with a script that launch did not write, from Slurm's
     variables. A job that is submitted from within an array's task inherits that task's variables,

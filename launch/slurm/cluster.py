@@ -54,7 +54,7 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Finding]:
 
 
 def _is_mount(mount: str) -> bool:
-    """Whether a mount has the form /SOURCE[:/TARGET[:FLAGS]]."""
+    """Return whether a mount has the form /SOURCE[:/TARGET[:FLAGS]]."""
     parts = mount.split(":")
     return len(parts) <= 3 and all(part.startswith("/") for part in parts[:2])
 
@@ -77,7 +77,7 @@ def _image_problems(container: Container, image: str) -> Iterator[Finding]:
 
 
 def folders_in_container(plan: Plan, environ: Mapping[str, str]) -> dict[str, Path]:
-    """The folders besides those of the run that a node's task reads, by the key that sets each.
+    """Return the folders that a node's task reads besides those of the run, by what each is.
 
     With `cluster.python` the image has an interpreter of its own, in which this project is
     installed.

@@ -84,7 +84,7 @@ def _shared_line(folders: Sequence[str]) -> str:
 
 
 def _largest_group(partition: Partition) -> NodeGroup:
-    """The partition's nodes with the most GPUs, and of those the largest group."""
+    """Return the partition's nodes with the most GPUs, and of those the largest group."""
     return max(
         partition.nodes,
         key=lambda group: (group.count_gpus(), group.count),
@@ -104,7 +104,7 @@ def _account_lines(accounts: Sequence[str], partition: Partition) -> list[str]:
 
 
 def _comment_line(key: str, values: Sequence[str], note: str) -> list[str]:
-    """A key that is commented out, with the first of its possible values; nothing without any."""
+    """Return a commented-out key with the first of its possible values; no line without any."""
     if not values:
         return []
     return [f"# {key}: {values[0]} # {', '.join(values)}, {note}"]

@@ -73,7 +73,7 @@ class JobFolder:
         return self.path / self.file
 
     def log_pattern(self, job: str = "%j") -> str:
-        """The log's path in Slurm's notation, where % begins a pattern.
+        """Return the log's path in Slurm's notation, where % begins a pattern.
 
         `%j` is the job, `%A_%a` the task of an array.
         """
@@ -84,7 +84,7 @@ class JobFolder:
         return self.path / f"job-{job_id}.log"
 
     def attempt(self, job_id: str, restarts: int, started: str) -> Path:
-        """The folder that the nodes of one start of a job share.
+        """Return the folder that the nodes of one start of a job share.
 
         `started` is the start's time, the same on all nodes: a job of another or a rebuilt cluster
         may have the same id, and its files must not be read.
@@ -95,13 +95,13 @@ class JobFolder:
         return self.path / name
 
     def attempts(self, job_id: str, restarts: int) -> list[Path]:
-        """The folders of that restart of the jobs with that id, the newest last."""
+        """Return the folders of that restart of the jobs with that id, the newest last."""
         name = f"{job_id}.{restarts}"
         folders = [*self.path.glob(name), *self.path.glob(f"{name}-*")]
         return sorted(folders, key=lambda path: (len(path.name), path))
 
     def earlier_attempts(self, job_id: str, restarts: int) -> list[Path]:
-        """The folders of a job's starts before that restart."""
+        """Return the folders of a job's starts before that restart."""
         newest: list[Path] = []
         for restart in range(restarts):
             newest.extend(self.attempts(job_id, restart)[-1:])
@@ -123,12 +123,12 @@ class JobFolder:
         append_json(self.path / "jobs.jsonl", line)
 
     def read_submissions(self) -> list[dict[str, str]]:
-        """The lines of jobs.jsonl, without one that was cut short."""
+        """Return the lines of jobs.jsonl, without one that was cut short."""
         return read_json_lines(self.path / "jobs.jsonl")
 
 
 def find_job_ids(folder: JobFolder) -> list[str]:
-    """The ids of the jobs recorded in a folder, the last submitted one last.
+    """Return the ids of the jobs recorded in a folder, the last submitted one last.
 
     A job that was submitted by hand is recorded once it has started.
     """
@@ -174,7 +174,7 @@ def write_job_identity(attempt: Path, job_id: str) -> None:
 
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
-    """Whether the script that Slurm keeps of the job uses this folder.
+    """Return whether the script that Slurm keeps of the job uses this folder.
 
     What the folder itself records may be copied from another run's, or made up.
 
@@ -199,7 +199,10 @@ def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
 
 
 def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
-    """Whether a job is the identified one, or that one requeued, with a new submission time."""
+    """Return whether a job is the identified one.
+
+    It still is after a requeue, which gives it a new submission time.
+    """
     for name in ("job_id", "cluster", "command"):
         if identity.get(name) != getattr(job, name):
             return False
@@ -219,12 +222,12 @@ def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
 
 @functools.cache
 def _real_path(path: str) -> str:
-    """The path without symbolic links: a folder of runs may have several names."""
+    """Return the path without symbolic links: a folder of runs may have several names."""
     return os.path.realpath(path)
 
 
 def _find_attempts(folder: Path) -> list[tuple[Path, str]]:
-    """The folders of the attempts below a job folder, with the job's id."""
+    """Return the folders of the attempts below a job folder, with the job's id."""
     attempts = []
     for path in folder.glob("*.*"):
         match = _ATTEMPT.fullmatch(path.name)
@@ -342,7 +345,7 @@ def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) ->
 
 
 def _describe_unstarted(job: QueuedJob | None) -> str | None:
-    """Why a job without a log ended; None if Slurm no longer knows it or it had started."""
+    """Return why a job without a log ended; None if Slurm no longer knows it or it had started."""
     if job is None or job.state != "CANCELLED" or job.used:
         return None
     if "Depend" in job.reason:
@@ -351,7 +354,7 @@ def _describe_unstarted(job: QueuedJob | None) -> str | None:
 
 
 def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str:
-    """The state of a run and its job; `queried` is whether Slurm responded."""
+    """Return the state of a run and its job; `queried` is whether Slurm responded."""
     if run.state == "running":
         return "running"
     if job is None or not job.is_live:
@@ -368,7 +371,7 @@ def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str
 
 
 def last_message(log: Path) -> str | None:
-    """The line of a job's log that explains its end, None if the log is empty or missing.
+    """Return the line of a job's log that explains its end, None if the log is empty or missing.
 
     That is the last problem that launch reported, else the last line not from Slurm, which reports
     later that it ended the tasks, else the last line.

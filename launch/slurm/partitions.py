@@ -37,7 +37,7 @@ class NodeGroup:
     gpus: tuple[tuple[str, int], ...]  # GPUs of one node: type and number; the type may be ""
 
     def count_gpus(self, gpu_type: str | None = None) -> int:
-        """The GPUs of one node, of all types or of `gpu_type`."""
+        """Return the GPUs of one node, of all types or of `gpu_type`."""
         return sum(number for name, number in self.gpus if gpu_type is None or name == gpu_type)
 
 
@@ -57,7 +57,7 @@ class Partition:
     qos: tuple[str, ...] = ()  # QOS that may use it; empty: all
 
     def admits_account(self, account: str) -> bool:
-        """Whether jobs of an account may run here."""
+        """Return whether jobs of an account may run here."""
         if self.accounts:
             return account in self.accounts
         return account not in self.denied_accounts
@@ -106,7 +106,7 @@ def parse_partitions(sinfo_output: str, scontrol_output: str = "") -> list[Parti
 
 
 def _parse_limits(settings: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a Partition that scontrol prints."""
+    """Return the fields of a Partition that scontrol prints."""
 
     def names(key: str) -> tuple[str, ...]:
         value = settings.get(key, "ALL")
@@ -139,7 +139,7 @@ def list_accounts() -> list[tuple[str, list[str]]]:
 
 
 def _leading_number(text: str) -> int:
-    """The number that a text begins with, such as `64+`; 0 if there is none."""
+    """Return the number that a text begins with, such as `64+`; 0 if there is none."""
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
 
@@ -192,7 +192,7 @@ def partition_problems(
 
 
 def _has_option(cluster: ClusterConfig, *prefixes: str) -> bool:
-    """Whether cluster.options has an option of sbatch that begins with one of `prefixes`."""
+    """Return whether cluster.options has an option of sbatch that begins with one of `prefixes`."""
     return any(option.startswith(prefixes) for option in cluster.options)
 
 
@@ -254,7 +254,7 @@ def _admission_problems(
 
 
 def _job_accounts(cluster: ClusterConfig, accounts: Accounts) -> list[str]:
-    """The account that the job sets, else all accounts of the user."""
+    """Return the account that the job sets, else all accounts of the user."""
     if cluster.account:
         return [cluster.account]
     return [account for account, _ in accounts()]
@@ -360,7 +360,7 @@ def _account_problems(script: BatchScript, accounts: Accounts) -> Iterator[Findi
 
 
 def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Finding:
-    """The problem of a partition that this cluster does not have."""
+    """Return the problem of a partition that this cluster does not have."""
     names = [partition.name for partition in partitions]
     cure = _suggest(name, names, f"it has {_names(partitions)}")
     message = f"this cluster has no partition '{name}'"
@@ -368,7 +368,7 @@ def unknown_partition(name: str, partitions: Sequence[Partition], where: str) ->
 
 
 def _suggest(name: str, names: Sequence[str], alternatives: str) -> str:
-    """The name of `names` that is close to `name`, if there is one, and the alternatives."""
+    """Return the name of `names` that is close to `name`, if there is one, and the alternatives."""
     nearest = did_you_mean(name, names)
     return f"{nearest} {alternatives}" if nearest else alternatives
 

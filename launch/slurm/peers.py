@@ -89,7 +89,7 @@ class _Observation:
 
 
 def heartbeat_interval(nodes: int, minimum: float = _INTERVAL) -> float:
-    """Seconds between two heartbeats of a node."""
+    """Return the seconds between two heartbeats of a node."""
     return max(minimum, nodes / _ROUNDS_PER_SECOND)
 
 
@@ -173,7 +173,7 @@ class Peers:
             time.sleep(_SHORT_INTERVAL / 2)
 
     def has_completed(self) -> bool:
-        """Whether node 0 had all requested steps logged before this node's ranks failed."""
+        """Return whether node 0 had all requested steps logged before this node's ranks failed."""
         seconds = _SHOWN_AFTER + heartbeat_interval(self._nodes)
         return wait_until(lambda: self.progress == "complete", seconds)
 
@@ -238,11 +238,11 @@ class Peers:
             self._report(state="done" if failure is None else "failed", failure=failure)
 
     def absent(self) -> list[int]:
-        """The watched nodes whose heartbeat was never seen."""
+        """Return the watched nodes whose heartbeat was never seen."""
         return [rank for rank in self._watched if rank not in self._heartbeats]
 
     def _pending(self) -> set[int]:
-        """The nodes whose end this node waits for.
+        """Return the nodes whose end this node waits for.
 
         Slurm kills what still runs half a minute after its signal, so that it waits only briefly
         for nodes that never wrote a heartbeat.
@@ -304,7 +304,7 @@ class Peers:
         return heartbeat is not None and heartbeat.state in ("done", "over")
 
     def failures(self) -> dict[int, NodeFailure]:
-        """The failures that watched nodes reported, by node."""
+        """Return the failures that watched nodes reported, by node."""
         return {
             rank: heartbeat.failure
             for rank, heartbeat in sorted(self._heartbeats.items())
@@ -366,13 +366,16 @@ class Peers:
         return seen
 
     def first_delay(self) -> float:
-        """Seconds until the first round; on many nodes they must not write all at once."""
+        """Return the seconds until the first round.
+
+        Many nodes must not write all at once.
+        """
         if self._nodes <= _ROUNDS_PER_SECOND:
             return 0.0
         return random.uniform(0, heartbeat_interval(self._nodes))
 
     def wake_delay(self) -> float:
-        """Seconds until the next round once this node has something to report."""
+        """Return the seconds until the next round once this node has something to report."""
         return self.first_delay() if self._rank else 0.0
 
     def do_round(self) -> float:

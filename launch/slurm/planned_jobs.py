@@ -160,7 +160,7 @@ def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
 
 
 def node_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides for `launch node`, without those that only shape the batch script."""
+    """Return the overrides for `launch node`, without those that only shape the batch script."""
 
     def is_for_nodes(override: str) -> bool:
         key = override_key(override)

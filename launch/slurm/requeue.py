@@ -51,7 +51,7 @@ def write_decision(
 
 
 def read_decision(attempt: Path) -> list[str]:
-    """The messages of `write_decision`; empty if there are none."""
+    """Return the messages of `write_decision`; empty if there are none."""
     messages: list[str] = _read_decision(attempt).get("messages", [])
     return messages
 
@@ -134,7 +134,7 @@ def cancel_job(allocation: Allocation) -> None:
 
 
 def is_this_attempt(record: JobRecord, allocation: Allocation) -> bool:
-    """Whether the job still runs as it did when this node's task began.
+    """Return whether the job still runs as it did when this node's task began.
 
     A node that comes back after Slurm restarted the job elsewhere must not end that attempt.
     """
@@ -151,7 +151,7 @@ def _read_record(allocation: Allocation) -> JobRecord | None:
 def _exclusion_obstacle(
     allocation: Allocation, record: JobRecord, script: Path, lost_host: str
 ) -> str | None:
-    """Why the job cannot run without a node, None if it can."""
+    """Return why the job cannot run without a node, None if it can."""
     if record.requested_nodes:
         return "the job requests its nodes by name"
     options = [

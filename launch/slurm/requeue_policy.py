@@ -27,7 +27,7 @@ _SECONDARY_CAUSES = ("interrupted by ", "node ")
 
 
 def last_checkpoint(plan: Plan) -> Checkpoint | None:
-    """The newest complete checkpoint, from which a run that ends now would resume.
+    """Return the newest complete checkpoint, from which a run that ends now would resume.
 
     No trainer writes one on demand at a step that all its ranks agree on (transformers'
     enable_jit_checkpoint lets each rank choose its own step).
@@ -43,7 +43,7 @@ def requeue_obstacle(
     before: Checkpoint | None,
     now: Checkpoint | None,
 ) -> str | None:
-    """Why a job that ran out of time, or `lost` a node, is not requeued; None if it is.
+    """Return why a job that ran out of time, or `lost` a node, is not requeued; None if it is.
 
     `requeues` is how often launch has requeued it. `before` and `now` are the last checkpoints at
     the attempt's start and end: without a newer one the time limit would end every attempt at the
@@ -63,7 +63,7 @@ def requeue_obstacle(
 def _checkpoint_obstacle(
     plan: Plan, before: Checkpoint | None, now: Checkpoint | None
 ) -> str | None:
-    """Why another start would not get further than this one; None if it would."""
+    """Return why another start would not get further than this one; None if it would."""
     if now is None:
         steps = plan.config.recipe.checkpoint_steps
         setting = "recipe.checkpoint_steps is not set"
@@ -79,7 +79,7 @@ def _checkpoint_obstacle(
 
 
 def retry_obstacle(plan: Plan, retries: int) -> str | None:
-    """Why a job that a fault of the hardware ended is not started again; None if it is."""
+    """Return why a job that a fault of the hardware ended is not started again; None if it is."""
     cluster = plan.config.cluster
     if not cluster.requeues:
         return "cluster.requeues=0"
@@ -92,7 +92,7 @@ def retry_obstacle(plan: Plan, retries: int) -> str | None:
 
 
 def find_hardware_fault(failures: Mapping[int, NodeFailure]) -> int | None:
-    """The node rank to avoid after a fault of the hardware, None if there was no such fault.
+    """Return the node rank to avoid after a fault of the hardware, None if there was no such fault.
 
     It is -1 if the faulty node is unknown. `failures` has what each node reported, by its rank. A
     broken link is a fault of the hardware only if no node reports an error of the run itself, which
@@ -109,10 +109,10 @@ def find_hardware_fault(failures: Mapping[int, NodeFailure]) -> int | None:
 
 
 def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
-    """The plan with which a requeued job's first node starts.
+    """Return the plan with which a requeued job's first node starts.
 
-    It resumes the attempt before, or starts over if that left nothing to resume: nobody is there
-    to decide.
+    It resumes the previous attempt. If that has no checkpoint, it starts over, since no user is
+    there to decide.
     """
     wait_for_lock(plan.folder, notify)
     try:

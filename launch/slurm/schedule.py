@@ -60,7 +60,7 @@ class SubmissionStep:
         return self.is_array and not self.jobs[0].trains
 
     def job_ids(self, submitted_id: str) -> list[str]:
-        """The id of each job, in Slurm's notation, from the id that sbatch returned."""
+        """Return the id of each job, in Slurm's notation, from the id that sbatch returned."""
         if not self.is_array:
             return [submitted_id]
         return [f"{submitted_id}_{index}" for index in range(len(self.jobs))]
@@ -117,7 +117,7 @@ def _describe(job: PlannedJob, other: PlannedJob) -> str:
 
 
 def as_chain(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list[SubmissionStep]:
-    """Chain the jobs: each after the one before, and after the job that tokenises its data."""
+    """Chain the jobs: each waits for the previous job and for the one that tokenises its data."""
     chain: list[PlannedJob] = []
     for job in jobs:
         if needs_tokenize_job(job, tokenize_first):
@@ -180,7 +180,7 @@ def add_evaluations(
 def needs_tokenize_job(
     job: PlannedJob, tokenize_first: TokenizeFirst, *, shared: bool = False
 ) -> bool:
-    """Whether a separate job has to tokenise a run's data, which is not tokenised yet.
+    """Return whether a separate job has to tokenise a run's data, which is not tokenised yet.
 
     `shared` is whether other runs need the same data.
     """

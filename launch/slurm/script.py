@@ -99,12 +99,12 @@ def render_sbatch(script: BatchScript) -> str:
 
 
 def _has_shell_signs(texts: Iterable[str]) -> bool:
-    """Whether a text contains a sign that the shell would expand outside single quotes."""
+    """Return whether a text contains a sign that the shell would expand outside single quotes."""
     return any("$" in text or "`" in text for text in texts)
 
 
 def _options(script: BatchScript) -> list[str]:
-    """The options of the #SBATCH lines."""
+    """Return the options of the #SBATCH lines."""
     cluster = script.cluster
     width = script.width
     options = [f"--job-name={script.name}", f"--nodes={width.nodes}", "--ntasks-per-node=1"]
@@ -158,7 +158,7 @@ def _variables(script: BatchScript) -> dict[str, str]:
 
 
 def _srun_options(script: BatchScript) -> list[str]:
-    """The options of srun, quoted for the shell.
+    """Return the options of srun, quoted for the shell.
 
     `--mpi=none`: nothing here uses MPI, and a cluster's default plugin may not work.
     `--export=ALL`: what the script exports reaches the nodes even if the job was submitted with

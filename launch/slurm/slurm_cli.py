@@ -124,7 +124,10 @@ def run_once(
 
 
 def try_command(argv: Sequence[str]) -> str | None:
-    """The output of one of Slurm's commands; None if it is not installed, fails or times out."""
+    """Return the output of one of Slurm's commands.
+
+    None is returned if it is not installed, fails or times out.
+    """
     try:
         result = run_once(argv, SHORT_TIMEOUT)
     except UserError:

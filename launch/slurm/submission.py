@@ -96,7 +96,7 @@ def _preflight(job: PlannedJob) -> list[Finding]:
 
 
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job inherits from the submitting shell.
+    """Return the variables that a job inherits from the submitting shell.
 
     Those that describe a job in which that shell runs are left out. The user's defaults for sbatch
     (SBATCH_) stay.
@@ -233,7 +233,7 @@ def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
         if not result.is_transient:
             raise UserError(_refused(result, step.folder.script))
         report_retry("sbatch", result)
-        # Slurm may have accepted the script all the same, and nothing is submitted twice.
+        # Slurm may have accepted the script in spite of the error, and no job is submitted twice.
         time.sleep(settle)
         jobs = find_live_jobs(step.folder)
         if jobs:
@@ -309,7 +309,10 @@ def _limits_json(job: PlannedJob, record: JobRecord | None) -> dict[str, Any]:
 def report_lines(
     steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
 ) -> Iterator[str]:
-    """The report as lines of text: of each job, or of each sbatch if nothing was submitted."""
+    """Yield the report as lines of text.
+
+    They are about each job, or about each sbatch command if nothing was submitted.
+    """
     if not ids:
         for step in steps:
             names = ", ".join(job.name for job in step.jobs)
@@ -341,7 +344,7 @@ def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
 
 
 def describe_worst_loss(job: PlannedJob) -> str:
-    """What the loss of a node, or the time limit, costs at most."""
+    """Return what the loss of a node, or the time limit, costs at most."""
     plan = job.plan
     if not plan.config.trainer.resumable:
         return (

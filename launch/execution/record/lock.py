@@ -101,8 +101,8 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold the lock file `path`; `refuse` returns the problem when a living process holds it.
 
-    Folders that were created for the lock and are empty at the end are removed, so that a refused
-    run leaves nothing.
+    Folders that were created for the lock and are empty at the end are removed, so that nothing
+    remains of a refused run.
 
     Raises UserError: the problem of `refuse`, not_writable, not_a_lock.
     """

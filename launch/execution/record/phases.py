@@ -75,7 +75,7 @@ def _count_warning(summary: EventSummary, event: Event) -> None:
 def _add_phase(summary: EventSummary, name: str, moment: float, last: float) -> None:
     """Begin a phase at `moment`. An `import` begins an attempt.
 
-    The attempt before it ends at the time of its last event, `last`.
+    The previous attempt ends at the time of its last event, `last`.
     """
     if name == "import" or not summary.attempts:
         if summary.attempts:

@@ -112,7 +112,7 @@ class RunStatus:
         )
 
     def _explanation(self) -> dict[str, str | None]:
-        """Why the run ended; of one of another format, why it may be read wrongly."""
+        """Return why the run ended, or, if its folder has another format, why it may be misread."""
         finding = self.other_format
         if finding is None and self.outcome is not None:
             finding = self.outcome.finding

@@ -21,7 +21,7 @@ _ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at mo
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is suspended (SIGSTOP); False for one that cannot be looked at."""
+    """Return whether a process is suspended (SIGSTOP); False for one that cannot be looked at."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -160,7 +160,7 @@ class ReaperProcess:
         return bool(data)
 
     def is_silent(self, *, urgent: bool) -> bool:
-        """Whether the reaper has not carried out an order in time, because it is stopped or
+        """Return whether the reaper has not carried out an order in time, because it is stopped or
         hangs.
         """
         if self._ordered is None:

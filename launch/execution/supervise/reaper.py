@@ -199,8 +199,9 @@ class Reaper:
 
 
 def find_by_run_id(run_id: str) -> dict[_Key, psutil.Process]:
-    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user
-    can see them.
+    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment.
+
+    Processes whose environment this user may not read are left out.
     """
     processes: dict[_Key, psutil.Process] = {}
     for process in psutil.process_iter():

@@ -300,8 +300,9 @@ class _LiveRun:
             self.screen.say(line)
 
     def _has_done_enough(self) -> bool:
-        """Whether the run has done what was requested; notify the other nodes if this one decides
-        so.
+        """Return whether the run has done what was requested.
+
+        If this node is the one that decides it, the other nodes are notified.
         """
         execution = self.execution
         peers = execution.peers

@@ -271,7 +271,7 @@ class WatchConfig:
 
 
 def _plans(plan: Plan, overrides: str) -> bool:
-    """Whether the command line of a plan can be planned with other overrides."""
+    """Return whether the command line of a plan can be planned with other overrides."""
     changed = overrides.split()
     keys = [override_key(override) for override in changed]
     line = CommandLine("plan", False, plan.origins.overrides).without(*keys)

@@ -163,7 +163,7 @@ def _check_gpus(plan: Plan) -> None:
 
 
 def _failure_of(node: NodeContext, code: int) -> NodeFailure | None:
-    """Why this node's ranks failed, from the outcome that they recorded; None if they are done."""
+    """Return why this node's ranks failed, from their recorded outcome; None if they are done."""
     if not code:
         return None
     outcome = read_outcome(node.record)

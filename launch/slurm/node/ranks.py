@@ -52,7 +52,7 @@ class StartRecord:
 
 
 def is_listening(record: StartRecord | None) -> bool:
-    """Whether a process accepts connections where the record has rank 0 listen."""
+    """Return whether a process accepts connections where the record has rank 0 listen."""
     if record is None or not record.port:
         return False
     try:
@@ -63,7 +63,7 @@ def is_listening(record: StartRecord | None) -> bool:
 
 
 def read_start_record(folder: Path) -> StartRecord | None:
-    """The record, None until node 0 has written it and all of it shows here."""
+    """Return the record; None until node 0 has written it and this node can read all of it."""
     with contextlib.suppress(OSError, ValueError):
         return decode(StartRecord, read_file(folder / _FILE))
     return None

@@ -49,10 +49,12 @@ class _Reason:
 
 
 def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | None:
-    """Seconds from Slurm's time limit warning until this node ends its ranks; None: node 0 decides.
+    """Return the seconds from Slurm's time limit warning until this node ends its ranks.
 
     A run that finishes in time, or that would not be requeued because there is nothing to resume
-    from, goes on until just before the limit; a checkpoint may still be written until then.
+    from, continues until just before the limit; a checkpoint may still be written until then.
+
+    None is returned on other nodes than the first, which decides.
     """
     if not node.is_first:
         return None
@@ -98,7 +100,10 @@ def recover(
 
 
 def _find_reason(node: NodeContext, code: int, failure: NodeFailure | None) -> _Reason | None:
-    """Why the job might start again; None if this node does not decide, or it has no reason to."""
+    """Return why the job might start again.
+
+    None is returned if this node does not decide it, or if there is no reason to.
+    """
     hosts = node.allocation.hosts
     lost = node.peers.lost
     if lost and lost.is_silent:

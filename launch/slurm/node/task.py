@@ -154,7 +154,7 @@ def await_job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
 
 
 def _list_hosts(node: NodeContext, ranks: Sequence[int]) -> str:
-    """The hosts of at most three nodes, and how many more there are."""
+    """Return the hosts of at most three nodes, and how many more there are."""
     names = ", ".join(node.allocation.hosts[rank] for rank in ranks[:3])
     if len(ranks) > 3:
         names += f" and {len(ranks) - 3} more"
@@ -172,7 +172,7 @@ def _describe_other_failures(node: NodeContext) -> list[str]:
 
 
 def report_failure(outcome: Outcome) -> NodeFailure:
-    """What this node reports of its failure to the other nodes."""
+    """Return what this node reports of its failure to the other nodes."""
     cause = outcome.cause or f"exit code {outcome.exit_code}"
     return NodeFailure(cause, outcome.cause_id, outcome.cure)
 
@@ -180,7 +180,7 @@ def report_failure(outcome: Outcome) -> NodeFailure:
 def _with_cause(
     outcome: Outcome, exit_code: int, cause: str, failure: NodeFailure | None = None
 ) -> Outcome:
-    """The outcome with another cause, which has the id and the cure of `failure`.
+    """Return the outcome with another cause, which has the id and the cure of `failure`.
 
     The previous cause becomes a detail, unless it is only a signal.
     """
