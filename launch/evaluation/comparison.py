@@ -243,7 +243,7 @@ def tabulate(comparison: Comparison) -> Table:
     rows += [None, *_loss_rows(comparison)]
     rows += [None, *_fact_rows(comparison)]
     rows += _score_rows(comparison)
-    return Table("What differs between the runs, and what came of it", rows)
+    return Table("Differences between the runs, and their results", rows)
 
 
 def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:

@@ -131,7 +131,7 @@ def _announce_done(outcome: Outcome, plan: Plan, display: Display) -> None:
 def _describe_output(plan: Plan) -> str:
     if (plan.model_dir / ADAPTER_CONFIG).is_file():
         command = command_for("merge", plan.folder)
-        return f"the adapter is in {plan.model_dir}; `{command}` makes a model of it"
+        return f"the adapter is in {plan.model_dir}; `{command}` merges it into its base model"
     return f"the model is in {plan.model_dir}"
 
 
@@ -157,7 +157,7 @@ def _run_recorded(
         outcome = Outcome(EXIT_INTERRUPTED, time.monotonic() - began, 0, None, cause=cause)
         display.say(f"{cause}: no process was left")
     except OSError as error:
-        cause = f"launch could not go on: {error}"
+        cause = f"launch could not continue: {error}"
         outcome = Outcome(EXIT_FAILED, time.monotonic() - began, 0, None, cause=cause)
         raised = RaisedError(type(error).__name__, str(error))
         cured = cure_for_errors([raised], build_watch_config(plan).situation)

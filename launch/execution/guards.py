@@ -395,9 +395,9 @@ class DiskSpace(Guard):
 
 
 class Continuity(Guard):
-    """Detects a resumed run that goes on with other weights or other data than the attempt before.
+    """Detects a resumed run that has other weights or other data than the previous attempt.
 
-    A repeated step has the same batch, so it has the loss that the attempt before logged for it.
+    A repeated step has the same batch, so it has the loss that the previous attempt logged for it.
     The loss of a new step has to be near the last losses: between the lowest and the highest of
     them, or farther by at most their spread.
     """
@@ -419,7 +419,7 @@ class Continuity(Guard):
         before = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
         message = (
             f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was "
-            f"{before} before: other weights or other data than those of the attempt before"
+            f"{before} before: the weights or the data differ from those of the previous attempt"
         )
         return self._fail(message, -math.inf, step=step.number, loss=loss, low=low, high=high)
 

@@ -128,15 +128,15 @@ def describe_continuation(
     finished = is_finished(again)
     problems = [] if finished else resume_problems(again)
     if problems:
-        return f"to go on: {name(problems[0]).cure}"
+        return f"to continue: {name(problems[0]).cure}"
     left_out = []
     if plan.config.restart:
         left_out.append("restart=true")
     if judged and finished:
         left_out.append("stop_if_worse=true")
     if not left_out:
-        return "to go on: the same command"
-    return f"to go on: the same command without {' and '.join(left_out)}"
+        return "to continue: the same command"
+    return f"to continue: the same command without {' and '.join(left_out)}"
 
 
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:

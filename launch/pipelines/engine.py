@@ -106,9 +106,9 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
         return request.name_stage(problem, plan.stage)
 
     remaining = request.stages[request.stages.index(plan.stage) + 1 :]
-    not_begun = f"; {', '.join(remaining)} not begun" if remaining else ""
+    not_started = f"; {', '.join(remaining)} not started" if remaining else ""
     continuation = describe_continuation(plan, request.stop_if_worse, name_stage)
-    return f"pipeline {pipeline.name} ended in {plan.stage}{not_begun}; {continuation}"
+    return f"pipeline {pipeline.name} ended in {plan.stage}{not_started}; {continuation}"
 
 
 def _run_stage(

@@ -161,7 +161,7 @@ def _conflicts(override: str, stages: Sequence[str]) -> list[Finding]:
     elif not stage and key in _SET_FOR_ALL:
         message = f"{key} is not for the stages of a pipeline"
     elif key == "model.path" and stage != stages[0]:
-        message = "each stage starts from the model of the one before"
+        message = "each stage starts from the model of the previous stage"
         cure = f"remove it, or set {stages[0]}:model.path, where the pipeline starts"
     elif key == "cache_only":
         message = "a stage's data is tokenised once its model exists"

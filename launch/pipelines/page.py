@@ -78,7 +78,9 @@ def render_pipeline(folder: Path) -> str:
     """
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
-        raise refusal("no_record", f"no stage of pipeline {folder.name} has begun", "command line")
+        raise refusal(
+            "no_record", f"no stage of pipeline {folder.name} has started", "command line"
+        )
     # An evaluation also has the scores of earlier stages, so that the last one of the same tasks is
     # shown.
     scores: dict[str, Sequence[Sequence[str]]] = {}

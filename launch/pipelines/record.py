@@ -56,11 +56,11 @@ def stage_runs(folder: Path) -> list[tuple[str, Path]]:
 
 
 def describe_stages(folder: Path) -> str:
-    """Return the states of a pipeline's stages: `sft done, dpo running 120/2,000, rm not begun`."""
+    """Return the states of a pipeline's stages: `sft done, dpo running 120/2,000, rm not started`."""
     parts = []
     for stage, run in stage_runs(folder):
         status = Run(run).status
-        state = "not begun" if status.state == "absent" else status.state
+        state = "not started" if status.state == "absent" else status.state
         text = f"{stage} {state}"
         if status.step and state != "done":
             text += f" {status.step:,}"

@@ -69,7 +69,7 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
     # in the second stage
     code = stop_once(home, has_checkpoint(cut[1]), signal.SIGINT, *words, names[1])
     output = (home / "launch.log").read_text()
-    assert code == 130 and "ended in demo_dpo; to go on: the same command" in output, output
+    assert code == 130 and "ended in demo_dpo; to continue: the same command" in output, output
     code, output = finish(home, *words, names[1])
     assert code == 0 and "resumes from" in output, output
     assert [losses(run) for run in cut] == [losses(run) for run in whole]
@@ -119,7 +119,7 @@ def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
     )
     code, output = finish(home, *words)
     assert code == 3, output
-    assert "pipeline failed ended in demo; demo_dpo not begun" in output
+    assert "pipeline failed ended in demo; demo_dpo not started" in output
     assert not (home / "runs" / "demo_dpo" / "failed").exists()
 
 

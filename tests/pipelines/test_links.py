@@ -272,9 +272,9 @@ def test_what_status_shows(home: Path, capsys: pytest.CaptureFixture[str]) -> No
         == find_pipeline("pipelines/x", home / "runs")
         == pipeline.folder
     )
-    assert describe_stages(pipeline.folder) == "demo done, demo_dpo not begun"
+    assert describe_stages(pipeline.folder) == "demo done, demo_dpo not started"
     assert main(["status"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "pipeline x: demo done, demo_dpo not begun"
+    assert capsys.readouterr().out.splitlines()[-1] == "pipeline x: demo done, demo_dpo not started"
     assert main(["stop", "x"]) == 2
     assert re.search(r"pipelines/x.*\[not_running\]", capsys.readouterr().err)
 
@@ -328,7 +328,10 @@ def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
         (plan.folder / "evaluation.json").write_text(json.dumps({"tasks": [task]}))
     page = render_pipeline(pipeline.folder)
     [table] = re.findall(r"Evaluations side by side.*?</table>", page, re.DOTALL)
-    assert all(f">{name}<" in table for name in names) and "; worse against the one before" in table
+    assert (
+        all(f">{name}<" in table for name in names)
+        and "; worse against the previous model" in table
+    )
 
 
 def test_the_cure_of_a_missing_checkout_names_each_stage(
@@ -381,16 +384,18 @@ def test_how_to_go_on_after_an_end() -> None:
         pipeline = planned(*DEMO, *overrides)
         return _describe_end(pipeline, pipeline.plans[stage])
 
-    assert end(stage=0).endswith("ended in demo; demo_dpo not begun; to go on: the same command")
+    assert end(stage=0).endswith(
+        "ended in demo; demo_dpo not started; to continue: the same command"
+    )
     assert end("restart=true").endswith(
-        "ended in demo_dpo; to go on: the same command without restart=true"
+        "ended in demo_dpo; to continue: the same command without restart=true"
     )
     for plan in planned(*DEMO, "name=x", "evaluate=true").plans:
         leave_run(plan)
     interrupted = end("name=x", "evaluate=true")  # as it wrote the page
-    assert interrupted.endswith("ended in demo_dpo; to go on: the same command")
+    assert interrupted.endswith("ended in demo_dpo; to continue: the same command")
     judged = end("name=x", "evaluate=true", "stop_if_worse=true")
-    assert judged.endswith("in demo_dpo; to go on: the same command without stop_if_worse=true")
+    assert judged.endswith("in demo_dpo; to continue: the same command without stop_if_worse=true")
 
 
 def test_what_a_stage_may_leave_open_of_the_adapter_that_it_trains_further() -> None:

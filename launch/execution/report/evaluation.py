@@ -125,7 +125,7 @@ def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
     elif len(models) > 2:
         against = mapping(scores.get(models[-1])).get("verdict_against_previous")
         if against:
-            verdict += f"; {against} against the one before"
+            verdict += f"; {against} against the previous model"
     return [str(task.get("task")), f"{task.get('metric')}, {direction} is better", *cells, verdict]
 
 

@@ -188,7 +188,8 @@ def _find_mismatches(
             in_a, in_b = difference.values
             of_data.append(f"{difference.name} is {in_a or '-'} in A and {in_b or '-'} in B")
     if of_data:
-        message = f"A and B do not train on the same data: {'; '.join(of_data)}"
+        values = "; ".join(of_data)
+        message = f"A and B do not train on the same data: {values}"
         cure = "set it once, before the first `--`, or allow=[bench_data]"
         problems.append(Finding.error("bench_data", message, None, cure))
     return problems

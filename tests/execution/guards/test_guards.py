@@ -191,7 +191,7 @@ NUMBERS = (
 
 def resumed(name: str, before: dict[int, float], loss: float, stops: bool) -> Case:
     facts = steps("loss", [loss, 99.0], start=21)
-    at, message = (21.0, "other weights or other data") if stops else (None, "")
+    at, message = (21.0, "the weights or the data differ") if stops else (None, "")
     return Case(
         name,
         lambda: Continuity(limits.ContinuityLimits(), GuardContext(losses=before)),
