@@ -16,8 +16,9 @@ import pytest
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions, unchecked_code
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Doubt, UncertainValue, run_post_init
+from launch.upstream.rules.post_init import run_post_init
 from launch.upstream.rules.source import Function
+from launch.upstream.rules.uncertain_values import Doubt, UncertainValue
 from launch.upstream.schema import Schema
 from tests.upstream.captured import capture_script, synthetic_schema
 

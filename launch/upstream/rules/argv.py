@@ -21,7 +21,7 @@ from launch.upstream.rules.conversion import (
     unsettable_error,
 )
 from launch.upstream.rules.parser import ArgvToken, GivenOption, SplitArgv, is_flag, split_argv
-from launch.upstream.rules.post_init import Contradiction
+from launch.upstream.rules.post_init_state import Contradiction
 from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding
