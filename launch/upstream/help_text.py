@@ -1,8 +1,7 @@
-"""Reads the help texts of a trainer's flags from the source of their dataclasses. Nothing is
-imported or started.
+"""Reads the help texts of a trainer's flags from the source of their dataclasses, without importing it.
 
-The lock has no text, only a digest of each. A text that does not fit it is not the flag's: the help
-is unknown then.
+The lock has only a digest of each text. If the text in the source has another digest, the help is
+unknown.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from launch.files import read_file
 from launch.upstream.capture.program import clean_help, digest_help
 from launch.upstream.schema import Field
 
-# the texts that a file has beside a field, by class and field
-_Stated = Mapping[tuple[str, str], Sequence[str]]
+# the texts of a file that may be the help of a field, by class and field
+_Candidates = Mapping[tuple[str, str], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,7 @@ class HelpTexts:
 
 
 def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
-    """Read the help of `fields`; each one's file is taken from the first of `folders` that has
-    it.
-    """
+    """Read the help of `fields`, from the first of `folders` that has the file of a field."""
     texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
     files: dict[str, _Stated | str] = {}
@@ -45,7 +42,7 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
         if isinstance(stated, str):
             unknown[field.name] = stated
             continue
-        candidates = stated.get((field.owner, field.name), ())
+        candidates = candidates_of_file.get((field.owner, field.name), ())
         fitting = [text for text in candidates if digest_help(text) == field.help_digest]
         if fitting:
             texts[field.name] = fitting[0]
@@ -56,8 +53,8 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
     return HelpTexts(texts, unknown)
 
 
-def _read_stated(file: str, folders: Sequence[Path]) -> _Stated | str:
-    """Return the help texts of a file; if it cannot be read, the reason."""
+def _read_candidates(file: str, folders: Sequence[Path]) -> _Candidates | str:
+    """Return the texts of a file that may be help; if it cannot be read, the reason."""
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
     if path is None:
         return f"{file or 'its source'} is not here"
@@ -67,32 +64,32 @@ def _read_stated(file: str, folders: Sequence[Path]) -> _Stated | str:
         return f"{file} can't be opened: {error.strerror}"
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file} can't be parsed: {error}"
-    stated: dict[tuple[str, str], list[str]] = {}
+    candidates: dict[tuple[str, str], list[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            for field, texts in _fields(node):
-                stated.setdefault((node.name, field), []).extend(texts)
-    return stated
+            for field, texts in _texts_by_field(node):
+                candidates.setdefault((node.name, field), []).extend(texts)
+    return candidates
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, list[str]]]:
+def _texts_by_field(node: ast.ClassDef) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each annotated field, and the texts that may be its help, the more likely
     first.
 
     They are the `help` of its default (of `field(metadata={"help": ...})`, or of a function's
-    argument), and the text that stands behind the field.
+    argument), and the docstring after the field.
     """
-    for statement, following in pairwise([*node.body, ast.Pass()]):
+    for statement, next_statement in pairwise([*node.body, ast.Pass()]):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            values = [
-                *_help_values(statement),
-                *([following.value] if isinstance(following, ast.Expr) else []),
-            ]
-            texts = [text for value in values if (text := _literal_text(value))]
-            yield statement.target.id, [clean_help(text) for text in texts]
+            values = list(_help_values(statement))
+            if isinstance(next_statement, ast.Expr):
+                values.append(next_statement.value)
+            texts = [_literal_text(value) for value in values]
+            yield statement.target.id, [clean_help(text) for text in texts if text]
 
 
 def _help_values(statement: ast.AnnAssign) -> Iterator[ast.expr]:
+    """Yield the values of each key or argument `help` in a field's declaration."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -106,12 +103,17 @@ def _literal_text(node: ast.expr) -> str | None:
     """Return the text of a literal, of a sum of them, or of an f-string without a value; None for
     anything else.
     """
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
     parts: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         parts = [node.left, node.right]
     elif isinstance(node, ast.JoinedStr):
         parts = node.values
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    texts = [text for part in parts if (text := _literal_text(part)) is not None]
-    return "".join(texts) if parts and len(texts) == len(parts) else None
+    texts = []
+    for part in parts:
+        text = _literal_text(part)
+        if text is None:
+            return None
+        texts.append(text)
+    return "".join(texts) if texts else None

@@ -1,8 +1,7 @@
-"""Chooses a trainer's schema for this machine: the lock's where its content is here, else that of
-the live parser.
+"""Chooses a trainer's schema for this machine: the lock's, or the live parser's if the code differs.
 
-The live parser is only asked where the user named the checkout or interpreter, or starts the
-trainer anyway.
+The live parser is only asked if the user named the checkout or interpreter, or starts the trainer
+anyway.
 """
 
 from __future__ import annotations
@@ -29,26 +28,24 @@ class ResolvedSchema:
     """A trainer's schema and where it comes from."""
 
     schema: Schema
-    live: bool  # it describes the source on this machine; False: only the lock's
-    # what differs from the lock here, where the lock's schema is used all the same
+    live: bool  # whether it describes the source on this machine; False: only the lock's
+    # how this machine differs from the lock, if the lock's schema is used nevertheless
     difference: str | None = None
-    failure: str | None = None  # why the parser here can't be asked; None: it has not been asked
+    failure: str | None = None  # why the parser can't be asked; None: it has not been asked
 
     def advice(self, cure: str) -> str:
-        """Return `cure`, how to ask the parser; where it can't be asked, why, and which flags are
-        unverified.
+        """Return `cure`, which explains how to ask the parser.
+
+        If it can't be asked, return why, and which flags are unverified.
         """
         if self.failure is None:
             return cure
-        gone = [f"--{name}" for name in sorted(self.schema.moved)]
-        named = [
-            *gone[:_MAX_NAMED],
-            *([f"{len(gone) - _MAX_NAMED} more"] if len(gone) > _MAX_NAMED else []),
-        ]
-        return (
-            f"{self.failure}; unverified: "
-            f"{', '.join([*named, 'flags that only the differing files name'])}"
-        )
+        flags = [f"--{name}" for name in sorted(self.schema.moved)]
+        unverified = flags[:_MAX_NAMED]
+        if len(flags) > _MAX_NAMED:
+            unverified.append(f"{len(flags) - _MAX_NAMED} more")
+        unverified.append("flags that only the differing files name")
+        return f"{self.failure}; unverified: {', '.join(unverified)}"
 
 
 def resolve_schema(
@@ -68,29 +65,31 @@ def resolve_schema(
 
     Raises UserError: trainer_script_missing, unknown_trainer.
     """
-    folders = tuple(packages)
-    if trainer not in TRL and checkout is not None:
-        folders = (checkout.root, *packages)
-    locked = replace(locked_schema(trainer), sources=folders)
-    root: Path | None
+    locked = locked_schema(trainer)
     if trainer in TRL:
+        locked = replace(locked, sources=tuple(packages))
         installed = installed_version("trl", packages)
         difference = ""
         if installed is not None:
             difference = version_difference(packages) or _text_difference(locked)
         if not difference:
             return ResolvedSchema(locked, live=installed is not None)
-        root = next((folder for folder in packages if (folder / "trl").is_dir()), None)
-        files = tuple({field.file: None for field in locked.fields.values()})
+        # any file with a field may differ
+        differing = tuple({field.file: None for field in locked.fields.values()})
+        trl_folders = [folder for folder in packages if (folder / "trl").is_dir()]
+        source_root = trl_folders[0] if trl_folders else None
+        script_root = None  # TRL's scripts are modules
     else:
         if checkout is None:
-            return ResolvedSchema(locked, live=False)
+            return ResolvedSchema(replace(locked, sources=tuple(packages)), live=False)
+        locked = replace(locked, sources=(checkout.root, *packages))
         if not checkout.differing:
             return ResolvedSchema(locked, live=True)
-        root = checkout.root
         difference = checkout.describe()
-        files = checkout.differing
-    if not any((folder / "transformers").is_dir() for folder in packages):  # a login node
+        differing = checkout.differing
+        source_root = script_root = checkout.root
+    is_login_node = not any((folder / "transformers").is_dir() for folder in packages)
+    if is_login_node:
         failure = f"{python} lacks the trainer's packages, so its parser can't be asked"
     elif not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
@@ -99,14 +98,15 @@ def resolve_schema(
         from launch.upstream.capture.start import capture_schema
 
         try:
-            schema = capture_schema(ENTRIES[trainer], None if trainer in TRL else root, python)
+            schema = capture_schema(ENTRIES[trainer], script_root, python)
             return ResolvedSchema(schema, live=True)
         except UserError as error:
             (problem,) = error.problems
             if problem.id != "trainer_unreadable":
                 raise
             failure = problem.message
-    return ResolvedSchema(compare_with_sources(locked, root, files), False, difference, failure)
+    compared = compare_with_sources(locked, source_root, differing)
+    return ResolvedSchema(compared, False, difference, failure)
 
 
 def _text_difference(locked: Schema) -> str:
@@ -119,9 +119,7 @@ def _text_difference(locked: Schema) -> str:
 
 
 def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[str]) -> Schema:
-    """Add what the text of the differing files shows: their words, and the flags whose lines are
-    gone.
-    """
+    """Add the words of the differing files, and the flags that they no longer declare."""
     if root is None:
         return locked
     texts = {}

@@ -9,8 +9,9 @@ from typing import Any
 
 from launch.worker.json_codec import to_json, versioned
 
-SCHEMA_VERSION = 5
-_OF_THIS_MACHINE = ("is_locked", "sources", "source_words", "moved")  # not in the JSON
+_FORMAT = 5  # the number of the JSON form
+# fields that describe this machine, and are not in the JSON
+_OF_THIS_MACHINE = ("is_locked", "sources", "source_words", "moved")
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Field:
     # the trainer's value without the flag, including `set_defaults` and HfArgumentParser's quirks
     default: Any
     required: bool  # the parser refuses a command line without it
-    # of its help text, the metadata's or the docstring after the field
-    # (`launch.upstream.help_text`); None: it has none
+    # digest of its help text, which is in the field's metadata or in the docstring after the field
+    # (`launch.upstream.help_text`); None: it has no help
     help_digest: str | None
     owner: str  # the class that defines the field
     group: str  # the class of the parser call that includes it
@@ -76,28 +77,29 @@ class Schema:
     yaml_file: bool
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
-    # {class: what its `__post_init__` executes}. `functions`: it and what it calls ({name, file,
-    # lines, digest}), and methods in the order in which Python finds them; `names`: constants;
-    # `opaque`: fields whose values are objects
+    # {class: the code of its `__post_init__`}. `functions` has it and the functions that it calls,
+    # methods in the order in which Python finds them, each as {name, file, lines, digest}; `names`
+    # has the constants that they use, and `opaque` the fields whose values are objects
     post_init: Mapping[str, Mapping[str, Any]]
     fields: Mapping[str, Field]
     unknown: Sequence[Unknown]  # empty where everything about the parser itself is known
-    # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
+    # {flag: the names that upstream accepts as its value}; also `olmo_presets` and `verifiers`
     names: Mapping[str, Sequence[str]]
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
-    # {distribution: version} of those that were imported; '' of one that was missing
+    # {distribution: version} of the packages that were imported; '' for one that was missing
     packages: Mapping[str, str]
-    is_locked: bool = False  # it is the committed lock's
+    is_locked: bool = False  # whether it is the committed lock's
     # folders that may have the text of its functions
     sources: tuple[Path, ...] = field(default=(), compare=False)
-    # of a lock that is used although files here differ from it: the words of these, and the flags
-    # whose line is gone
+    # if the lock is used although files on this machine differ from it: the words in these files,
+    # and the flags whose declaration is no longer in them
     source_words: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
 
     def is_unverified(self, flag: str) -> bool:
-        """Whether only the trainer's own parser knows if it has the flag: files here that differ
-        may add or drop it.
+        """Whether only the trainer's own parser knows if it has the flag.
+
+        A file on this machine that differs from the lock may add or drop it.
         """
         return flag in self.moved or (flag not in self.fields and flag in self.source_words)
 
@@ -107,11 +109,12 @@ def schema_to_json(schema: Schema) -> dict[str, Any]:
     content = {
         name: value for name, value in to_json(schema).items() if name not in _OF_THIS_MACHINE
     }
-    return versioned(content, SCHEMA_VERSION)
+    return versioned(content, _FORMAT)
 
 
 def schema_from_json(data: Mapping[str, Any]) -> Schema:
     """Invert `schema_to_json`. Raises TypeError for the JSON of another version."""
     content = {name: value for name, value in data.items() if name != "schema_version"}
     content["fields"] = {name: Field(**record) for name, record in data["fields"].items()}
-    return Schema(**{**content, "unknown": [Unknown(**record) for record in data["unknown"]]})
+    content["unknown"] = [Unknown(**record) for record in data["unknown"]]
+    return Schema(**content)

@@ -1,6 +1,4 @@
-"""The trainers in the lock: their names, the script or module of each, and the flags that a
-trainer's YAML names.
-"""
+"""The trainers in the lock: their names and scripts, and the flags that a trainer's YAML names."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ def trainer_name(script: str) -> str | None:
     """Map a trainer's name, script path or module name to the trainer's name; None for anything
     else.
 
-    >>> trainer_name("open_instruct/finetune.py"), trainer_name("trl.scripts.sft"),
-    trainer_name("train.py") ('finetune', 'trl_sft', None)
+    For example, both `open_instruct/finetune.py` and `open_instruct.finetune` are `finetune`, and
+    `trl.scripts.sft` is `trl_sft`.
     """
     if script in ENTRIES:
         return script
@@ -46,9 +44,12 @@ def trainer_name(script: str) -> str | None:
         if script in (entry, entry.removesuffix(".py").replace("/", ".")):
             return name
     path = PurePosixPath(script.replace("\\", "/"))
-    if path.parent.name == "scripts" and path.parent.parent.name == "trl" and path.suffix == ".py":
-        return f"trl_{path.stem}" if f"trl_{path.stem}" in TRL else None
-    return path.stem if path.suffix == ".py" and path.stem in OPEN_INSTRUCT else None
+    if path.suffix != ".py":
+        return None
+    if path.parts[-3:-1] == ("trl", "scripts"):
+        name = f"trl_{path.stem}"
+        return name if name in TRL else None
+    return path.stem if path.stem in OPEN_INSTRUCT else None
 
 
 def parse_trainer(script: str) -> str:
@@ -62,8 +63,9 @@ def parse_trainer(script: str) -> str:
 
 @cache
 def trainer_files() -> dict[str, dict[str, Any]]:
-    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a
-    map is skipped.
+    """Return the content of each shipped trainer's YAML file, by the trainer's name.
+
+    A file that is not a map is skipped.
     """
     # slow to import; only lint and a refusal need it
     from launch.config.yaml_nodes import load_yaml
@@ -101,8 +103,7 @@ def _flags_below(
         yield node, path, None
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            yield from (
-                _flags_below(value, (*path, key), levels - 1)
-                if levels
-                else [(key, (*path, key), value)]
-            )
+            if levels:
+                yield from _flags_below(value, (*path, key), levels - 1)
+            else:
+                yield key, (*path, key), value

@@ -20,6 +20,7 @@ from typing import Any
 from launch.files import load_json, read_file, write_exact
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.lock import DATA
+from launch.worker.json_codec import from_json
 
 TEMPLATES_FILE = DATA / "chat_templates.json"
 SUFFIX = ".jinja"
@@ -49,13 +50,7 @@ class LockedTemplates:
 @cache
 def load_templates() -> LockedTemplates:
     """Return the committed facts (read once per process)."""
-    content = load_json(TEMPLATES_FILE)
-    return LockedTemplates(
-        trl=content["trl"],
-        digests=content["digests"],
-        marked=content["marked"],
-        left_out=content["left_out"],
-    )
+    return from_json(LockedTemplates, load_json(TEMPLATES_FILE))
 
 
 def find_template_files(packages: Sequence[Path]) -> list[Path]:
@@ -132,7 +127,8 @@ class TrlTemplate:
 
     def file_below(self, staged: Path) -> Path:
         """Return the file that a run reads it from, below the folder of `TemplateFinder.staged`."""
-        return staged / f"{family_names(self.name)[0]}-{self.digest}" / f"{self.name}{SUFFIX}"
+        plain_form, _ = family_names(self.name)
+        return staged / f"{plain_form}-{self.digest}" / f"{self.name}{SUFFIX}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -156,8 +152,12 @@ class TemplateFinder:
 
     def names(self) -> set[str]:
         """Return the names that are known here: the lock's, and those of the installed versions."""
-        installed = (file.stem for file in find_template_files(self.packages))
-        return {*load_templates().digests, *filter(load_templates().offers, installed)}
+        locked = load_templates()
+        names = set(locked.digests)
+        for file in find_template_files(self.packages):
+            if locked.offers(file.stem):
+                names.add(file.stem)
+        return names
 
     def find(self, name: str) -> TrlTemplate | None:
         """Return TRL's template of a name; None if there is none."""
@@ -205,8 +205,8 @@ class TemplateFinder:
         for folder in self.packages:
             for file in (folder / _IN_TRL).glob(f"*{_TRAINING}{SUFFIX}"):
                 plain_form, _ = family_names(file.stem)
-                texts = _read_texts({plain_form: file.with_name(f"{plain_form}{SUFFIX}")})
-                if texts.get(plain_form) == text:
+                plain_file = file.with_name(f"{plain_form}{SUFFIX}")
+                if _read_texts({plain_form: plain_file}) == {plain_form: text}:
                     return True
         return False
 
@@ -244,7 +244,8 @@ def _locked_forms(name: str) -> dict[str, str]:
 
 def _read_installed(name: str, folder: Path) -> TrlTemplate | None:
     """Return the template of the TRL in a folder of packages; None if it has none of that name."""
-    texts = _read_texts({form: folder / _IN_TRL / f"{form}{SUFFIX}" for form in family_names(name)})
+    templates = folder / _IN_TRL
+    texts = _read_texts({form: templates / f"{form}{SUFFIX}" for form in family_names(name)})
     if name not in texts:
         return None
     version = installed_version("trl", [folder]) or "of an unknown version"

@@ -1,6 +1,4 @@
-"""Runs code of upstream in a process of its own: with a time limit, and without network, tokens or
-GPU.
-"""
+"""Runs code of upstream in a separate process with a time limit, without network, tokens or GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from launch.secret_names import is_sensitive_name
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-_SET = {
+_ISOLATION = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -48,8 +46,8 @@ def run_isolated(
     to RESULT.
 
     Without a result, the object is {"error": the reason}. `request` is the standard input of the
-    program, and `environ` the environment from which its own is made. All processes that it started
-    are ended, and it leaves no file.
+    program, and `environ` the environment from which its own is made. At the end every process that
+    it started is killed, and its files are removed.
     """
     with tempfile.TemporaryDirectory(
         prefix="launch-capture-", ignore_cleanup_errors=True
@@ -80,7 +78,7 @@ def run_isolated(
                 return {"error": f"it did not end within {seconds:.0f} s"}
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # also what it gave other variables
+                    os.killpg(process.pid, signal.SIGKILL)  # a child may have another HOME
                 process.wait()
                 _end_processes(home)
         if content := read_json_object(result):
@@ -103,12 +101,15 @@ def _end_processes(home: Path) -> None:
 def isolated_environment(
     environ: Mapping[str, str], home: Path, *, has_gpus: bool = False
 ) -> dict[str, str]:
-    """Return the variables of such a process: those given without tokens, and an empty home
+    """Return the variables of such a process: those of `environ` without tokens, and an empty home
     folder.
     """
-    kept = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
-    user_base = environ.get("PYTHONUSERBASE") or str(
-        Path(environ.get("HOME", "~")).expanduser() / ".local"
-    )
-    own = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "TMPDIR"), str(home))
-    return {**kept, **_SET, **({} if has_gpus else _NO_GPUS), **own, "PYTHONUSERBASE": user_base}
+    variables = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
+    variables |= _ISOLATION
+    if not has_gpus:
+        variables |= _NO_GPUS
+    variables |= dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "TMPDIR"), str(home))
+    # packages that the user has installed stay visible in spite of the other home folder
+    user_home = Path(environ.get("HOME", "~")).expanduser()
+    variables["PYTHONUSERBASE"] = environ.get("PYTHONUSERBASE") or str(user_home / ".local")
+    return variables

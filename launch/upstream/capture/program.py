@@ -1,17 +1,17 @@
 """Capture a trainer's parser, in the trainer's interpreter.
 
-It starts the trainer's script and stops it at its parser. The result describes what the parser
-accepts, or whether it accepts a command line.
+This program starts the trainer's script and stops it at its parser. The result describes what the
+parser accepts, or whether it accepts a command line.
 
     python program.py RESULT ENTRY [ROOT] < REQUEST    # ENTRY: a script below ROOT, or the name of an installed module
 
 REQUEST is empty or a JSON object. Its `argv` has the arguments to parse. Its `placeholders` is
 launch's folder, if a run has placeholders for missing packages.
 
-RESULT is a JSON object. Its `files` and `packages` are those that were imported. Besides, it has a
+RESULT is a JSON object. Its `files` and `packages` are those that were imported. It also has a
 schema (`launch.upstream.schema`), or `accepted`, `refused` or `error`.
 
-Only the standard library is imported.
+The trainer's interpreter does not have launch, so this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import typing
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Some flags take a name that upstream looks up while it runs: {flag: (module, dictionary)}.
+# Flags that take a name which upstream looks up while it runs: {flag: (module, dictionary)}.
 REGISTRIES = {
     "chat_template_name": ("open_instruct.dataset_transformation", "CHAT_TEMPLATES"),
     "get_tokenizer_fn": ("open_instruct.dataset_transformation", "GET_TOKENIZER_FN"),
@@ -49,29 +49,30 @@ REGISTRIES = {
 _SEARCH_PATH = [
     folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent
 ]
-_PARSE = (
+# HfArgumentParser's methods that parse a command line, with those of its subclasses
+_PARSE_METHODS = (
     "parse",
     "parse_args_and_config",
     "parse_args_into_dataclasses",
     "parse_args",
     "parse_known_args",
 )
-# Types that a text cannot be converted to: calling them with one raises TypeError.
+# types to which a text cannot be converted: calling one of them with a text raises TypeError
 _NEVER = (Any, object, type(None), bytes, typing.Literal, typing.Union, types.UnionType)
 _KINDS: dict[Any, str] = dict.fromkeys(_NEVER, "never")
 _KINDS |= {None: "str", str: "str", int: "int", float: "float", bool: "truthy", dict: "dict"}
-_UNSETTABLE = {
+# why no command line can set a field of a kind
+_UNSETTABLE_BECAUSE = {
     "dict": "the parser converts the text with dict(), which refuses every text but the empty one",
     "never": "the parser can't convert any text to this type",
 }
 
 
 class _StandInType(type):
-    """The type of the stand-ins for a missing package's contents: classes, which also work as
-    decorators.
+    """The type of the classes that stand in for a missing package's contents.
 
-    Their attributes and results are stand-ins too, so that the top level of a module runs without
-    the package.
+    They also work as decorators. Their attributes and results are stand-ins too, so that the top
+    level of a module runs without the package.
     """
 
     def __getattr__(cls, name: str) -> Any:
@@ -106,10 +107,10 @@ class _MissingPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if package not in self.names:
             stack = traceback.walk_stack(sys._getframe(1))
             files = (frame.f_code.co_filename for frame, _ in stack)
-            imported_by = next(file for file in files if "importlib" not in file)
-            # the package is there, and lacks this module
+            importing_file = next(file for file in files if "importlib" not in file)
+            # a package that is present lacks only this module
             is_present = Path(self.root, package).exists() or package in sys.modules
-            if is_present or not imported_by.startswith(self.root):
+            if is_present or not importing_file.startswith(self.root):
                 return None
             self.names.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -156,10 +157,13 @@ class _Capture:
         argparse.ArgumentParser.__init__ = build_parser  # type: ignore[assignment, method-assign]
 
     def _replace_methods(self, parser: Any) -> None:
-        stack = traceback.walk_stack(sys._getframe(2))  # of the caller of `build_parser`
-        frame, line = next(place for place in stack if place[0].f_locals.get("self") is not parser)
+        # the code that builds the parser is the first below its own constructors
+        callers = traceback.walk_stack(sys._getframe(2))
+        frame, line = next(
+            (frame, line) for frame, line in callers if frame.f_locals.get("self") is not parser
+        )
         built_at = f"{_relative(frame.f_code.co_filename)}:{line}"
-        for name in _PARSE:
+        for name in _PARSE_METHODS:
             method = getattr(parser, name, None)
             if method is not None:
                 vars(parser)[name] = functools.partial(self.stop, parser, built_at, method)
@@ -170,11 +174,11 @@ class _Capture:
             return method(*arguments, **options)
         self.parses = True
         if self.argv is None:
-            bound = inspect.signature(method).bind(*arguments, **options).arguments
+            given = inspect.signature(method).bind(*arguments, **options).arguments
             keeps_unknown = method.__name__ == "parse_known_args"
-            if bound.get("return_remaining_strings"):
+            if given.get("return_remaining_strings"):
                 keeps_unknown = True
-            schema = _describe(parser, built_at, method.__name__, keeps_unknown, self.root)
+            schema = _describe_parser(parser, built_at, method.__name__, keeps_unknown, self.root)
             self.finish({"entry": self.entry, **schema, "names": _registered_names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
         try:
@@ -202,23 +206,25 @@ class _Capture:
             path = Path(getattr(module, "__file__", None) or "/")
             if path.suffix == ".py" and path.is_relative_to(self.root):
                 files.add(path)
-        return {
-            file.relative_to(self.root).as_posix(): _blob_id(file.read_bytes())
-            for file in sorted(files)
-        }
+        blob_ids = {}
+        for file in sorted(files):
+            blob_ids[file.relative_to(self.root).as_posix()] = _blob_id(file.read_bytes())
+        return blob_ids
 
 
 def _imported_packages() -> dict[str, str]:
     """Return {distribution: version} of what was imported from installed packages."""
     sys.path[:] = _SEARCH_PATH  # setuptools adds packages of its own, which are not installed
-    owners = importlib.metadata.packages_distributions()
-    imported = {name.partition(".")[0] for name in list(sys.modules)}
-    names = sorted({name for package in imported for name in owners.get(package, ())})
-    return {name: importlib.metadata.version(name) for name in names}
+    distributions_of = importlib.metadata.packages_distributions()
+    packages = {name.partition(".")[0] for name in list(sys.modules)}
+    distributions: set[str] = set()
+    for package in packages:
+        distributions.update(distributions_of.get(package, ()))
+    return {name: importlib.metadata.version(name) for name in sorted(distributions)}
 
 
 def _registered_names(parser: Any) -> dict[str, list[str]]:
-    """Return the names in upstream's registries by flag, for the modules that were imported."""
+    """Return the names that flags take, by flag, from the registries that were imported."""
     names = {}
     for flag, (module, attribute) in REGISTRIES.items():
         registry = getattr(sys.modules.get(module), attribute, None)
@@ -234,7 +240,7 @@ def _registered_names(parser: Any) -> dict[str, list[str]]:
     return names
 
 
-def _describe(
+def _describe_parser(
     parser: Any, built_at: str, method: str, keeps_unknown: bool, root: Path | None
 ) -> dict[str, Any]:
     """Return the JSON of a parser's schema, except `entry` and `names`."""
@@ -251,15 +257,12 @@ def _describe(
             described["group"] = cls.__name__
             described["negatable"] = field.name in negated
             fields[field.name] = described
-        places = _post_init(cls, parser, root)
-        if places:
-            post_init[cls.__name__] = places
+        code = _describe_post_init(cls, parser, root)
+        if code:
+            post_init[cls.__name__] = code
     reasons = []
-    added_options = [
-        action.option_strings[0]
-        for action in parser._actions
-        if action.option_strings and action.dest not in (*fields, "help")
-    ]
+    others = [action for action in parser._actions if action.dest not in (*fields, "help")]
+    added_options = [action.option_strings[0] for action in others if action.option_strings]
     if added_options:
         reasons.append(f"the script adds {', '.join(added_options)} to its parser")
     if keeps_unknown:
@@ -275,8 +278,8 @@ def _describe(
     }
 
 
-def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str, Any]:
-    """Describe a field by its argparse action, and by the declaration in its source (`stated`).
+def _describe_field(field: Any, action: Any, declaration: dict[str, Any]) -> dict[str, Any]:
+    """Describe a field by its argparse action, and by the declaration in its source.
 
     The action is None for a field that the dataclass sets itself (init=False).
     """
@@ -284,7 +287,7 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
     if not in_parser:
         action = argparse.Action([], field.name, default=_default_of(field))
     convert = action.type
-    unknown = stated["unknown"]
+    unknown = declaration["unknown"]
     accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
     if accepts_none:
         convert = inspect.getclosurevars(convert).nonlocals["inner"]
@@ -299,18 +302,14 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         default = _to_plain(action.default)
     except TypeError as error:
         unknown["default"] = str(error)
-    unsettable = _UNSETTABLE.get(kind) if action.nargs != "?" else None
+    unsettable = _UNSETTABLE_BECAUSE.get(kind) if action.nargs != "?" else None
     if not in_parser:
         unsettable = "the dataclass sets it itself (init=False)"
-    docstring = stated.pop("docstring")
+    docstring = declaration.pop("docstring")
     text = clean_help(str(field.metadata.get("help") or docstring or ""))
-    aliases = [
-        option
-        for option in action.option_strings
-        if option.removeprefix("--").replace("-", "_") != field.name
-    ]
+    aliases = [text for text in action.option_strings if _plain_name(text) != field.name]
     return {
-        **stated,
+        **declaration,
         "name": field.name,
         "help_digest": digest_help(text) if text else None,
         "kind": kind,
@@ -324,6 +323,10 @@ def _describe_field(field: Any, action: Any, stated: dict[str, Any]) -> dict[str
         "none_words": accepts_none,
         "in_parser": in_parser,
     }
+
+
+def _plain_name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _default_of(field: Any) -> Any:
@@ -340,8 +343,11 @@ def _kind(convert: Any) -> str:
         return "bool"
     if name.startswith("make_choice_type_function."):
         return "choice"
-    if isinstance(convert, type) and issubclass(convert, enum.Enum | Path):
-        return "str" if issubclass(convert, Path) else "enum"
+    if isinstance(convert, type):
+        if issubclass(convert, Path):
+            return "str"
+        if issubclass(convert, enum.Enum):
+            return "enum"
     return _KINDS.get(typing.get_origin(convert) or convert, "object")
 
 
@@ -404,7 +410,7 @@ def _source(cls: type) -> tuple[str, list[ast.stmt]]:
     return _relative(inspect.getsourcefile(cls) or ""), getattr(node, "body", [])
 
 
-def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
+def _describe_post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
     """Return where `__post_init__` and the functions that it calls are, and the constants that they
     name.
 
@@ -412,42 +418,68 @@ def _post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | No
     json. A class's constant is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum
     {"enum": its values}. None if the class has no such function.
     """
-    functions: list[dict[str, Any]] = []
-    named: dict[str, Any] = {}  # the values of the names that the functions use
     fields = {field.name for field in dataclasses.fields(cls)}
-    attributes = ["__post_init__"]  # it grows by the attributes that the functions use
+    functions, values_by_name, attributes = _follow_methods(cls, fields)
+    constants: dict[str, Any] = {}
+    for name, value in values_by_name.items():
+        if not isinstance(value, types.FunctionType):
+            constants |= _constants(name, value, attributes)
+        elif _is_self_contained(value, root):
+            place, _ = _locate_function(value)
+            functions.append(place)
+    if not functions:
+        return None
+    # methods in the order in which Python finds them, then functions of a module
+    owners = [base.__name__ for base in cls.__mro__]
+    owners.append("")
+    functions.sort(key=lambda place: owners.index(place["name"].rpartition(".")[0]))
+    actions = [action for action in parser._actions if action.dest in fields]
+    opaque = [action.dest for action in actions if _is_opaque(action)]
+    return {"functions": functions, "names": constants, "opaque": opaque}
+
+
+def _follow_methods(
+    cls: type, fields: set[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[str]]:
+    """Follow `__post_init__` to the methods that it uses, directly or through another one.
+
+    Return the places of these methods, the values of the names that they use, and the attributes
+    that they use, without the fields.
+    """
+    places: list[dict[str, Any]] = []
+    values_by_name: dict[str, Any] = {}
+    attributes = ["__post_init__"]  # the loop adds the attributes of each method that it meets
     for attribute in attributes:
         for base in cls.__mro__:
             if attribute not in vars(base):
                 continue
             value = vars(base)[attribute]
             if not isinstance(value, types.FunctionType):
-                named.setdefault(f"self.{attribute}", value)
+                values_by_name.setdefault(f"self.{attribute}", value)
                 continue
-            with contextlib.suppress(OSError):  # the decorator of dataclasses generates some
-                function, source = _locate(value, base.__name__)
-                functions.append(function)
-                for node in ast.walk(ast.parse(textwrap.dedent(source))):
-                    if isinstance(node, ast.Name) and node.id in value.__globals__:
-                        named[node.id] = value.__globals__[node.id]
-                    elif isinstance(node, ast.Attribute):
-                        is_known = node.attr in attributes or node.attr in fields
-                        if not is_known and node.attr != "__setattr__":
-                            attributes.append(node.attr)
-    constants: dict[str, Any] = {}
-    for name, value in named.items():
-        if not isinstance(value, types.FunctionType):
-            constants |= _constants(name, value, attributes)
-        elif _is_self_contained(value, root):
-            functions.append(_locate(value)[0])
-    if not functions:
-        return None
-    order = [*(base.__name__ for base in cls.__mro__), ""]
-    functions.sort(key=lambda function: order.index(function["name"].rpartition(".")[0]))
-    opaque = [
-        action.dest for action in parser._actions if action.dest in fields and _is_opaque(action)
-    ]
-    return {"functions": functions, "names": constants, "opaque": opaque}
+            try:
+                place, source = _locate_function(value, base.__name__)
+            except OSError:  # the decorator of dataclasses has generated it
+                continue
+            places.append(place)
+            used_variables, used_attributes = _names_in(source, value.__globals__)
+            values_by_name |= used_variables
+            for name in used_attributes:
+                if name not in attributes and name not in fields:
+                    attributes.append(name)
+    return places, values_by_name, attributes
+
+
+def _names_in(source: str, variables: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the module's variables that a function uses, and the attributes that it uses."""
+    used_variables = {}
+    attributes = []
+    for node in ast.walk(ast.parse(textwrap.dedent(source))):
+        if isinstance(node, ast.Name) and node.id in variables:
+            used_variables[node.id] = variables[node.id]
+        elif isinstance(node, ast.Attribute) and node.attr != "__setattr__":
+            attributes.append(node.attr)
+    return used_variables, attributes
 
 
 def _is_self_contained(function: types.FunctionType, root: Path | None) -> bool:
@@ -474,9 +506,11 @@ def _constants(name: str, value: Any, attributes: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _locate(function: types.FunctionType, owner: str = "") -> tuple[dict[str, Any], str]:
-    """Return a function's qualified name, file, first and last line and the digest of these lines;
-    and its text.
+def _locate_function(function: types.FunctionType, owner: str = "") -> tuple[dict[str, Any], str]:
+    """Return the place of a function, and its text.
+
+    The place is its qualified name, its file, its first and last line and the digest of these.
+    Raises OSError for a function without a source.
     """
     lines, line = inspect.getsourcelines(function)
     text = "".join(lines)
@@ -507,14 +541,18 @@ def _is_object_type(cls: type) -> bool:
 def _relative(path: str) -> str:
     """Return a file's path relative to the folder that it is imported from."""
     file = Path(path).resolve()
-    folders = [folder for folder in map(Path, sys.path) if file.is_relative_to(folder.resolve())]
-    nearest = max(folders, key=lambda folder: len(folder.resolve().parts), default=None)
-    return file.relative_to(nearest.resolve()).as_posix() if nearest else path
+    search_path = [Path(folder).resolve() for folder in sys.path]
+    folders = [folder for folder in search_path if file.is_relative_to(folder)]
+    if not folders:
+        return path
+    nearest = max(folders, key=lambda folder: len(folder.parts))
+    return file.relative_to(nearest).as_posix()
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert to JSON types: enum members to their value, tuples and sets to lists. Raises
-    TypeError.
+    """Convert to JSON types: enum members to their value, tuples and sets to lists.
+
+    Raises TypeError for a value that JSON can't hold.
     """
     return json.loads(json.dumps(value, default=_simplify))
 
@@ -543,6 +581,7 @@ def digest_help(text: str) -> str:
 
 
 def _blob_id(content: bytes) -> str:
+    """Return the same as `launch.upstream.pin.checkout.blob_id`, which can't be imported here."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

@@ -1,5 +1,7 @@
-"""Asks a trainer's own parser what it accepts, and whether it accepts a command line: once for each
-content.
+"""Asks a trainer's own parser what it accepts, and whether it accepts a command line.
+
+A script takes seconds to reach its parser, so each answer is kept while the script's files and
+packages stay the same.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from launch.upstream.rules.source import find_differing
 from launch.upstream.schema import Schema, schema_from_json
 
 SECONDS = 180.0  # the longest that a script may take to reach its parser
-# errors of the content, which a second attempt would meet again
-_LASTING = (
+# how an error begins that a second attempt with the same content would meet again
+_PERMANENT_ERRORS = (
     "it ended before",
     "ImportError",
     "ModuleNotFoundError",
@@ -40,16 +42,15 @@ _LASTING = (
 
 @dataclass(frozen=True)
 class ParserVerdict:
-    """What a trainer's own parser says of a command line."""
+    """The answer of a trainer's own parser to a command line."""
 
-    accepted: bool | None  # None: it can't be asked
-    message: str  # the parser's, or why it can't be asked
-    seconds: float | None = None  # that it took; None: known from an earlier command
+    accepted: bool | None  # None: the parser can't be asked
+    message: str  # the parser's message, or why it can't be asked
+    seconds: float | None = None  # time to the answer; None: it was kept from an earlier command
 
 
 def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
-    """Return what the parser of `entry` accepts: a script below `root`, or without it an installed
-    module's.
+    """Return what the parser of `entry` accepts, a script below `root` or else an installed module.
 
     The script runs in `python` up to its parser, unless the same files and packages have been
     captured before.
@@ -69,7 +70,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
         content = script.run()
         if "error" not in content:
             script.save(content)
-        elif content["error"].startswith(_LASTING):
+        elif content["error"].startswith(_PERMANENT_ERRORS):
             script.save(content, script.surroundings())
     if "error" in content:
         message = (
@@ -102,22 +103,24 @@ def ask_parser(
     if script.load(key):
         return ParserVerdict(True, "")
     notify(f"asking {entry.rpartition('/')[2]}'s own parser whether it accepts the command")
-    request = json.dumps(
-        {"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None}
-    )
+    placeholders = str(ROOT) if has_placeholders else None
+    request = json.dumps({"argv": list(argv), "placeholders": placeholders})
     began = time.monotonic()
     content = script.run(request, environ, has_gpus=True)
-    if "accepted" in content:
-        script.save(content, key)
-    accepted = None if "error" in content else "accepted" in content
-    message = content.get("refused", content.get("error", ""))
-    return ParserVerdict(accepted, message, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if "error" in content:
+        return ParserVerdict(None, content["error"], seconds)
+    if "refused" in content:
+        return ParserVerdict(False, content["refused"], seconds)
+    script.save(content, key)
+    return ParserVerdict(True, "", seconds)
 
 
 @dataclass(frozen=True)
 class _Script:
-    """A trainer's script, and its earlier results: each holds while the files and packages that
-    were imported stay.
+    """A trainer's script, and its kept results.
+
+    A result holds while the files and packages that were imported stay the same.
     """
 
     entry: str
@@ -126,13 +129,16 @@ class _Script:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where its code is."""
-        return (*([self.root] if self.root else []), *package_folders(self.python))
+        """The folders with its code."""
+        packages = package_folders(self.python)
+        return (self.root, *packages) if self.root else tuple(packages)
 
     def run(
         self, request: str = "", environ: Mapping[str, str] = os.environ, has_gpus: bool = False
     ) -> dict[str, Any]:
-        arguments = [self.entry, *([str(self.root)] if self.root else [])]
+        arguments = [self.entry]
+        if self.root:
+            arguments.append(str(self.root))
         return run_isolated(
             self.python,
             program.__file__,
@@ -144,57 +150,51 @@ class _Script:
         )
 
     def load(self, key: str = "") -> dict[str, Any] | None:
-        """Return the result of the same content; None without one, and for a damaged file."""
+        """Return the kept result of the same content; None without one, and for a damaged file."""
         for file in sorted(_cache_folder().glob(f"{self._prefix(key)}-*.json")):
             content = read_json_object(file)
-            with contextlib.suppress(KeyError, TypeError, AttributeError):  # not what `save` wrote
-                if self._holds(content):
+            with contextlib.suppress(KeyError, TypeError, AttributeError):  # a damaged file
+                if self._is_valid(content):
                     return content
         return None
 
     def save(self, content: Mapping[str, Any], key: str = "") -> None:
-        """Keep a result; in a read-only cache nothing is kept, so that it is asked again the next
-        time.
-        """
+        """Keep a result, unless the cache is read-only: the parser is then asked again."""
+        file = _cache_folder() / f"{self._prefix(key)}-{_digest(content)}.json"
         with contextlib.suppress(OSError):
-            write_exact(
-                _cache_folder() / f"{self._prefix(key)}-{_digest(content)}.json",
-                json.dumps(content),
-            )
+            write_exact(file, json.dumps(content))
 
     def _prefix(self, key: str) -> str:
-        parts = {part for folder in package_folders(self.python) for part in folder.parts}
-        # of lib/python3.11/site-packages
-        version = sorted(part for part in parts if part.startswith("python3."))
-        return _digest(
-            [
-                self.entry,
-                self.python,
-                version,
-                key,
-                Path(program.__file__).read_text(encoding="utf-8"),
-            ]
-        )
+        """Return the beginning of the names of the results' files."""
+        python_versions = set()
+        for folder in package_folders(self.python):
+            for part in folder.parts:
+                if part.startswith("python3."):  # as in lib/python3.11/site-packages
+                    python_versions.add(part)
+        code = Path(program.__file__).read_text(encoding="utf-8")
+        return _digest([self.entry, self.python, sorted(python_versions), key, code])
 
-    def _holds(self, content: Mapping[str, Any]) -> bool:
+    def _is_valid(self, content: Mapping[str, Any]) -> bool:
+        """Return whether the files and packages of a result are still the same."""
         if self.root and differing_files(self.root, content["files"]):
             return False
         if any(find_differing(content.get("post_init", {}), self.folders)):
             return False
-        versions = installed_versions(package_folders(self.python), list(content["packages"]))
-        # '' is the version of one that was missing
-        return all(
-            versions.get(name, "") == version for name, version in content["packages"].items()
-        )
+        captured = content["packages"]
+        installed = installed_versions(package_folders(self.python), list(captured))
+        # a package that was missing has '' as its version
+        return all(installed.get(name, "") == version for name, version in captured.items())
 
     def surroundings(self) -> str:
         """Return a digest of what a failed import may lack: the installed packages, and the files
         beside the script.
         """
-        folders = package_folders(self.python)
-        installed = sorted(info.name for folder in folders for info in folder.glob("*.dist-info"))
-        files = sorted((self.root / self.entry).parent.rglob("*.py")) if self.root else []
-        return _digest([installed, [(path.name, blob_id(path.read_bytes())) for path in files]])
+        packages: list[str] = []
+        for folder in package_folders(self.python):
+            packages += [info.name for info in folder.glob("*.dist-info")]
+        paths = sorted((self.root / self.entry).parent.rglob("*.py")) if self.root else []
+        files = [(path.name, blob_id(path.read_bytes())) for path in paths]
+        return _digest([sorted(packages), files])
 
 
 def _digest(value: Any) -> str:

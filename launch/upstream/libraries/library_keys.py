@@ -1,6 +1,4 @@
-"""A library's configuration keys: the locked tree, the version that is installed, and a map
-compared with them.
-"""
+"""The configuration keys that a library reads, from the lock, and the version that is installed."""
 
 from __future__ import annotations
 
@@ -24,18 +22,17 @@ _TRUTH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "
 class KeySpec:
     """The values that one key accepts."""
 
-    # of the map under it; empty if no keys are read there
+    # the keys of the map under this key; empty if the library reads none there
     keys: Mapping[str, KeySpec] = field(default_factory=dict)
-    # other keys are accepted too (the map is passed on whole, or can't be followed)
+    # whether other keys are accepted too: the map is passed on whole, or can't be followed
     free: bool = False
-    types: tuple[
-        str, ...
-    ] = ()  # accepted JSON types: bool, int, float, str, list, map; empty: unknown
+    # the JSON types that are accepted: bool, int, float, str, list, map; empty: unknown
+    types: tuple[str, ...] = ()
     lenient: bool = False  # values are converted as pydantic does ("true" is a bool, "3" an int)
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
-    # of a key that the library no longer has: its line in the library, and the issue
+    # for a key that the library no longer has: its line in the library, and the issue
     removed: str | None = None
-    instead: tuple[str, ...] = ()  # the keys that the library names in the place of a removed one
+    instead: tuple[str, ...] = ()  # the keys that the library recommends for a removed one
 
     def names(self) -> Iterator[tuple[str, ...]]:
         """Yield the path of every key in the tree, parents first."""
@@ -45,11 +42,9 @@ class KeySpec:
 
     def accepts_type(self, value: Any) -> bool:
         """Whether the key's value may have that type; null and `auto` are always accepted."""
-        return (
-            not self.types
-            or value in (None, "auto")
-            or any(self._is_of_type(value, kind) for kind in self.types)
-        )
+        if not self.types or value in (None, "auto"):
+            return True
+        return any(self._is_of_type(value, kind) for kind in self.types)
 
     def _is_of_type(self, value: Any, kind: str) -> bool:
         if kind in _CLASSES:
@@ -59,8 +54,9 @@ class KeySpec:
             return isinstance(value, bool) or (self.lenient and is_truth)
         if isinstance(value, bool | str) and not self.lenient:
             return False
+        is_integer_text = kind == "int" and isinstance(value, str)
         try:
-            number = float(int(value) if kind == "int" and isinstance(value, str) else value)
+            number = float(int(value) if is_integer_text else value)
         except (TypeError, ValueError, OverflowError):
             return False
         return kind == "float" or number.is_integer()
@@ -77,15 +73,14 @@ class LibraryKeys:
 
     @property
     def release(self) -> str:
-        """The library and version, for messages: `deepspeed 0.19.8`, and what is installed if it
-        differs.
+        """The library and version, for messages: `deepspeed 0.19.8`.
+
+        If another version is installed, it is named too.
         """
-        note = (
-            f" ({self.installed} is installed)"
-            if self.installed not in (None, self.version)
-            else ""
-        )
-        return f"{self.library} {self.version}{note}"
+        release = f"{self.library} {self.version}"
+        if self.installed in (None, self.version):
+            return release
+        return f"{release} ({self.installed} is installed)"
 
     def describe(self) -> str:
         """Describe the version for a plan: `deepspeed 0.19.8 as installed`."""

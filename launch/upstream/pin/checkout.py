@@ -53,17 +53,18 @@ class Checkout:
         """Describe for a plan: the tree, its commit, and how it compares with the pin."""
         place = f"open-instruct in {self.root} ({self.found_by})"
         pin = load_lock().pin
+        short_pin = pin[:9]
         if self.matches_pin:
-            return f"{place} is at the pin {pin[:9]}" + (
-                "" if self.commit else ", verified by content (no .git)"
-            )
+            note = "" if self.commit else ", verified by content (no .git)"
+            return f"{place} is at the pin {short_pin}{note}"
         count = len(self.differing)
-        differ = f"{count} file{' differs' if count == 1 else 's differ'} from the lock"
-        if self.commit not in (None, pin):
-            return f"{place} is at {str(self.commit)[:9]}, not at the pin {pin[:9]}; {differ}"
-        state = f"at the pin {pin[:9]}, but" if self.commit else f"not the pin {pin[:9]}:"
-        named = ", ".join(self.differing[:3]) + (", ..." if count > 3 else "")
-        return f"{place} is {state} {differ}: {named}"
+        differ = "1 file differs" if count == 1 else f"{count} files differ"
+        difference = f"{differ} from the lock"
+        if self.commit is not None and self.commit != pin:
+            return f"{place} is at {self.commit[:9]}, not at the pin {short_pin}; {difference}"
+        state = f"at the pin {short_pin}, but" if self.commit else f"not the pin {short_pin}:"
+        names = [*self.differing[:3], *(["..."] if count > 3 else [])]
+        return f"{place} is {state} {difference}: {', '.join(names)}"
 
 
 def find_checkout(
@@ -76,21 +77,25 @@ def find_checkout(
     Returns None if neither is set and the submodule is absent or empty.
     Raises UserError: not_open_instruct (a folder that is set is not a checkout).
     """
-    settings = {named: explicit, DIR_VARIABLE: environ.get(DIR_VARIABLE)}
-    found_by, folder = next((item for item in settings.items() if item[1]), (SUBMODULE, None))
-    root = Path(folder).expanduser().absolute() if folder else project / SUBMODULE
+    folder, found_by = explicit, named
+    if not folder:
+        folder, found_by = environ.get(DIR_VARIABLE), DIR_VARIABLE
     if folder:
+        root = Path(folder).expanduser().absolute()
         _require_checkout(root, found_by)
-    elif not is_checkout(root):
-        return None
-    return Checkout(root, read_commit(root), differing_files(root, load_lock().files), found_by)
+    else:
+        root = project / SUBMODULE
+        found_by = SUBMODULE
+        if not is_checkout(root):
+            return None
+    differing = differing_files(root, load_lock().files)
+    return Checkout(root, read_commit(root), differing, found_by)
 
 
 def is_checkout(root: Path) -> bool:
     """Whether the folder contains open-instruct's package with at least one entry script."""
-    return (root / _SHARED_MODULE).is_file() and any(
-        (root / script).is_file() for script in _ENTRY_SCRIPTS
-    )
+    has_script = any((root / script).is_file() for script in _ENTRY_SCRIPTS)
+    return has_script and (root / _SHARED_MODULE).is_file()
 
 
 def fetch_command() -> str:
@@ -99,10 +104,8 @@ def fetch_command() -> str:
     """
     if IN_CLONE:
         return f"git submodule update --init {SUBMODULE}"
-    return (
-        "git clone https://github.com/allenai/open-instruct && git -C open-instruct checkout "
-        f"{load_lock().pin}"
-    )
+    clone = "git clone https://github.com/allenai/open-instruct"
+    return f"{clone} && git -C open-instruct checkout {load_lock().pin}"
 
 
 def missing_checkout_problem() -> Finding:
@@ -120,16 +123,13 @@ def read_commit(root: Path) -> str | None:
     """
     pointer = _read_stripped(root / ".git") or "gitdir: .git"
     git_dir = root / pointer.removeprefix("gitdir:").strip()
+    # the folder that worktrees share
     common = git_dir / (_read_stripped(git_dir / "commondir") or "")
     content: str | None = "ref: HEAD"
     for _ in range(_MAX_SYMBOLIC_REFS):
         if content and content.startswith("ref:"):
             name = content.removeprefix("ref:").strip()
-            content = (
-                _read_stripped(git_dir / name)
-                or _read_stripped(common / name)
-                or _packed_ref(common, name)
-            )
+            content = _read_ref(git_dir, common, name)
     return content if content and _OBJECT_ID.fullmatch(content) else None
 
 
@@ -171,13 +171,22 @@ def _has_blob_id(path: Path, expected: str) -> bool:
         content = path.read_bytes()
     except OSError:
         return False
-    # git on Windows may check files out with CRLF; the blob has LF.
-    return blob_id(content) == expected or (
-        b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == expected
-    )
+    if blob_id(content) == expected:
+        return True
+    # git on Windows may check files out with CRLF; the blob has LF
+    return b"\r\n" in content and blob_id(content.replace(b"\r\n", b"\n")) == expected
 
 
-def _packed_ref(common: Path, name: str) -> str | None:
+def _read_ref(git_dir: Path, common: Path, name: str) -> str | None:
+    """Return the content of a ref: a commit, or `ref: ` and another name; None if it is missing."""
+    for folder in (git_dir, common):
+        content = _read_stripped(folder / name)
+        if content:
+            return content
+    return _read_packed_ref(common, name)
+
+
+def _read_packed_ref(common: Path, name: str) -> str | None:
     for line in (_read_stripped(common / "packed-refs") or "").splitlines():
         object_id, _, ref = line.partition(" ")
         if ref == name:

@@ -1,8 +1,8 @@
 """Explains unknown flags from upstream's renames and removals, each with its pull request.
 
-The data (`data/ledger.json`) is of upstream's history, which `python -m maintain bump` extends.
-Names that differ between trainers at one commit follow from the same entries: where dpo_tune_cache renamed
-`dataset_mixer_list` to `mixer_list`, finetune still has the old name.
+The ledger (`data/ledger.json`) lists the changes of upstream's flags; `python -m maintain bump` extends
+it. Its entries also explain names that differ between trainers at one commit: dpo_tune_cache has
+renamed `dataset_mixer_list` to `mixer_list`, and finetune still has the old name.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class LedgerEntry:
     @property
     def change(self) -> str:
         """`#1567 (2026-03-30)`, with the commit instead where there was no pull request."""
-        return f"{f'#{self.pull_request}' if self.pull_request else self.commit[:9]} ({self.date})"
+        source = f"#{self.pull_request}" if self.pull_request else self.commit[:9]
+        return f"{source} ({self.date})"
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name != "trainers" and value is not None
-        }
+        """Return what is set, without the trainers: the JSON lists the changes of one of them."""
+        record = {name: value for name, value in vars(self).items() if value is not None}
+        del record["trainers"]
+        return record
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,11 @@ def explain_unknown_flag(
     name = trainer_name(trainer)
     if name is None or flag in known_flags:
         return None
-    own = _explain_by_own_history(load_ledger().of(name), flag, known_flags)
-    return next(chain(own, _explain_by_others(name, flag, known_flags)), None)
+    explanations = chain(
+        _explain_by_own_history(load_ledger().of(name), flag, known_flags),
+        _explain_by_others(name, flag, known_flags),
+    )
+    return next(explanations, None)
 
 
 def _explain_by_own_history(
@@ -147,9 +150,10 @@ def _explain_by_own_history(
 
 
 def _explain_by_others(name: str, flag: str, known_flags: Collection[str]) -> Iterator[Explanation]:
-    """Explain by the other trainers: their renames from or to this flag (dpo began with
-    dpo_tune_cache's new names), their flags at the pin, with this one's synonym where there is one,
-    and their removals.
+    """Explain by the other trainers: by their renames from or to this flag, by their flags at the
+    pin and this trainer's synonyms of them, and by their removals.
+
+    For example, dpo began with the new names of dpo_tune_cache.
     """
     history = [entry for entry in reversed(load_ledger().entries) if name not in entry.trainers]
     for entry in history:

@@ -1,8 +1,7 @@
-"""The lock: the pinned commit, the schemas captured from it, and the git blob ids of the files they
-depend on.
+"""The lock: the pinned commit, the schemas captured from it, and the ids of the files behind them.
 
-It is package data (`launch/upstream/data/`), which `python -m maintain bump` and `python -m maintain
-relock` write.
+It is package data (`launch/upstream/data/`). `python -m maintain bump` and `python -m maintain relock`
+write it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from pathlib import Path
 from launch.files import load_json
 from launch.upstream.schema import Schema, schema_from_json
 from launch.upstream.trainers import TRL, parse_trainer
+from launch.worker.json_codec import from_json
 
 DATA = Path(__file__).parents[1] / "data"
 LOCK_FILE = DATA / "lock.json"
@@ -27,16 +27,15 @@ class Lock:
 
     pin: str  # commit of open-instruct
     files: Mapping[str, str]  # {path: git blob id} of open-instruct's files
-    packages: Mapping[str, str]  # {library: version}: trl, transformers, olmo_core
-    # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
+    packages: Mapping[str, str]  # {library: version} of trl, transformers and olmo_core
+    # {flag: the names that upstream accepts as its value}; also `olmo_presets` and `verifiers`
     names: Mapping[str, Sequence[str]]
 
 
 @cache
 def load_lock() -> Lock:
     """Return the committed lock (read once per process)."""
-    content = load_json(LOCK_FILE)
-    return Lock(**{name: content[name] for name in ("pin", "files", "packages", "names")})
+    return from_json(Lock, load_json(LOCK_FILE))
 
 
 def locked_schema(trainer: str) -> Schema:
@@ -50,4 +49,5 @@ def locked_schema(trainer: str) -> Schema:
 @cache
 def _load_schema(name: str) -> Schema:
     schema = schema_from_json(load_json(SCHEMAS / f"{name}.json"))
-    return replace(schema, is_locked=True, names={} if name in TRL else load_lock().names)
+    names = {} if name in TRL else load_lock().names
+    return replace(schema, is_locked=True, names=names)

@@ -7,6 +7,7 @@ Two rules are stricter than argparse: `abbreviated` (argparse completes a unique
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,7 @@ _STRICTER = ("abbreviated", "duplicate")
 class ArgvReport:
     """The problems of a command line, the values that it sets, and what can't be decided."""
 
-    # Each problem with the index of its token, which is None for missing flags and combinations.
+    # (index, problem); the index is that of the token, and None for missing flags and combinations.
     # `where` is the flag, without dashes. Ids: unknown_flag, unverified, abbreviated, duplicate,
     # bad_type, bad_choice, missing_value, missing_required, positional, contradiction
     problems: list[tuple[int | None, Finding]] = field(default_factory=list)
@@ -80,8 +81,14 @@ def check_argv(
     tokens = [token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv]
     checker = _ArgvChecker(schema=schema, config=config)
     checker.check(tokens)
-    checker.problems.sort(key=lambda item: (item[0] is None, item[0] or 0))
+    checker.problems.sort(key=_problem_order)
     return checker
+
+
+def _problem_order(item: tuple[int | None, Finding]) -> int:
+    """Sort problems by their tokens; those without a token come last."""
+    index, _ = item
+    return sys.maxsize if index is None else index
 
 
 @dataclass(kw_only=True)
@@ -165,7 +172,8 @@ class _ArgvChecker(ArgvReport):
             may_be_value = index - 1 in may_take_value
             if is_flag(token.text) or token.unknown or may_be_value:
                 may_take_value.add(index)
-            if token.unknown and "=" not in token.prefix and token.prefix[:1] in ("", "-"):
+            may_be_flags = "=" not in token.prefix and token.prefix[:1] in ("", "-")
+            if token.unknown and may_be_flags:
                 self.undecided.append(f"what {token.text} stands for")
                 self.more_flags_possible = True
             elif index in split.completions:
@@ -234,7 +242,7 @@ class _ArgvChecker(ArgvReport):
         name = given.option.field.name
         missing = "at least one value" if given.option.nargs == "+" else "a value"
         next_index = given.index + 1
-        number = _dashed_number(tokens, next_index)
+        number = _negative_number(tokens, next_index)
         cure = f"write --{name}={number}: the value begins with '-'" if number else None
         problem = Finding.error("missing_value", f"{name} needs {missing}", name, cure)
         self._add(given.index, problem)
@@ -333,16 +341,17 @@ class _ArgvChecker(ArgvReport):
                 self._add_contradiction(contradiction)
             elif contradiction.certain is False:
                 self.assumed.append(f"the machine avoids the error of {contradiction.where}")
-            elif defaults_known:  # else it is known to be undecided: the file has not been read
-                unknown_flags = [
-                    name
-                    for name in contradiction.flags
-                    if UNKNOWN in _as_list(self.values.get(name))
-                ]
+            elif defaults_known:  # an unread file is already a reason why it is undecided
+                unknown_flags = [name for name in contradiction.flags if self._is_unknown(name)]
                 subject = " and ".join(unknown_flags) or "the command"
                 self.undecided.append(
                     f"whether {subject} avoids the error of {contradiction.where}"
                 )
+
+    def _is_unknown(self, name: str) -> bool:
+        """Return whether the value of a flag, or an item of its list, is unknown."""
+        value = self.values.get(name)
+        return UNKNOWN in value if isinstance(value, list) else value is UNKNOWN
 
     def _add_contradiction(self, contradiction: Contradiction) -> None:
         flags = contradiction.flags
@@ -351,7 +360,8 @@ class _ArgvChecker(ArgvReport):
         if settings:
             message = f"{settings}: {message}"
         given_flags = [name for name in flags if name in self.given]
-        where = next(iter([*given_flags, *flags]), None)
+        named_flags = [*given_flags, *flags]
+        where = named_flags[0] if named_flags else None
         index = self.given[given_flags[0]] if given_flags else None
         self.problems.append((index, Finding.error("contradiction", message, where)))
 
@@ -381,11 +391,7 @@ def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[s
     return " and ".join([*given, *defaults])
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _dashed_number(tokens: list[ArgvToken], index: int) -> str | None:
+def _negative_number(tokens: list[ArgvToken], index: int) -> str | None:
     """Return an argument like `-1e-5`, a number that argparse takes for a flag; None for another
     one.
     """
@@ -397,9 +403,10 @@ def _dashed_number(tokens: list[ArgvToken], index: int) -> str | None:
 
 def _positional_cure(split: SplitArgv, tokens: list[ArgvToken], index: int) -> str | None:
     """Explain a leftover value: `--flag=a b` takes only `a`."""
-    given = next((given for given in reversed(split.options) if given.index < index), None)
-    if given is None:
+    options_before = [given for given in split.options if given.index < index]
+    if not options_before:
         return None
+    given = options_before[-1]
     tokens_between = tokens[given.index + 1 : index]
     if any(is_flag(token.text) for token in tokens_between):
         return None

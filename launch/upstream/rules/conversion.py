@@ -1,6 +1,4 @@
-"""Converts an argument string to the trainer's value as argparse does, or reports why the parser
-refuses it.
-"""
+"""Converts an argument string to the trainer's value as argparse does, or explains the refusal."""
 
 from __future__ import annotations
 
@@ -33,14 +31,17 @@ def convert(field: Field, text: str) -> Any:
 
     Raises UserError where the parser exits with an error: bad_type, bad_choice.
     """
+    converter = _CONVERTERS.get(field.kind)
+    value: Any = None
     if field.none_words and text.lower() in ("none", "null"):
-        value: Any = None
+        value = None
+    elif converter is None:
+        return UNKNOWN
     else:
-        converter = _CONVERTERS.get(field.kind)
-        value = UNKNOWN if converter is None else converter(field, text)
-    if value is UNKNOWN or field.choices is None or field.kind == "enum":
-        return value
-    if value not in field.choices:
+        value = converter(field, text)
+    # the conversion to an enum has already compared the text with its choices
+    is_checked = field.choices is not None and field.kind != "enum"
+    if is_checked and value is not UNKNOWN and value not in (field.choices or ()):
         raise choice_error(field, text)
     return value
 
@@ -54,8 +55,11 @@ def choice_error(field: Field, text: str) -> UserError:
 
 
 def _to_bool(field: Field, text: str) -> bool:
-    if text.lower() in (*_TRUE_WORDS, *_FALSE_WORDS):
-        return text.lower() in _TRUE_WORDS
+    word = text.lower()
+    if word in _TRUE_WORDS:
+        return True
+    if word in _FALSE_WORDS:
+        return False
     message = f"{field.name} must be true or false, got '{text}'"
     raise refusal("bad_type", message, field.name, "write true or false")
 
@@ -86,15 +90,19 @@ def _to_number(field: Field, text: str) -> int | float:
     try:
         return int(text) if field.kind == "int" else float(text)
     except ValueError:
-        cure = None
-        if field.kind == "int":
-            try:
-                whole = float(text)
-                cure = f"write {int(whole)}" if whole == int(whole) else None
-            except (ValueError, OverflowError):
-                pass
+        cure = _write_as_integer(text) if field.kind == "int" else None
         message = f"{field.name} must be {EXPECTED_VALUES[field.kind]}, got '{text}'"
         raise refusal("bad_type", message, field.name, cure) from None
+
+
+def _write_as_integer(text: str) -> str | None:
+    """Return how to write a whole number like `1e3` for int(); None for any other text."""
+    try:
+        number = float(text)
+        is_whole = number == int(number)
+    except (ValueError, OverflowError):
+        return None
+    return f"write {int(number)}" if is_whole else None
 
 
 _CONVERTERS: Mapping[str, Callable[[Field, str], Any]] = {

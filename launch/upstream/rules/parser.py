@@ -1,8 +1,7 @@
-"""A trainer's own parser, rebuilt from its schema with the real argparse: it splits a command into
-options and values.
+"""A trainer's parser, rebuilt from its schema: argparse splits a command into options and values.
 
-Its options refuse nothing, so that it comes to the end of every command line: what they are given
-is checked afterwards (`argv.py`). The rules are those of the Python that the launcher runs on.
+Its options accept any value, so that it reaches the end of every command line; `argv.py` checks the
+values afterwards. The rules are those of the Python that the launcher runs on.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from typing import Any, NoReturn
 
 from launch.upstream.schema import Field, Schema
 
-# a missing value is no error of argparse's
+# argparse's nargs by the option's, such that a missing value is not an error
 _NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}
-# what argparse takes for a value
+# arguments that argparse takes for a value
 _NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)
-_NO_OPTION = "--?"  # begins what stands for a flag that is none of the parser's
-_PART = 500  # words that argparse splits at a time
-_PARSERS: dict[
-    int, tuple[Schema, _Parser]
-] = {}  # by the schema's id, which stays its own while it is kept
+_NO_OPTION = "--?"  # prefix of the word for a flag that the parser does not have
+_PART_LENGTH = 500  # words that argparse splits at a time
+# by the schema's id, which is not used again as long as the schema is kept here
+_PARSERS: dict[int, tuple[Schema, _Parser]] = {}
 
 
 @dataclass(frozen=True)
@@ -62,43 +60,38 @@ class SplitArgv:
     """A command line, split by argparse."""
 
     options: list[GivenOption] = field(default_factory=list)
-    # the tokens of options that argparse has yet to come to
+    # indices of the options' tokens that argparse has not reached yet
     flags: list[int] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)  # the tokens that belong to none
-    completions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of abbreviated flags
-    negated_values: list[int] = field(default_factory=list)  # of `--no_x=value`
+    others: list[int] = field(default_factory=list)  # indices of tokens that belong to no option
+    # the flags that an abbreviated one may stand for, by its index
+    completions: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    negated_values: list[int] = field(default_factory=list)  # indices of `--no_x=value`
     asks_help: bool = False
-    error: str | None = None  # another one of argparse, which ends it
+    error: str | None = None  # the message with which argparse stopped
 
 
 def list_options(schema: Schema) -> tuple[ParserOption, ...]:
     """List every option of the parser except `--help`; a `--no_x` twin follows its option."""
     options: list[ParserOption] = []
     for item in schema.fields.values():
-        if item.in_parser:
-            options.append(
-                ParserOption(
-                    item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required
-                )
-            )
-            if item.negatable:
-                options.append(
-                    ParserOption(
-                        item, _spellings("no_", item.name), "0", required=False, negates=True
-                    )
-                )
+        if not item.in_parser:
+            continue
+        strings = (*_spellings(item.name), *item.aliases)
+        options.append(ParserOption(item, strings, item.nargs, item.required))
+        if item.negatable:
+            strings = _spellings(f"no_{item.name}")
+            options.append(ParserOption(item, strings, "0", required=False, negates=True))
     return tuple(options)
 
 
-def _spellings(prefix: str, name: str) -> tuple[str, ...]:
+def _spellings(name: str) -> tuple[str, ...]:
     """Return `--a_b` and `--a-b`; mixtures of the two don't exist (hf_argparser.py,
     `_parse_dataclass_field`).
     """
-    return tuple(
-        dict.fromkeys(
-            (f"--{prefix}{name}", f"--{prefix.replace('_', '-')}{name.replace('_', '-')}")
-        )
-    )
+    with_dashes = name.replace("_", "-")
+    if with_dashes == name:
+        return (f"--{name}",)
+    return f"--{name}", f"--{with_dashes}"
 
 
 def is_flag(text: str) -> bool:
@@ -120,10 +113,10 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
     rest: list[int] = []
     for position, (index, token) in enumerate(tokens):
         if token.text == "--" and not token.unknown:
-            rest = [at for at, _ in tokens[position:]]
+            rest = [later_index for later_index, _ in tokens[position:]]
             break
         word = parser.encode(index, token, split)
-        if len(parts[-1]) >= _PART and is_flag(word):
+        if len(parts[-1]) >= _PART_LENGTH and is_flag(word):
             parts.append([])
         parts[-1].append(word)
     namespace = argparse.Namespace(split=split, tokens=dict(tokens))
@@ -142,14 +135,14 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
 
 
 class _EndError(Exception):
-    """argparse stops: for `--help`, which has no message, or for an error."""
+    """argparse stops, because of `--help` (without a message) or because of an error."""
 
 
 class _Keep(argparse.Action):
     """Stores the tokens that an option is given.
 
-    `const` is the option, or None for `--help`. argparse also passes it as the value of an option
-    that is given without one.
+    `const` is the option, or None for `--help`. If the option is given without a value, argparse
+    passes `const` as its value.
     """
 
     def __call__(
@@ -161,10 +154,11 @@ class _Keep(argparse.Action):
         given = values if isinstance(values, list) else [values]
         indices = [int(value) for value in given if value is not self.const]
         is_joined = indices == [index]
-        tokens = tuple((at, namespace.tokens[at]) for at in indices)
-        if is_joined:
-            tokens = tuple((at, _after_equals(token)) for at, token in tokens)
-        namespace.split.options.append(GivenOption(self.const, index, tokens, is_joined))
+        tokens = []
+        for value_index in indices:
+            token = namespace.tokens[value_index]
+            tokens.append((value_index, _after_equals(token) if is_joined else token))
+        namespace.split.options.append(GivenOption(self.const, index, tuple(tokens), is_joined))
 
 
 def _after_equals(token: ArgvToken) -> ArgvToken:
@@ -189,8 +183,9 @@ class _Parser(argparse.ArgumentParser):
         self.completes = schema.abbreviations
 
     def encode(self, index: int, token: ArgvToken, split: SplitArgv) -> str:
-        """Return a token as `_Parser` reads it: the full name of a flag, `--x=INDEX` for
-        `--x=value`, and the index of any other token.
+        """Return the word for a token that `_Parser` reads.
+
+        It is the full name of a flag, `--x=INDEX` for `--x=value`, and the index of any other token.
         """
         if token.unknown and not token.prefix.startswith("--"):
             return str(index)
@@ -201,7 +196,8 @@ class _Parser(argparse.ArgumentParser):
             if matches and matches != ("--help",):
                 split.completions[index] = matches
         if len(matches) != 1:
-            return f"{_NO_OPTION}{index}" if matches or is_flag(token.text) else str(index)
+            may_be_flag = matches or is_flag(token.text)
+            return f"{_NO_OPTION}{index}" if may_be_flag else str(index)
         split.flags.append(index)
         option = self.options[matches[0]]
         if equals and option and option.negates:

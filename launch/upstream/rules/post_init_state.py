@@ -1,4 +1,4 @@
-"""What is known of a dataclass's fields and of local variables while its `__post_init__` is followed."""
+"""What the interpreter of a `__post_init__` knows at a statement: values, doubts and errors."""
 
 from __future__ import annotations
 

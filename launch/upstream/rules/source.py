@@ -1,6 +1,4 @@
-"""Reads the functions of upstream that a schema names: where they are, and only if their text is
-the schema's.
-"""
+"""Reads the functions of upstream that a schema names, unless their text has changed since."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any
 
 from launch.upstream.pin.checkout import blob_id
 
-_FILES = 16  # whose lines are kept
+_CACHED_FILES = 16
 
 
 @dataclass(frozen=True)
@@ -36,40 +34,45 @@ def read_functions(
     """Return the functions at these places (`Schema.post_init`); None if the text of one is missing
     or differs.
     """
-    functions = [
-        function for place in places for function in [_read_function(place, folders)] if function
-    ]
-    return functions if len(functions) == len(places) else None
+    functions = []
+    for place in places:
+        function = _read_function(place, folders)
+        if function is None:
+            return None
+        functions.append(function)
+    return functions
 
 
 def find_differing(
     post_init: Mapping[str, Mapping[str, Any]], folders: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield file:line of each function whose file is there, without the schema's text."""
+    """Yield file:line of each function whose file is in a folder, but with another text."""
     for code in post_init.values():
         for place in code["functions"]:
-            if any((folder / place["file"]).is_file() for folder in folders) and not _read_function(
-                place, folders
-            ):
+            has_file = any((folder / place["file"]).is_file() for folder in folders)
+            if has_file and _read_function(place, folders) is None:
                 yield f"{place['file']}:{place['lines'][0]}"
 
 
 def _read_function(place: Mapping[str, Any], folders: Sequence[Path]) -> Function | None:
+    """Return the function at a place; None if no folder has its text."""
     first, last = place["lines"]
     for folder in folders:
         path = folder / place["file"]
         try:
-            state = path.stat()
+            status = path.stat()
         except OSError:
             continue
-        text = "".join(_read_lines(path, state.st_mtime_ns, state.st_size)[first - 1 : last])
+        lines = _read_lines(path, status.st_mtime_ns, status.st_size)
+        text = "".join(lines[first - 1 : last])
         if blob_id(text.encode()) == place["digest"]:
             return _parse(place["name"], place["file"], first, text)
     return None
 
 
-@lru_cache(_FILES)
+@lru_cache(_CACHED_FILES)
 def _read_lines(path: Path, _modified: int, _size: int) -> list[str]:
+    """Return a file's lines; a file with another time or size is read anew."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.readlines()
@@ -79,9 +82,7 @@ def _read_lines(path: Path, _modified: int, _size: int) -> list[str]:
 
 @lru_cache
 def _parse(qualified_name: str, file: str, line: int, text: str) -> Function | None:
-    """Parse a function of a class or a module; None if it is not one, or of another version of
-    Python.
-    """
+    """Parse a function of a class or a module; None if this Python can't parse the text as one."""
     is_indented = text[:1].isspace()
     try:
         (node,) = ast.parse(f"if True:\n{text}" if is_indented else text).body

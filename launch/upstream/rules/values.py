@@ -1,6 +1,4 @@
-"""Checks typed values (from a YAML file or an override) of a trainer's flags, and renders them as
-argv.
-"""
+"""Checks typed values of a trainer's flags, from a YAML file or an override, and renders argv."""
 
 from __future__ import annotations
 
@@ -38,38 +36,36 @@ def check_values(
         elif value is not None:
             problems.extend(_find_problems(field, value))
     if complete:
-        problems.extend(
-            Finding.error(
-                "missing_required", f"{field.name} is required", field.name, f"set {field.name}"
-            )
-            for field in schema.fields.values()
-            if field.required and field.in_parser and values.get(field.name) is None
-        )
+        for field in schema.fields.values():
+            if field.required and field.in_parser and values.get(field.name) is None:
+                message = f"{field.name} is required"
+                cure = f"set {field.name}"
+                problems.append(Finding.error("missing_required", message, field.name, cure))
     return problems
 
 
 def flag_field(schema: Schema, name: str, value: Any) -> Field | None:
-    """Return a flag's field; for one that only the trainer's own parser knows, a field that takes
-    the value.
+    """Return a flag's field; for a flag that only the trainer's own parser knows, a field that
+    takes the value.
     """
-    field = schema.fields.get(name)
-    if field is None and schema.is_unverified(name):
-        nargs = "+" if isinstance(value, list) else None
-        like = next(iter(schema.fields.values()))
-        field = replace(
-            like,
-            name=name,
-            kind="unknown",
-            nargs=nargs,
-            choices=None,
-            required=False,
-            unsettable_because=None,
-        )
-    return field
+    if name in schema.fields:
+        return schema.fields[name]
+    if not schema.is_unverified(name):
+        return None
+    any_field = next(iter(schema.fields.values()))
+    return replace(
+        any_field,
+        name=name,
+        kind="unknown",
+        nargs="+" if isinstance(value, list) else None,
+        choices=None,
+        required=False,
+        unsettable_because=None,
+    )
 
 
 def unverified_message(schema: Schema, name: str) -> str:
-    """Say why it is not known whether the trainer here has a flag (`Schema.is_unverified`)."""
+    """Explain why it is not known whether the trainer has a flag (`Schema.is_unverified`)."""
     script = schema.entry.rpartition("/")[2]
     if name in schema.fields:
         return (
@@ -93,11 +89,8 @@ def render_flag(field: Field, value: Any) -> list[str]:
     problem = next(_find_problems(field, value), None)
     if problem is not None:
         raise ValueError(problem.message)
-    texts = (
-        [_to_argv_text(field, part) for part in value]
-        if field.nargs == "+"
-        else [_to_argv_text(field, value)]
-    )
+    parts = value if field.nargs == "+" else [value]
+    texts = [_to_argv_text(field, part) for part in parts]
     flag = f"--{field.name}"
     if len(texts) == 1 and texts[0].startswith("-"):
         return [f"{flag}={texts[0]}"]
@@ -124,21 +117,21 @@ def _find_list_problems(field: Field, value: Any) -> Iterator[Finding]:
         yield Finding.error("missing_value", message, field.name, "leave it out, or add an element")
     for part in value:
         yield from _find_scalar_problems(field, part)
-    if len(value) > 1 and any(_to_argv_text(field, part).startswith("-") for part in value):
+    has_dash = any(_to_argv_text(field, part).startswith("-") for part in value)
+    if has_dash and len(value) > 1:
         message = f"{field.name}: an element that begins with '-' must be the only one"
         yield Finding.error("bad_type", message, field.name)
 
 
 def _find_scalar_problems(field: Field, value: Any) -> Sequence[Finding]:
-    cure = None
     if isinstance(value, Mapping) and field.kind == "str" and "dict" in field.type:
-        return ()
+        return ()  # it is written as JSON
+    cure = None
+    is_allowed = isinstance(value, str | int | float)
     if isinstance(value, bool) and field.kind not in ("bool", "unknown", "object"):
-        allowed = field.kind == "choice" and value in (field.choices or ())
+        is_allowed = field.kind == "choice" and value in (field.choices or ())
         cure = "quote it to set a string" if field.kind == "str" else None
-    else:
-        allowed = isinstance(value, str | int | float)
-    if not allowed:
+    if not is_allowed:
         message = f"{field.name} must be {_describe_expected(field)}, got {_describe_value(value)}"
         return (Finding.error("bad_type", message, field.name, cure),)
     try:
@@ -152,7 +145,9 @@ def _describe_expected(field: Field) -> str:
     """Describe the field's values: `an integer`, `true or false`, `one of a, b`, `a string`."""
     if field.choices is not None:
         return f"one of {', '.join(str(choice) for choice in field.choices)}"
-    return EXPECTED_VALUES.get(field.kind, "a string" if field.kind == "str" else "a value")
+    if field.kind == "str":
+        return "a string"
+    return EXPECTED_VALUES.get(field.kind, "a value")
 
 
 def _describe_value(value: Any) -> str:
