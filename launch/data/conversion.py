@@ -10,7 +10,6 @@ from typing import Any
 
 from launch.config.schema import DataFormat
 from launch.data.formats import (
-    RowError,
     columns_of,
     convert,
     describe_conversion,
@@ -19,6 +18,7 @@ from launch.data.formats import (
 )
 from launch.data.rows import Row, read_rows
 from launch.data.sources import LocalData
+from launch.data.turns import RowError
 from launch.errors import UserError, refusal
 from launch.worker.finding import Finding, Fix
 
@@ -33,12 +33,15 @@ class Conversion:
 
     data: LocalData
     formats: dict[str, int] = field(default_factory=dict)  # description -> rows
-    faults: dict[str, int] = field(default_factory=dict)  # what is wrong with rows -> rows
-    problems: list[Finding] = field(default_factory=list)  # of the first rows that can't be used
+    faults: dict[str, int] = field(default_factory=dict)  # reason why rows can't be used -> rows
+    # problems of the first rows that can't be used
+    problems: list[Finding] = field(default_factory=list)
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the place and the converted columns of each row. After the first row that can't be
-        used the others are only counted, unless such rows are skipped.
+        """Yield the place and the converted columns of each row.
+
+        After the first row that can't be used, the others are only counted, unless such rows are
+        skipped.
 
         Raises UserError for rows that can't be used: data_columns, data_row, data_roles,
         data_no_answer, data_pair, data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows;
@@ -70,7 +73,7 @@ class Conversion:
         """Return the problems to report; `used` is the number of rows that can be used."""
         bad = sum(self.faults.values())
         first = self.problems[0]
-        if not used:  # without the bad rows none is left
+        if not used:  # skipping the bad rows would leave none
             return [first] if first.id == "data_columns" else self.problems
         if bad <= MAX_PROBLEMS:
             return [replace(problem, cure=_or_skip(problem.cure)) for problem in self.problems]
@@ -113,7 +116,8 @@ class Conversion:
     def _rename(self, row: Row) -> Mapping[str, object]:
         """Return the row with the names of columns that launch knows. Raises RowError."""
         if not isinstance(row.value, dict):
-            return convert(row.value, DataFormat.chat, self.data.kind)  # raises
+            # a row without columns can't be converted, and this raises the error
+            return convert(row.value, DataFormat.chat, self.data.kind)
         if not self.data.columns:
             return normalise_names(row.value)
         columns: Mapping[str, object] = row.value
@@ -126,14 +130,15 @@ class Conversion:
             )
         renamed: dict[str, object] = {}
         for name, value in columns.items():
-            # a column of a known name gives way to the one that data.columns names for it
+            # a column with a known name is dropped if data.columns names another one for it
             if name not in self.data.columns:
                 renamed[known_names.get(name, name)] = value
         return renamed
 
     def _mixed_formats(self, row: Row, form: DataFormat) -> Finding | None:
-        """Return the problem of a bad row that is of another format than the rows before it; None
-        if the row is bad in itself.
+        """Return the problem of a bad row whose format differs from that of the rows before it.
+
+        It is None for any other bad row.
         """
         is_known = self.data.format == DataFormat.auto and form != DataFormat.auto
         if not is_known or not isinstance(row.value, dict):
@@ -150,7 +155,7 @@ class Conversion:
 
 
 def _or_skip(cure: Fix | None) -> Fix:
-    """Return the cure with a second way: to skip such rows."""
+    """Return the cure with an alternative: to skip such rows."""
     start = f"{cure}; or" if cure else "repair them, or"
     return Fix.of(f"{start} set {{0}} to leave such rows out", "data.bad_rows=skip")
 

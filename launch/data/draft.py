@@ -34,8 +34,7 @@ class DraftedData:
 
 
 def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None) -> DraftedData:
-    """Read up to MAX_ROWS rows. Without a `kind` pairs make a DPO stage, all other rows an SFT
-    stage.
+    """Read up to MAX_ROWS rows. Without a `kind`, pairs are for a DPO stage and other rows for SFT.
 
     Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of
     `Conversion.rows`.
@@ -71,7 +70,7 @@ def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
 
 
 def _with_option(problem: Finding) -> Finding:
-    """Return the problem with `--columns prompt=q,completion=a` where its cure sets
+    """Return the problem with a cure that uses `--columns prompt=q,completion=a` instead of
     data.columns.
     """
     if problem.cure is None:
@@ -99,10 +98,14 @@ def draft_stage(
 ) -> str:
     """Return a commented stage file.
 
-    `group` is one of the model groups; `path` is a hub id or a folder, which is trained in its
-    place. `trainer` replaces the stage's own. `on_cpu` is the reason why it is to train on the CPU.
-    `after` is the stage of a pipeline that it starts from. `context` is the number of positions of
-    the model, if it is known. `lacks_template` is whether its tokenizer has no chat template.
+    Args:
+        group: one of the model groups.
+        path: a hub id or a folder of a model, which is trained instead of the group's.
+        trainer: replaces the trainer of the stage that the draft builds on.
+        on_cpu: the reason why the stage trains on the CPU; None if it need not.
+        after: the stage of a pipeline whose model this stage starts from.
+        context: the number of positions of the model; None if it is unknown.
+        lacks_template: whether the model's tokenizer has no chat template.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -183,8 +186,9 @@ _BASES = {
 
 
 def _held_out_share(data: DraftedData) -> float:
-    """Return the share of the rows to judge the model by: a tenth, at most about 200 rows; 0 where
-    there are few.
+    """Return the share of the rows to hold out for `launch eval`.
+
+    It is a tenth, at most about 200 rows, and 0 for small data and for reward models.
     """
     rows = data.structure.read
     if rows < _STEPS or data.kind == Kind.rm:

@@ -12,29 +12,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.worker.finding import Finding, Fix
+from launch.data.turns import (
+    CONTENT_KEYS,
+    ROLE_KEYS,
+    Message,
+    RowError,
+    check_messages,
+    describe_type,
+    read_messages,
+    read_text,
+    read_turns,
+)
 
-Message = dict[str, Any]
-
-ROLES = ("system", "user", "assistant", "tool")
-_ROLE_NAMES = {
-    **{role: role for role in ROLES},
-    **dict.fromkeys(("human", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai"), "assistant"),
-    **dict.fromkeys(("observation", "function"), "tool"),
-    "developer": "system",
-}
 _CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog")
 _PROMPTS = ("prompt", "question", "query", "input")
 _COMPLETIONS = ("completion", "response", "answer", "output")
-_CONTENTS = ("content", "value")
-_ROLE_KEYS = ("role", "from")
-# OpenAI's and axolotl's marks of a turn that is not to be learned
-_NOT_TRAINED = {"weight": 0, "train": False}
 _VERIFIER_COLUMNS = ("ground_truth", "dataset")
-_KEPT = ("tools",)  # columns that chat templates read besides the messages
+_TEMPLATE_COLUMNS = ("tools",)  # columns that chat templates read besides the messages
 _OTHERS = ("system", "instruction", "context", "chosen", "rejected")
-_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS, *_VERIFIER_COLUMNS))
+_KNOWN = frozenset(
+    (*_CHATS, *_PROMPTS, *_COMPLETIONS, *_TEMPLATE_COLUMNS, *_OTHERS, *_VERIFIER_COLUMNS)
+)
+# what a kind of stage trains on, and which columns its rows may have
 _CONVERTED = {
     Kind.sft: "messages",
     Kind.dpo: "chosen and rejected",
@@ -46,26 +45,11 @@ _EXPECTED = {
     **dict.fromkeys((Kind.dpo, Kind.rm), "chosen and rejected, with or without prompt"),
     Kind.rlvr: "prompt or messages, and ground_truth",
 }
-
-
-# The kinds of stage that a format trains. Formats that are not listed train SFT stages.
+# the kinds of stage that a format trains; a format that is not listed trains SFT stages
 _TRAINED_KINDS = {
     DataFormat.preference: (Kind.dpo, Kind.rm),
     DataFormat.prompts: (Kind.rlvr,),
 }
-
-
-class RowError(ValueError):
-    """A row that a trainer can't use; the caller knows its place."""
-
-    def __init__(self, message: str, cure: Fix | str | None = None, id: str = "data_row") -> None:
-        self.id = id
-        self.cure = cure
-        super().__init__(message)
-
-    def problem(self, place: str) -> Finding:
-        """Return the error as a finding; `place` is the row's file and line."""
-        return Finding.error(self.id, str(self), place, self.cure)
 
 
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
@@ -95,13 +79,14 @@ def _is_sharegpt(turns: object) -> bool:
 
 
 def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
-    """Return the row as a trainer of `kind` reads it: `messages`, `chosen` and `rejected`, or
-    `prompt`, each a list of messages.
+    """Return the row as a trainer of `kind` reads it.
+
+    It has `messages`, `chosen` and `rejected`, or `prompt`, each a list of messages.
 
     Raises RowError: data_columns, data_row, data_roles, data_no_answer, data_pair, no_ground_truth.
     """
     if not isinstance(row, Mapping):
-        raise RowError(f"the row is {_describe(row)}; an object with named columns is expected")
+        raise RowError(f"the row is {describe_type(row)}; an object with named columns is expected")
     if kind not in _TRAINED_KINDS.get(form, (Kind.sft,)):
         message = f"{form} rows can't train {kind} stages"
         raise RowError(message, f"they need {_EXPECTED[kind]}", "data_columns")
@@ -115,7 +100,7 @@ def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
         reason = "no turn of the assistant: nothing in this row carries loss"
         raise RowError(reason, None, "data_no_answer")
     converted: dict[str, Any] = {"messages": messages}
-    for name in _KEPT:
+    for name in _TEMPLATE_COLUMNS:
         if row.get(name):
             converted[name] = row[name]
     return converted
@@ -131,7 +116,7 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
 def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
     """Return the columns that the conversion of this row reads."""
     known = {
-        DataFormat.chat: (*_CHATS, *_KEPT),
+        DataFormat.chat: (*_CHATS, *_TEMPLATE_COLUMNS),
         DataFormat.sharegpt: (*_CHATS, "system"),
         DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
         DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
@@ -150,8 +135,9 @@ def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
 
 
 def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the row with the usual names of columns in lower case, as `Prompt` and ` Completion`,
-    in its order.
+    """Return the row with names of columns such as `Prompt` and ` Completion` in their usual form.
+
+    The order of the columns stays.
     """
     if _KNOWN.issuperset(row):
         return row
@@ -161,16 +147,6 @@ def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
         is_usual = usual_name in _KNOWN and usual_name not in row
         renamed[usual_name if is_usual else name] = value
     return renamed
-
-
-def check_messages(messages: list[Message]) -> None:
-    """Check the order of the turns. Raises RowError: data_roles."""
-    for number, message in enumerate(messages):
-        if message["role"] == "system" and number > 0:
-            reason = f"turn {number + 1} is a system turn; it may only be the first"
-            raise RowError(reason, None, "data_roles")
-    if all(message["role"] == "system" for message in messages):
-        raise RowError("the row has only a system turn", None, "data_no_answer")
 
 
 def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
@@ -207,10 +183,11 @@ def _example_of_columns(row: Mapping[str, object], kind: Kind) -> str:
 
 
 def _find_nested_rows(row: Mapping[str, object]) -> str | None:
-    """Return the only column with a list of objects that are not turns: the file is one object
-    around its rows.
+    """Return the only column with a list of objects that are not turns; None without one.
+
+    Such a file is one object around its rows.
     """
-    keys_of_turns = {*_ROLE_KEYS, *_CONTENTS}
+    keys_of_turns = {*ROLE_KEYS, *CONTENT_KEYS}
     columns = []
     for name, value in row.items():
         if not isinstance(value, list) or not value:
@@ -223,7 +200,7 @@ def _find_nested_rows(row: Mapping[str, object]) -> str | None:
 
 def _from_chat(row: Mapping[str, object]) -> list[Message]:
     value, column = _first_value(row, _CHATS)
-    return _read_messages(value, column)
+    return read_messages(value, column)
 
 
 def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
@@ -232,24 +209,24 @@ def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
     value, column = _first_value(row, _COMPLETIONS)
-    answer = {"role": "assistant", "content": _read_text(value, column)}
+    answer = {"role": "assistant", "content": read_text(value, column)}
     return [*_system_turn(row), _instruction(row), answer]
 
 
 def _instruction(row: Mapping[str, object]) -> Message:
     """Return the prompt of an Alpaca row: its instruction, and its input below it."""
-    content = _read_text(row.get("instruction"), "instruction")
+    content = read_text(row.get("instruction"), "instruction")
     context = row.get("input") or row.get("context")
     if context:
-        content += f"\n\n{_read_text(context, 'input')}"
+        content += f"\n\n{read_text(context, 'input')}"
     return {"role": "user", "content": content}
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
     prompt, prompt_column = _first_value(row, _PROMPTS)
-    prompt_turns = _read_turns("user", prompt, prompt_column)
+    prompt_turns = read_turns("user", prompt, prompt_column)
     completion, completion_column = _first_value(row, _COMPLETIONS)
-    answer_turns = _read_turns("assistant", completion, completion_column)
+    answer_turns = read_turns("assistant", completion, completion_column)
     return [*_system_turn(row), *prompt_turns, *answer_turns]
 
 
@@ -262,15 +239,16 @@ _CONVERTERS = {
 
 
 def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
-    """Convert a pair. Both sides end with the assistant's answer to the same conversation: upstream
-    takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
+    """Convert a pair, whose sides must end with an answer to the same conversation.
+
+    Upstream takes the prompt from chosen alone (dataset_transformation.py:1536-1539).
     """
     prompt: list[Message] = _system_turn(row)
     prompt_column = _find_column(row, (*_CHATS, *_PROMPTS))
     if row.get("instruction") is not None:
         prompt.append(_instruction(row))
     elif prompt_column:
-        prompt += _read_turns("user", row[prompt_column], prompt_column)
+        prompt += read_turns("user", row[prompt_column], prompt_column)
     sides = {side: _read_side(row, side, prompt) for side in ("chosen", "rejected")}
     if sides["chosen"][:-1] != sides["rejected"][:-1]:
         message = (
@@ -285,7 +263,7 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
 
 def _read_side(row: Mapping[str, object], side: str, prompt: list[Message]) -> list[Message]:
     """Return the conversation of one side of a pair, which may begin with the prompt already."""
-    messages = _read_turns("assistant", row.get(side), side)
+    messages = read_turns("assistant", row.get(side), side)
     if messages[: len(prompt)] != prompt:
         messages = [*prompt, *messages]
     check_messages(messages)
@@ -299,7 +277,7 @@ def _read_side(row: Mapping[str, object], side: str, prompt: list[Message]) -> l
 
 
 def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
-    """Convert a prompt with its ground truth; a verifier gets every other column as it is.
+    """Convert a prompt with its ground truth. The verifier gets every other column unchanged.
 
     A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row,
     data_roles.
@@ -324,7 +302,7 @@ def read_prompt(row: Mapping[str, object]) -> list[Message]:
     """
     system = _system_turn(row)
     value, column = _first_value(row, (*_CHATS, *_PROMPTS))
-    messages = [*system, *_read_turns("user", value, column)]
+    messages = [*system, *read_turns("user", value, column)]
     check_messages(messages)
     if messages[-1]["role"] == "assistant":
         messages.pop()
@@ -338,124 +316,7 @@ def _system_turn(row: Mapping[str, object]) -> list[Message]:
     value = row.get("system")
     if not value:
         return []
-    return [{"role": "system", "content": _read_text(value, "system")}]
-
-
-def _read_turns(role: str, value: object, column: str) -> list[Message]:
-    """Return a text, one message or a list of messages as messages; a text is a turn of `role`."""
-    if isinstance(value, dict):
-        value = [value]
-    if not isinstance(value, list):
-        return [{"role": role, "content": _read_text(value, column)}]
-    return _read_messages(value, column)
-
-
-def _read_messages(value: object, column: str) -> list[Message]:
-    """Return a list of turns as messages; the cell of a table has the list as JSON."""
-    if isinstance(value, str):
-        value = _parse_list(value)
-    if not isinstance(value, list):
-        raise RowError(f"{column} is {_describe(value)}; a list of messages is expected")
-    if not value:
-        raise RowError(f"{column} is an empty list", None, "data_no_answer")
-    return [
-        _read_message(turn, f"turn {number} of {column}") for number, turn in enumerate(value, 1)
-    ]
-
-
-def _parse_list(text: str) -> object:
-    """Return the list that a text holds as JSON; the text itself if it holds none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, list) else text
-
-
-def _read_message(turn: object, place: str) -> Message:
-    """Return a turn as a message with `role` and `content`.
-
-    Raises RowError: data_row, data_roles.
-    """
-    if not isinstance(turn, dict):
-        raise RowError(f"{place} is {_describe(turn)}; an object with role is expected")
-    role = _read_role(turn, place)
-    read_keys = (*_ROLE_KEYS, *_CONTENTS)
-    rest = {key: value for key, value in turn.items() if key not in read_keys and value is not None}
-    if role == "assistant":
-        _refuse_marks(rest, place)
-    content = _first_given(turn, _CONTENTS)
-    if isinstance(content, list):
-        content = _join_parts(content, place)
-    calls_tool_only = content is None and bool(rest.get("tool_calls"))
-    is_empty_allowed = content == "" and role in ("system", "tool")
-    text = "" if calls_tool_only or is_empty_allowed else _read_text(content, place)
-    return {"role": role, "content": text, **rest}
-
-
-def _read_role(turn: Mapping[str, object], place: str) -> str:
-    """Return the role of a turn, one of ROLES. Raises RowError: data_roles."""
-    name = _first_given(turn, _ROLE_KEYS)
-    if name is None:
-        keys = ", ".join(map(repr, turn)) or "nothing"
-        raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
-    role = _ROLE_NAMES.get(str(name).lower())
-    if role is None:
-        cure = f"known are {', '.join(_ROLE_NAMES)}"
-        raise RowError(f"{place} has the unknown role {name!r}", cure, "data_roles")
-    return role
-
-
-def _first_given(turn: Mapping[str, object], keys: tuple[str, ...]) -> object:
-    """Return the value of the first of the keys that has one; None without any."""
-    return next((turn[key] for key in keys if turn.get(key) is not None), None)
-
-
-def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
-    """Refuse an answer that the row excludes from training, and a call that a template leaves out.
-
-    `rest` has the keys of the turn other than role and content. Raises RowError: data_row.
-    """
-    for key, value in _NOT_TRAINED.items():
-        if key in rest and rest[key] == value:
-            message = f"{place} has {key} {rest[key]!r}, but the trainers learn every answer"
-            cure = "end the conversation before it, or remove the mark to learn that answer too"
-            raise RowError(message, cure)
-    if "function_call" in rest:
-        message = f"{place} has a function_call, which chat templates leave out"
-        raise RowError(message, "write it as tool_calls")
-
-
-def _join_parts(content: list[object], place: str) -> object:
-    """Return the texts of OpenAI's parts (`{type: text, text: ...}`), a line each; a list of other
-    things as it is.
-    """
-    parts = [part for part in content if isinstance(part, dict) and "type" in part]
-    if not content or len(parts) < len(content):
-        return content
-    for part in parts:
-        if part["type"] != "text":
-            message = f"{place} has a part of type {part['type']!r}"
-            raise RowError(message, "only text can be trained on")
-    return "\n".join(_read_text(part.get("text"), place) for part in parts)
-
-
-def _read_text(value: object, name: str) -> str:
-    """Return a text that is not empty and can be encoded; `name` is used in errors.
-
-    Raises RowError: data_row.
-    """
-    if not isinstance(value, str):
-        raise RowError(f"{name} is {_describe(value)} where text belongs")
-    if not value.strip():
-        raise RowError(f"{name} is empty")
-    if not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            message = f"{name} contains half of a character pair ({value[error.start]!r})"
-            raise RowError(message) from error
-    return value
+    return [{"role": "system", "content": read_text(value, "system")}]
 
 
 def _first_value(row: Mapping[str, object], columns: tuple[str, ...]) -> tuple[object, str]:
@@ -473,17 +334,3 @@ def _first_value(row: Mapping[str, object], columns: tuple[str, ...]) -> tuple[o
 def _find_column(row: Mapping[str, object], columns: tuple[str, ...]) -> str:
     """Return the first of the columns that has a value; "" if none has."""
     return next((name for name in columns if row.get(name) is not None), "")
-
-
-def _describe(value: object) -> str:
-    """Describe a value of the wrong type."""
-    names = {
-        type(None): "null",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), type(value).__name__)

@@ -20,13 +20,15 @@ from launch.worker.finding import Fix
 MAX_ROW_BYTES = 32 << 20
 _CHUNK = 1 << 16
 _UTF8_BOM = b"\xef\xbb\xbf"
-_OTHER_MARKS = {  # longer ones first
+# byte order marks of other encodings, the longer ones first
+_OTHER_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-_FILE_MARKS = {  # first bytes -> the suffix that such a file should have
+# first bytes of a kind of file -> the suffix that such a file should have
+_FILE_MARKS = {
     b"\x1f\x8b": ".gz",
     b"BZh": ".bz2",
     b"\xfd7zXZ": ".xz",
@@ -75,8 +77,9 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _read_line(stream: IO[bytes], path: Path) -> bytes:
-    """Read a line, or as much of it as one byte above the limit. Raises UserError:
-    data_unreadable.
+    """Read a line, of which at most one byte above the limit.
+
+    Raises UserError: data_unreadable.
     """
     try:
         return stream.readline(MAX_ROW_BYTES + 1)
@@ -197,14 +200,15 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
 class _JsonBuffer:
     """The part of a file that is in memory."""
 
-    lines: Iterator[tuple[int, str]]  # that are not read yet
+    lines: Iterator[tuple[int, str]]  # the lines that have not been read yet
     text: str
-    position: int  # of the next character to parse
-    line: int  # of `position`
+    position: int  # index of the next character to parse
+    line: int  # number of the line at `position`
 
     def extend(self) -> bool:
-        """Drop the text before `position`, and append about as much as is left. Returns False at
-        the end of the file.
+        """Drop the text before `position`, and append about as much text as is left after it.
+
+        Returns False at the end of the file.
         """
         parts = [self.text[self.position :]]
         needed = max(_CHUNK, len(parts[0]))
@@ -243,8 +247,9 @@ class _JsonBuffer:
 def _read_json_array(
     number: int, text: str, lines: Iterator[tuple[int, str]], path: Path
 ) -> Iterator[Row]:
-    """Yield the elements of an array that may span any number of lines, without holding the whole
-    file.
+    """Yield the elements of an array that may span any number of lines.
+
+    Only the element that is being parsed and some text after it are in memory.
     """
     decoder = json.JSONDecoder()
     buffer = _JsonBuffer(lines, text, text.index("[") + 1, number)
@@ -285,14 +290,15 @@ def _read_json_array(
 
 
 def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
-    """Yield the rows below the line that names the columns; a column without a name (an index) is
-    left out.
+    """Yield the rows after the line that names the columns.
+
+    A column without a name, such as an index, is left out.
     """
     csv.field_size_limit(MAX_ROW_BYTES)
     _, first_line = next(lines, (0, ""))
     if delimiter == "," and "," not in first_line and set(_DELIMITERS) & set(first_line):
         delimiter = max(_DELIMITERS, key=first_line.count)
-    # spaces behind the delimiters of the first line do not belong to the values
+    # spaces after the delimiters of the first line do not belong to the values
     has_spaces = f"{delimiter} " in first_line
     texts = chain([first_line] if first_line else [], (text for _, text in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
@@ -301,7 +307,8 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
         if not names:
             return
         named = [name for name in names if name]
-        if len(set(named)) != len(named) or not named:
+        has_duplicates = len(set(named)) < len(named)
+        if has_duplicates or not named:
             listed = ", ".join(map(repr, names))
             message = f"the first line must name the columns, each once; it has {listed}"
             raise refusal("data_not_parsed", message, f"{path}:1")

@@ -25,7 +25,7 @@ class PairSide:
     turns: tuple[int | None, ...]
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
-    untruncated: int  # tokens before truncation
+    untruncated: int  # number of tokens before truncation
     drops_calls: bool = False  # whether the template leaves calls of tools out
 
     @property
@@ -33,11 +33,11 @@ class PairSide:
         return self.untruncated > len(self.ids)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the tokens one by one, as `preview --json` prints them."""
         loss = self.loss or (None,) * len(self.ids)
-        tokens = [
-            {"id": token, "text": text, "loss": carries}
-            for token, text, carries in zip(self.ids, self.pieces, loss, strict=True)
-        ]
+        tokens = []
+        for token, text, carries_loss in zip(self.ids, self.pieces, loss, strict=True):
+            tokens.append({"id": token, "text": text, "loss": carries_loss})
         return {
             "name": self.name,
             "text": "".join(self.pieces),
@@ -82,8 +82,9 @@ class LengthsBySide:
         return sorted(numbers)
 
     def describe(self) -> str:
-        """Describe the samples in a line: their lengths, how many are cut off, carry no loss or are
-        duplicates.
+        """Describe the samples in a line.
+
+        The line has their lengths, and how many are cut off, carry no loss or are duplicates.
         """
         rows = len(self.kept)
         lengths = sorted(max(values) for values in zip(*self.untruncated.values(), strict=True))
@@ -91,7 +92,8 @@ class LengthsBySide:
         median = lengths[rows // 2]
         facts = [f"{rows:,} rows of {shortest:,} to {longest:,} tokens, median {median:,}"]
         facts.append(f"{len(self.truncated()) / rows:.1%} cut off")
-        if any(count is not None for counts in self.loss.values() for count in counts):
+        has_loss_counts = any(set(counts) != {None} for counts in self.loss.values() if counts)
+        if has_loss_counts:
             without_loss = self.without_loss()
             first = _first_of([self.places[number] for number in without_loss])
             facts.append(f"{len(without_loss):,} without a token that carries loss{first}")
@@ -105,11 +107,11 @@ def _first_of(places: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """How a micro batch of the first samples is laid out."""
+    """The layout of a micro batch of the first samples."""
 
     rows: int
-    width: int  # tokens in a row
-    padding: int  # tokens
+    width: int  # number of tokens in a row
+    padding: int  # number of padding tokens in the batch
     documents: int
 
     def describe(self) -> str:
@@ -123,8 +125,8 @@ class SampleBatch:
 class TokenizedSamples:
     """The data as the trainer tokenises it."""
 
-    samples: tuple[Sample, ...]  # in detail
-    lengths: tuple[LengthsBySide, ...]  # of each data set
+    samples: tuple[Sample, ...]  # the samples that are shown token by token
+    lengths: tuple[LengthsBySide, ...]  # lengths of all samples, for each data set
     special: Sequence[int]  # ids of special tokens
     bos: int | None
     eos: int | None
@@ -164,7 +166,7 @@ def parse_samples(
 
 
 def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Finding]:
-    """Find what is wrong with the template, the masks and the special tokens.
+    """Find problems of the template, the masks and the special tokens.
 
     Each kind of problem is reported once, with its first place, if more than the share `above` of
     the samples has it. The ids are no_loss_tokens, equal_pairs, loss_on_user, no_end_of_turn,
@@ -226,8 +228,9 @@ def _has_loss_on_user(side: PairSide, data: TokenizedSamples) -> bool:
 
 
 def _lacks_end_of_turn(side: PairSide, data: TokenizedSamples) -> bool:
-    """Return whether no special token follows the last answer, or none that carries loss, which is
-    not required of a reward model.
+    """Return whether no special token that carries loss follows the last answer.
+
+    For a reward model, any special token suffices.
     """
     last = len(side.messages) - 1
     if side.is_truncated or last < 0 or side.messages[last][0] != "assistant":

@@ -42,8 +42,9 @@ def is_pattern(reference: str) -> bool:
 
 
 def file_format(path: Path) -> tuple[str, str]:
-    """Return the format's suffix (`.jsonl`) and the compression's (`.gz`); empty where there is
-    none that is known.
+    """Return the suffix of the format (`.jsonl`) and of the compression (`.gz`).
+
+    An unknown or missing one is empty.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
@@ -52,18 +53,18 @@ def file_format(path: Path) -> tuple[str, str]:
 
 
 def unpack_cure(suffix: str) -> str | None:
-    """Return how to unpack an archive or a compressed file that is not read; None for another
-    suffix.
-    """
-    return f"unpack it: {_UNPACKERS[suffix]} FILE" if suffix in _UNPACKERS else None
+    """Return how to unpack a kind of file that launch does not read; None for another suffix."""
+    if suffix not in _UNPACKERS:
+        return None
+    return f"unpack it: {_UNPACKERS[suffix]} FILE"
 
 
 def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
-    """Return the data files of `path`, sorted: itself, those of a folder (at any depth, hidden ones
-    left out), or those that match a pattern.
+    """Return the data files of `path`, sorted.
 
-    Where files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only those of
-    `split` are taken. `where` names the key that the path is from.
+    They are the file itself, those of a folder (at any depth, without hidden ones), or those that
+    match a pattern. If files of a folder are named after splits (`train.jsonl`, `test.jsonl`), only
+    those of `split` are taken. `where` names the key that has the path.
 
     Raises UserError: bad_path, data_no_files, data_file_type.
     """
@@ -99,7 +100,7 @@ def _list_files(path: Path, split: str) -> list[Path]:
 
 
 def suggest_neighbours(path: Path) -> str | None:
-    """Return which names in the folder of a missing path are like its own."""
+    """Return a suggestion of similar names in the folder of a missing path; None without one."""
     try:
         neighbours = [file.name for file in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)]
     except OSError:
@@ -108,8 +109,9 @@ def suggest_neighbours(path: Path) -> str | None:
 
 
 def _is_data_file(path: Path, root: Path) -> bool:
-    """Return whether a file of the folder `root` holds data; one that is packed counts, so that it
-    can be refused.
+    """Return whether a file of the folder `root` holds data.
+
+    A packed file counts as data, so that `find_files` refuses it instead of ignoring it.
     """
     if any(part.startswith(".") for part in path.relative_to(root).parts):
         return False
@@ -131,25 +133,24 @@ Digest = Callable[[Path], str | None]
 
 
 def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:
-    """Return a digest of the bytes of files and of how they are read; None if one of them is
-    missing.
-    """
-    digests = [digest(path) for path in paths]
-    if not all(digests):
-        return None
-    parts = [
-        f"{''.join(file_format(path))}:{value}" for path, value in zip(paths, digests, strict=True)
-    ]
+    """Return a digest of the bytes of files and of their formats; None if a file is missing."""
+    parts = []
+    for path in paths:
+        content = digest(path)
+        if not content:
+            return None
+        form, compression = file_format(path)
+        parts.append(f"{form}{compression}:{content}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """Local data, staged as `folder/train.jsonl` before a run; nothing of the user's is changed.
+    """Local data, of which a converted copy is staged as `folder/train.jsonl` before a run.
 
-    The folder's name is a key over the content of the files and everything that decides the
-    converted rows, so that an edited row gives another folder, another tokenised cache and another
-    identity of the plan.
+    The folder's name is a digest of the files' content and of everything that decides the converted
+    rows. An edited row therefore gives another folder, another tokenised cache and another identity
+    of the plan. The user's files are not changed.
     """
 
     files: DataFiles
@@ -157,9 +158,9 @@ class LocalData:
     format: DataFormat
     columns: Mapping[str, str]  # name that launch knows -> name in the rows
     cache: Path
-    where: str | None = None  # the key that the data is from
+    where: str | None = None  # the configuration key that names the data
     validation: DataFiles | float | None = None  # files, or a share of the rows
-    skips: bool = False  # leaves rows out that can't be used
+    skips: bool = False  # whether rows that can't be used are left out
 
     @property
     def key(self) -> str:

@@ -29,7 +29,7 @@ from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
-# How many bytes the copy has for a byte of the file, usually at most, by compression.
+# By compression: how many bytes the copy has for a byte of the file, in most cases at most.
 _GROWTH = {"": 1.2, ".gz": 8.0, ".bz2": 8.0, ".xz": 10.0}
 
 
@@ -59,8 +59,9 @@ def load_staged(data: LocalData) -> StagedRows | None:
 
 
 def stage(data: LocalData, digest: Digest) -> StagedRows | None:
-    """Convert the data into its folder; None if it is there already. `digest` gives a file's
-    content now.
+    """Convert the data into its folder. Returns None if it has been staged before.
+
+    `digest` returns the digest of a file's present content.
 
     Raises UserError: data_changed, data_disk_full, data_split, and those of `Conversion.rows`.
     """
@@ -80,7 +81,7 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
         building.chmod(0o755)  # mkdtemp's 0700 would hide it from other users of the cache
         with contextlib.suppress(OSError):  # another launcher may have put the same rows there
             building.rename(data.folder)
-        # a folder without its description was left by a process that did not finish
+        # a folder without a description is incomplete: the process that wrote it was killed
         if load_staged(data) is None:
             shutil.rmtree(data.folder, ignore_errors=True)
             building.rename(data.folder)
@@ -129,8 +130,9 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
 
 
 def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield the place and the number of characters of each row; `folder` is where the file is moved
-    to later.
+    """Yield the place and the number of characters of each row.
+
+    `folder` is the folder to which the file will be moved.
     """
     place = folder / file.name
     with file.open(encoding="utf-8") as stream:
@@ -141,8 +143,9 @@ def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
 def _split(
     train: Path, hashes: array[int], validation: Path, share: float, where: str | None
 ) -> int:
-    """Move a share of the rows, by their hashes, to `validation`, as `launch.worker.trl_data` does.
-    Returns how many rows are moved.
+    """Move a share of the rows to `validation`, and return how many these are.
+
+    Their hashes decide which rows are moved, as in `launch.worker.trl_data`.
 
     Raises UserError: data_split.
     """

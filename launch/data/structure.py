@@ -28,9 +28,9 @@ class DataStructure:
     """The formats, roles and turns of the first rows of local data."""
 
     files: tuple[Path, ...]
-    read: int  # rows
-    all_: bool  # whether there are no more rows than those read
-    validation: int | None  # rows held out, where known
+    read: int  # number of rows that were read
+    all_: bool  # whether these are all rows
+    validation: int | None  # number of rows that are held out; None if it is not known
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # of the turns
     turns: tuple[int, int] = (0, 0)  # of a row: least, most
@@ -71,7 +71,7 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     if staged is None:
         return structure
     read = staged.train
-    if not isinstance(data.validation, DataFiles):  # the held-out rows are of the same files
+    if not isinstance(data.validation, DataFiles):  # the held-out rows are from the same files
         read += staged.validation
     return replace(
         structure, read=read, all_=True, validation=staged.validation, notes=staged.notes

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.data.formats import Message, RowError, read_prompt
+from launch.data.formats import read_prompt
 from launch.data.rows import Row, read_rows
+from launch.data.turns import Message, RowError
 from launch.errors import refusal
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 from launch.host.interpreter import WorkerProcess, open_worker
