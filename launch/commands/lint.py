@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.files import FileReport, check_argv, check_files
+from launch.check.lint.files import FileReport, check_command_line, check_files
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainer_commands import LintFinding, TrainerScript
 from launch.commands.tool_parsers import build_lint_parser

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from launch.check.lint.accelerate_options import (
+    check_named_files,
+    drop_launcher_flags,
+    named_files,
+    read_launcher_flags,
+)
 from launch.check.lint.cautions import GivenFlags, find_cautions, find_unusable
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.schemas import TrainerSchemas
-from launch.check.lint.shell_syntax import Argument, literal_argument
+from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import (
     LintFinding,
     TrainerCommand,
@@ -24,8 +26,6 @@ from launch.check.lint.trainer_commands import (
 )
 from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
 from launch.errors import UserError
-from launch.planning.library_key_check import check_config_file
-from launch.upstream.libraries.library_keys import library_keys
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.contradictions import unchecked_code
@@ -33,112 +33,6 @@ from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
-
-_SOURCE = "accelerate/commands/launch.py"
-# trl/cli/accelerate_config.py consumes this option before accelerate starts.
-_TRL_OPTIONS = {"--accelerate_config": True}
-_FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
-
-
-@cache
-def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None:
-    """Read {option string: whether it takes a value} from accelerate's source.
-
-    None is returned if accelerate is not installed.
-    """
-    sources = [folder / _SOURCE for folder in packages]
-    source = next((path for path in sources if path.is_file()), None)
-    if source is None:
-        return None
-    flags = dict(_TRL_OPTIONS)
-    for node in ast.walk(ast.parse(source.read_bytes())):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        if node.func.attr != "add_argument":
-            continue
-        actions = [keyword for keyword in node.keywords if keyword.arg == "action"]
-        takes_value = not any("store_" in ast.unparse(action) for action in actions)
-        for argument in node.args:
-            name = argument.value if isinstance(argument, ast.Constant) else None
-            if isinstance(name, str) and name.startswith("--"):
-                flags[name] = takes_value
-                flags["--" + name[2:].replace("_", "-")] = takes_value
-    return flags
-
-
-def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
-    """Return the value of the flag at `index`: behind `=`, or the next argument; "" if none."""
-    if index is None or index >= len(arguments):
-        return ""
-    _, equals, value = arguments[index].text.partition("=")
-    if equals:
-        return value
-    return arguments[index + 1].text if index + 1 < len(arguments) else ""
-
-
-def drop_launcher_flags(
-    arguments: Sequence[Argument],
-    launcher_flags: Mapping[str, bool],
-    trainer_flags: Collection[str],
-) -> tuple[Argument, ...]:
-    """Return the arguments without the launcher's flags.
-
-    The trainer keeps its own flags, which are `trainer_flags`, with underscores.
-    """
-    kept: list[Argument] = []
-    index = 0
-    while index < len(arguments):
-        argument = arguments[index]
-        index += 1
-        name, equals, _ = argument.prefix.partition("=")
-        is_trainer_flag = name not in launcher_flags or name[2:].replace("-", "_") in trainer_flags
-        if is_trainer_flag or not (argument.is_resolved or equals):
-            kept.append(argument)
-        elif launcher_flags[name] and not equals:
-            index += 1
-    return tuple(kept)
-
-
-def named_files(
-    arguments: Sequence[Argument], script: str, options: Container[str]
-) -> Iterator[tuple[str, int, Path]]:
-    """Yield the option, its line and the path of each existing file that one of the options names.
-
-    The path is relative to the working folder, the script's folder, or a folder above it.
-    """
-    for argument, following in pairwise([*arguments, literal_argument("", 0)]):
-        name, equals, value = argument.text.partition("=")
-        option = name.replace("-", "_").replace("__", "--", 1)
-        if option not in options or not argument.is_resolved:
-            continue
-        if not equals:
-            if not following.is_resolved:
-                continue
-            value = following.text
-        path = _find_file(value, script)
-        if path is not None:
-            yield option, argument.line, path
-
-
-def _find_file(name: str, script: str) -> Path | None:
-    """Find a file relative to the working folder, the script's folder, or a folder above it."""
-    with suppress(OSError):  # the name is too long
-        for folder in (Path(), *Path(script).absolute().parents):
-            if (folder / name).is_file():
-                return folder / name
-    return None
-
-
-def check_named_files(
-    script: str, launcher: Sequence[Argument], packages: Sequence[Path]
-) -> Iterator[LintFinding]:
-    """Check the files that a launcher's options name, against the installed libraries."""
-    for option, line, path in named_files(launcher, script, _FILES):
-        flag = option.removeprefix("--")
-        for problem in check_config_file(path, library_keys(_FILES[option], packages)):
-            message = f"{problem.where}: {problem.message}"
-            yield error(problem.id, message, line, flag, cure=problem.cure)
-
 
 # From an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
@@ -236,12 +130,7 @@ class CommandChecker:
                 for problem in refusal.problems
             ]
             return LintVerdict(file, line, trainer.script, None, tuple(reasons))
-        tokens = [
-            ArgvToken(
-                argument.text, not argument.is_resolved, argument.prefix, not argument.is_single
-            )
-            for argument in arguments
-        ]
+        tokens = [_as_token(argument) for argument in arguments]
         report = check_argv(schema, tokens, self._load_config(schema, file, arguments))
 
         def line_at(index: int | None) -> int:
@@ -253,12 +142,11 @@ class CommandChecker:
         for index, problem in report.problems:
             value = _value_of(arguments, index)
             findings.append(_explain_problem(trainer, schema, problem, line_at(index), value))
-        # An unknown flag may be the misspelt one that a rule would miss.
+        # a rule about an absent flag must not apply if an unknown flag may be that flag, misspelt
         has_unknown_flag = any(problem.id == "unknown_flag" for _, problem in report.problems)
-        has_all_arguments = all(
-            argument.is_resolved or argument.is_single for argument in arguments
-        )
-        is_complete = has_all_arguments and not has_unknown_flag
+        # an unquoted variable may stand for further flags
+        may_have_more = any(not (item.is_resolved or item.is_single) for item in arguments)
+        is_complete = not has_unknown_flag and not may_have_more
         findings.extend(self._find_warnings(trainer, schema, report, is_complete, line_at))
         unchecked = unchecked_code(schema)
         return LintVerdict(file, line, trainer.script, report.ok, tuple(findings), unchecked)
@@ -309,12 +197,19 @@ class CommandChecker:
         return None
 
 
+def _as_token(argument: Argument) -> ArgvToken:
+    """Return an argument as the parser's rules take it."""
+    is_unknown = not argument.is_resolved
+    may_split = not argument.is_single
+    return ArgvToken(argument.text, is_unknown, argument.prefix, may_split)
+
+
 def _explain_problem(
     trainer: TrainerScript, schema: Schema, problem: Finding, line: int, value: str
 ) -> LintFinding:
-    """Return the finding of a problem, with what became of a removed or renamed flag.
+    """Return a problem of the parser as lint's finding, with the history of an unknown flag.
 
-    `value` is what is given with the flag.
+    `value` is the value that is given with the flag.
     """
     message = problem.message
     cure = problem.cure
@@ -364,3 +259,13 @@ def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFindin
     items = ", ".join(value.text.replace(",", " ").split()[:6])
     message = f"{key.text} takes a list, but '{value.text[:80]}' is a single string"
     return error("bad_type", message, key.line, key.text, cure=f"write {key.text}: [{items}]")
+
+
+def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
+    """Return the value of the flag at `index`: behind `=`, or the next argument; "" if none."""
+    if index is None or index >= len(arguments):
+        return ""
+    _, equals, value = arguments[index].text.partition("=")
+    if equals:
+        return value
+    return arguments[index + 1].text if index + 1 < len(arguments) else ""

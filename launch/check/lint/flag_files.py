@@ -1,6 +1,4 @@
-"""Find the maps of flags in YAML files, the trainer they are for, and the arguments they
-represent.
-"""
+"""Find the maps of flags in YAML files, their trainer, and the command line that they represent."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 
 from launch.check.lint.job_yaml import yaml_argument
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainer_commands import TrainerScript, parse_trainer
+from launch.check.lint.trainer_commands import TrainerScript, find_trainer
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 FlagNames = Callable[[TrainerScript], Container[str]]
@@ -33,7 +31,7 @@ _SWEEP_KEYS = frozenset(
     {"value", "values", "min", "max", "distribution", "mu", "sigma", "q", "probabilities"}
 )
 MAX_JSON = 20_000  # characters of a map that is passed as one value
-
+MAX_SCRIPT = 300  # characters of a script's name
 
 FlagEntry = tuple[Scalar, Node]  # a flag of a map, as written, and its value
 
@@ -66,25 +64,29 @@ def find_flag_maps(
 
     def visit(node: Node) -> Iterator[FlagMap]:
         if isinstance(node, Mapping):
-            if scripted := _flags_beside_script(node, flags_of):
-                yield scripted
+            beside_script = _flags_beside_script(node, flags_of)
+            if beside_script is not None:
+                yield beside_script
                 return
-            counts = (_count_flags(node, flags) for flags in candidate_flags)
-            if any(count >= max(3, len(list(node.entries())) / 2) for count in counts):
+            needed = max(3, len(list(node.entries())) / 2)
+            if any(_count_flags(node, flags) >= needed for flags in candidate_flags):
                 yield _flag_map(node, None)
                 return
         for child in children(node):
             yield from visit(child)
 
-    return [flags for document in documents for flags in visit(document)]
+    maps: list[FlagMap] = []
+    for document in documents:
+        maps.extend(visit(document))
+    return maps
 
 
 def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
-    """Return the command line that the entries represent: `--key value`, lists as several words,
-    maps as JSON.
+    """Return the command line that the entries represent.
 
-    A null means that the flag is not given. A value that begins with a dash is written
-    `--key=value`; argparse would otherwise take it for a flag.
+    An entry is written `--key value`, a list as several words and a map as JSON. A null means that
+    the flag is not given. A value that begins with a dash is written `--key=value`; argparse would
+    otherwise take it for a flag.
     """
     arguments: list[Argument] = []
     for key, node in entries:
@@ -93,7 +95,8 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
             continue
         flag = f"--{key.text}"
         if isinstance(value, Sequence):
-            arguments += [literal_argument(flag, key.line), *map(_value_argument, value.items)]
+            arguments.append(literal_argument(flag, key.line))
+            arguments += [_value_argument(item) for item in value.items]
             continue
         argument = _value_argument(value)
         if argument.is_resolved and argument.text.startswith("-"):
@@ -104,14 +107,15 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
 
 
 def _value_argument(node: Node) -> Argument:
+    """Return the argument for the value of a flag, or for one item of its list."""
     node = resolve_alias(node)
     if isinstance(node, Scalar):
-        return yaml_argument(
-            str(node.value).lower() if node.type == "bool" else node.text, node.line
-        )
+        text = str(node.value).lower() if node.type == "bool" else node.text
+        return yaml_argument(text, node.line)
     if _is_sweep(node):
         return Argument("<swept>", node.line, is_resolved=False)
-    return literal_argument(json.dumps(_to_python(node), default=str)[:MAX_JSON], node.line)
+    content = json.dumps(_to_python(node), default=str)
+    return literal_argument(content[:MAX_JSON], node.line)
 
 
 def _to_python(node: Node) -> object:
@@ -119,22 +123,26 @@ def _to_python(node: Node) -> object:
     node = resolve_alias(node)
     if isinstance(node, Mapping):
         return {key.text: _to_python(value) for key, value in node.entries()}
-    return node.value if isinstance(node, Scalar) else list(map(_to_python, children(node)))
+    if isinstance(node, Scalar):
+        return node.value
+    return [_to_python(child) for child in children(node)]
 
 
 def _is_sweep(node: Node) -> bool:
-    return (
-        isinstance(node, Mapping)
-        and bool(node.pairs)
-        and {key.text for key, _ in node.entries()} <= _SWEEP_KEYS
-    )
+    """Return whether a map describes the values that a sweep tries for one flag."""
+    if not isinstance(node, Mapping) or not node.pairs:
+        return False
+    return all(key.text in _SWEEP_KEYS for key, _ in node.entries())
 
 
-def _flag_map(
-    node: Mapping, trainer: TrainerScript | None, excluded: tuple[str, ...] = ()
-) -> FlagMap:
-    entries = tuple(entry for entry in node.entries() if entry[0].text not in excluded)
-    return FlagMap(entries[0][0].line if entries else node.line, entries, trainer)
+def _flag_map(node: Mapping, trainer: TrainerScript | None, excluded: str | None = None) -> FlagMap:
+    """Return the map's entries, without the key `excluded`."""
+    entries = tuple((key, value) for key, value in node.entries() if key.text != excluded)
+    line = node.line
+    if entries:
+        first_key, _ = entries[0]
+        line = first_key.line
+    return FlagMap(line, entries, trainer)
 
 
 def _walk_mappings(nodes: Iterable[Node]) -> Iterator[Mapping]:
@@ -155,35 +163,35 @@ def _best_map(nodes: Iterable[Mapping], flags: Container[str]) -> Mapping | None
 
 
 def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
-    """Return the flags beside (or inside) a map that names a script."""
-    named = (
-        (key.text, _named_trainer(value))
-        for key, value in node.entries()
-        if key.text in _SCRIPT_KEYS
-    )
-    key, trainer = next((entry for entry in named if entry[1] is not None), ("", None))
+    """Return the flags beside a script's name, or in a map beside it; None without a script."""
+    script_key = ""
+    trainer = None
+    for key, value in node.entries():
+        if trainer is None and key.text in _SCRIPT_KEYS:
+            script_key = key.text
+            trainer = _named_trainer(value)
     if trainer is None:
         return None
     flags = flags_of(trainer)
-    values = {name.text: resolve_alias(value) for name, value in node.entries()}
-    best = _best_map(
-        (value for value in _walk_mappings(values.values()) if not _is_sweep(value)), flags
-    )
-    beside = _count_flags(node, flags)
-    if best is not None and 0 < _count_flags(best, flags) >= beside:
+    values = {key.text: resolve_alias(value) for key, value in node.entries()}
+    inner_maps = [value for value in _walk_mappings(values.values()) if not _is_sweep(value)]
+    best = _best_map(inner_maps, flags)
+    count_inside = 0 if best is None else _count_flags(best, flags)
+    count_beside = _count_flags(node, flags)
+    if best is not None and 0 < count_inside >= count_beside:
         return _flag_map(best, trainer)
-    if beside > 0:
-        return _flag_map(node, trainer, excluded=(key,))
-    fallback = next((values[name] for name in _FLAGS_KEYS if name in values), None)
+    if count_beside > 0:
+        return _flag_map(node, trainer, excluded=script_key)
+    usual_keys = [name for name in _FLAGS_KEYS if name in values]
+    fallback = values[usual_keys[0]] if usual_keys else None
     return _flag_map(fallback, trainer) if isinstance(fallback, Mapping) else None
 
 
 def _named_trainer(value: Node) -> TrainerScript | None:
+    """Return the trainer that a value names; None for a value of another kind, or for prose."""
     node = resolve_alias(value)
-    if (
-        not isinstance(node, Scalar)
-        or len(node.text) > 300
-        or any(char.isspace() for char in node.text.strip())
-    ):
+    if not isinstance(node, Scalar) or len(node.text) > MAX_SCRIPT:
         return None
-    return parse_trainer(node.text)
+    if any(char.isspace() for char in node.text.strip()):
+        return None
+    return find_trainer(node.text)

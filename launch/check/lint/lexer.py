@@ -1,14 +1,15 @@
 """A small lexer for the POSIX shell language and bash's extensions: from text to simple commands.
 
-tree-sitter 0.26.1 with tree-sitter-bash 0.25.1 was compared and does not replace it. Both give the
-same commands of the 127 scripts of upstream that start a trainer, but its tree has errors in 3 that
-bash accepts. Of 400 random command lines it splits 11 unlike bash, without an error in the tree (a
-backslash before a blank), this one none. It loses `!(*)` and the second here-document of a line,
-and continues a line behind a backslash and a carriage return.
-
 It follows bash where that determines which words a program gets (quotes, continuations, comments,
 expansions, here-documents, substitutions, arrays) and skims the rest (tests, arithmetic, case
 patterns). It reads each character once, so it takes linear time.
+
+tree-sitter 0.26.1 with tree-sitter-bash 0.25.1 was compared and does not replace it. Both give the
+same commands of the 127 scripts of upstream that start a trainer, but tree-sitter reports errors in
+3 scripts that bash accepts. It also splits 11 of 400 random command lines unlike bash, without an
+error in the tree (at a backslash before a blank); this lexer splits all of them like bash.
+tree-sitter loses `!(*)` and the second here-document of a line, and continues a line after a
+backslash and a carriage return.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
+from launch.check.lint.command_builder import CommandBuilder
 from launch.check.lint.shell_syntax import (
     MAX_SUBSTITUTION,
     Heredoc,
@@ -24,7 +26,6 @@ from launch.check.lint.shell_syntax import (
     PieceKind,
     ShellDocument,
     ShellWord,
-    SimpleCommand,
     TooDeepError,
     UnbalancedError,
     find_closing,
@@ -35,8 +36,6 @@ from launch.check.lint.shell_syntax import (
 from launch.check.lint.trainer_commands import MARKER
 
 MAX_NESTING = 30  # levels of substitutions inside substitutions
-# Words of one command; Linux refuses to start a program with more than 2 MiB of arguments.
-MAX_WORDS = 100_000
 MAX_UNENDED = 20  # here-documents without an end before the search for ends stops
 
 _TOKEN = re.compile(
@@ -53,23 +52,8 @@ _BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-# The text right before a redirection that names its file descriptor.
-_FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")
 _SUBSTITUTION = re.compile(r"\\.|\$\((?!\()|`", re.DOTALL)
 _ANSI_QUOTE = re.compile(r"\$'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
-# The reserved words that open a compound command, and those that close it.
-_OPENERS = {
-    "if": "if",
-    "for": "do",
-    "while": "do",
-    "until": "do",
-    "select": "do",
-    "case": "case",
-    "{": "{",
-}
-_CLOSERS = {"fi": "if", "done": "do", "esac": "case", "}": "{"}
-_JOINING = ("&&", "||", "|", "|&")
-LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 
 
 def lex(text: str, tolerant: bool = False, nesting: int = 0) -> ShellDocument:
@@ -90,7 +74,7 @@ def lex(text: str, tolerant: bool = False, nesting: int = 0) -> ShellDocument:
 
 
 def _unescape_in_quotes(source: str) -> str:
-    """The text of a backslash and the character behind it inside double quotes."""
+    """Return the text of a backslash and the next character inside double quotes."""
     escaped = source[1:]
     if escaped == "\n":
         return ""
@@ -123,7 +107,7 @@ class _Lexer:
         """
         if self.nesting > MAX_NESTING:
             raise TooDeepError(pos, f"a substitution inside more than {MAX_NESTING} others")
-        commands = _CommandBuilder(self)
+        commands = CommandBuilder(self.document, self.nesting)
         try:
             return self._read_list(pos, stop, commands)
         except UnbalancedError as error:
@@ -133,7 +117,7 @@ class _Lexer:
                 commands.end("", is_truncated=True)
             raise
 
-    def _read_list(self, pos: int, stop: bool, commands: _CommandBuilder) -> int:
+    def _read_list(self, pos: int, stop: bool, commands: CommandBuilder) -> int:
         opened = pos
         size = len(self.text)
         while pos < size:
@@ -171,7 +155,7 @@ class _Lexer:
             raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0].delimiter}")
         return pos
 
-    def _open_group(self, pos: int, commands: _CommandBuilder) -> int:
+    def _open_group(self, pos: int, commands: CommandBuilder) -> int:
         """Enter the group whose `(` is before `pos`, or read the arithmetic command `((...))`."""
         commands.stack.append("(")
         if not self.text.startswith("(", pos):
@@ -376,96 +360,3 @@ class _Lexer:
             pos = end.end()
         self.pending = []
         return pos
-
-
-class _CommandBuilder:
-    """Collects words into simple commands and tracks the compound commands around them."""
-
-    def __init__(self, lexer: _Lexer) -> None:
-        self.lexer = lexer
-        self.words: list[ShellWord] = []
-        self.stack: list[str] = []
-        self.before = ""
-        self.input = ""
-        self.outputs: list[str] = []
-        self.skip_next = ""  # the operator of a redirection, whose file is the next word
-
-    def add(self, word: ShellWord) -> None:
-        if self.skip_next:
-            if ">" in self.skip_next:
-                self.outputs.append(word.text)
-            self.skip_next = ""
-        elif len(self.words) < MAX_WORDS:
-            self.words.append(word)
-
-    def redirect(self, start: int, operator: str) -> None:
-        """Skip the next word, which is a file, and drop the file descriptor before the operator."""
-        if self.words and not operator.startswith("&"):
-            last = self.words[-1]
-            is_adjacent = last.start + len(last.text) == start
-            if is_adjacent and _FILE_DESCRIPTOR.fullmatch(last.text):
-                self.words.pop()
-                if last.text.startswith("{"):  # it assigns the variable, as arithmetic may
-                    self.lexer.document.arithmetic.append((last.start, f"{last.text[1:-1]}=0"))
-        self.skip_next = operator
-        if operator in ("<", "<<<", "<>", "<&"):
-            self.input = operator
-
-    def end(self, operator: str, is_truncated: bool = False) -> None:
-        """Record the command that ends with this operator."""
-        if len(self.words) > 2 and self.words[0].text == "function" and self.words[2].text == "{":
-            body = self.words[2:]
-            self.words = self.words[:2]
-            self.end("(")
-            self.words = body
-        if self.words:
-            self._record_command(operator, is_truncated or len(self.words) >= MAX_WORDS)
-            self.words = []
-            self.before = operator
-        elif operator != "\n" or self.before not in _JOINING:  # a newline may follow `&&`
-            self.before = operator
-        self.skip_next = ""
-        self.input = ""
-        self.outputs = []
-
-    def _record_command(self, operator: str, is_truncated: bool) -> None:
-        """Append the words behind the reserved ones as a command; track the reserved words."""
-        reserved = self._track_reserved_words()
-        words = tuple(self.words[reserved:])
-        if not words:
-            return
-        command = SimpleCommand(
-            words,
-            start=words[0].start,
-            before="keyword" if reserved else self.before,
-            after=operator,
-            depth=len(self.stack) + self.lexer.nesting,
-            is_truncated=is_truncated,
-            input=self.input,
-            outputs=tuple(self.outputs),
-        )
-        self.lexer.document.commands.append(command)
-
-    def _track_reserved_words(self) -> int:
-        """Process the reserved words at the start of the command; return how many to drop."""
-        count = 0
-        for word in self.words:
-            text = word.text
-            if text in _OPENERS:
-                self.stack.append(_OPENERS[text])
-            elif text in _CLOSERS:
-                self.close(_CLOSERS[text])
-            if text not in LEADING:
-                break
-            count += 1
-        return count
-
-    def close(self, kind: str) -> bool:
-        """Leave the innermost compound command if it is of this kind; return whether it was."""
-        if self.inside(kind):
-            self.stack.pop()
-            return True
-        return False
-
-    def inside(self, kind: str) -> bool:
-        return bool(self.stack) and self.stack[-1] == kind

@@ -84,7 +84,7 @@ def trainer_from_trl_command(text: str) -> TrainerScript | None:
     return TrainerScript(f"trl_{text}") if text in _TRL_COMMANDS else None
 
 
-def parse_trainer(text: str) -> TrainerScript | None:
+def find_trainer(text: str) -> TrainerScript | None:
     """Return the trainer for a name, path or module: `trl_sft`, `open_instruct/dpo.py`."""
     text = text.strip()
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launch.check.lint.checker import CommandChecker
-from launch.check.lint.files import MAX_BYTES, check_file, check_files
+from launch.check.lint.files import check_file, check_files
+from launch.check.lint.readers import MAX_BYTES
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES
 from tests.messages import values_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.files import scan_file
+from launch.check.lint.readers import scan_file
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import ScanResult

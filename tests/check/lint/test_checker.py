@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.checker import CommandChecker, drop_launcher_flags, read_launcher_flags
+from launch.check.lint.accelerate_options import drop_launcher_flags, read_launcher_flags
+from launch.check.lint.checker import CommandChecker
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from tests.check.lint.helpers import check_text, live_checker, locked_checker

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.files import find_code_blocks, scan_file
+from launch.check.lint.code_blocks import find_code_blocks
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import template_as_shell
+from launch.check.lint.readers import scan_file
 from launch.check.lint.trainer_commands import ScanResult, TrainerCommand
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, read_yaml
 from tests.check.lint.helpers import commands_in, texts

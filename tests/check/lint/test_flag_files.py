@@ -9,7 +9,7 @@ import pytest
 from launch.check.lint.checker import LintVerdict
 from launch.check.lint.files import check_file
 from launch.check.lint.flag_files import flag_arguments
-from launch.check.lint.trainer_commands import parse_trainer
+from launch.check.lint.trainer_commands import find_trainer
 from launch.config.yaml_nodes import Mapping, read_yaml
 from tests.check.lint.helpers import check_text, locked_checker
 
@@ -47,7 +47,7 @@ def check_single(tmp_path: Path, text: str, trainer: str | None = None) -> LintV
     path = tmp_path / "a.yaml"
     path.write_text(text, encoding="utf-8")
     (verdict,) = check_file(
-        path, locked_checker(), None if trainer is None else parse_trainer(trainer)
+        path, locked_checker(), None if trainer is None else find_trainer(trainer)
     ).verdicts
     return verdict
 

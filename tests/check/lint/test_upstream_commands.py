@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.files import FileReport, check_files, list_files, scan_file
+from launch.check.lint.files import FileReport, check_files
+from launch.check.lint.readers import list_files, scan_file
 from launch.check.lint.trainer_commands import TrainerCommand
 from launch.upstream import trainers
 from tests.check.lint.helpers import live_checker, locked_checker
