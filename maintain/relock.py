@@ -15,11 +15,11 @@ from typing import Any
 
 from launch.errors import refusal
 from launch.files import load_json, read_file, write_exact
-from launch.host.interpreter import package_folders
+from launch.host.interpreter import installed_version, package_folders
 from launch.terminal import notify
 from launch.upstream.capture.process import run_isolated
 from launch.upstream.capture.start import capture_schema
-from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
+from launch.upstream.libraries.library_keys import LIBRARIES, library_keys_file
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, Lock, load_lock
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
@@ -76,8 +76,7 @@ def _name_kept_files(files: Mapping[Path, str], python: str) -> None:
 def _capture(
     checkout: Path, commit: str, trainers: Iterable[str], python: str
 ) -> dict[str, Schema]:
-    """Capture these trainers' schemas at a commit of the checkout's history, or of the installed
-    TRL.
+    """Capture these trainers' schemas, from a commit of the checkout or from the installed TRL.
 
     Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
     """
@@ -91,8 +90,9 @@ def _capture(
 
 
 def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
-    """Build the lock's files ({path: text}) from the captured schemas, and from the libraries of
-    `python` that have locked keys; nothing is written. Raises UserError: library_unreadable.
+    """Build the lock's files ({path: text}) from the captured schemas and the libraries of `python`.
+
+    Nothing is written. Raises UserError: library_unreadable.
     """
     names: dict[str, Any] = {}
     for schema in schemas.values():
@@ -113,8 +113,9 @@ def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Pat
 
 
 def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
-    """Build the lock's files that one more trainer changes: its schema, and the blobs of its files
-    of open-instruct.
+    """Build the files of the lock that one more trainer changes.
+
+    They are its schema, and the lock itself with the blob ids of the files that it imports.
 
     Raises UserError: unlocked_package, if a package has another version than the lock's; those of
     `_capture`.
@@ -138,9 +139,11 @@ def _captured_versions(schemas: Mapping[str, Schema]) -> dict[str, str]:
     imported: dict[str, str] = {}
     for schema in schemas.values():
         imported |= schema.packages
-    return {
-        package: imported[name] for package, name in _DISTRIBUTION.items() if imported.get(name)
-    }
+    versions = {}
+    for package, distribution in _DISTRIBUTION.items():
+        if imported.get(distribution):
+            versions[package] = imported[distribution]
+    return versions
 
 
 def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
@@ -157,22 +160,23 @@ def _lock_files(lock: Lock, schemas: Mapping[str, Schema]) -> dict[Path, str]:
 
 
 def describe_templates(packages: Sequence[Path], version: str) -> dict[str, Any]:
-    """Return the lock's facts about the chat templates of the TRL of that version in folders of
-    packages.
+    """Return the lock's facts about TRL's chat templates in folders of packages.
+
+    `version` is that of TRL.
     """
     locked = load_templates()
     files = [file for file in find_template_files(packages) if locked.offers(file.stem)]
     texts = {file.stem: read_file(file).decode() for file in files}
-    marked = [
-        name for name, text in texts.items() if has_marks(text) and not is_training_form(name)
-    ]
+    plain_forms = [name for name in texts if not is_training_form(name)]
+    marked = [name for name in plain_forms if has_marks(texts[name])]
     digests = {name: digest_text(text) for name, text in texts.items()}
     return {"trl": version, "marked": marked, "left_out": locked.left_out, "digests": digests}
 
 
 def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
-    """Return the installed library's configuration keys as the lock's JSON. Raises UserError:
-    library_unreadable.
+    """Return the installed library's configuration keys as the lock's JSON.
+
+    Raises UserError: library_unreadable.
     """
     request = json.dumps(load_json(library_keys_file(library))["spec"])
     result = run_isolated(python, library_program.__file__, [library], _SECONDS, request)
@@ -185,8 +189,10 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
 
 
 def json_text(value: Any, indent: str = "\n") -> str:
-    """Format JSON with a line for each item of its two outer levels, so that a changed flag is a
-    changed line. `indent` is the line break with the spaces before this value.
+    """Format JSON with a line for each item of its two outer levels.
+
+    A changed flag is then a changed line. `indent` is the line break with the spaces before this
+    value.
     """
     if not value or not isinstance(value, dict | list) or len(indent) > 2:
         return json.dumps(value, ensure_ascii=False)

@@ -18,13 +18,13 @@ from launch.errors import EXIT_DONE, UserError, did_you_mean
 from launch.host.interpreter import (
     check_interpreter,
     find_package_folders,
+    installed_version,
     package_folders,
     trainer_python,
 )
 from launch.resources import ROOT, requirement
 from launch.terminal import echo, notify, print_json
 from launch.upstream.help_text import HelpTexts, read_help
-from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, fetch_command, find_checkout
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock

@@ -1,6 +1,6 @@
-"""Finds the trainer's interpreter, and what is installed for it, without importing any of it.
+"""Finds the trainer's interpreter and its installed packages, without importing any of them.
 
-Each question is asked once per command, as an interpreter on a network file system can take ten
+An interpreter is asked each question once per command: on a network file system it can take ten
 seconds to start.
 """
 
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -63,8 +63,10 @@ class Inventory:
 
 
 def trainer_python(configured: str | None) -> str:
-    """Return the interpreter that `python=` names, absolute where it can be found; the launcher's
-    own for None.
+    """Return the absolute path of the interpreter that `python=` names, or the name if it is not
+    found.
+
+    For None it is the launcher's own interpreter.
     """
     if configured is None:
         return sys.executable
@@ -77,11 +79,12 @@ def trainer_python(configured: str | None) -> str:
 def check_interpreter(
     configured: str | None, python: str, *, may_start: bool = True
 ) -> Finding | None:
-    """Return the problem of a `python=` that is missing or does not answer, with the nearest names;
-    None without one.
+    """Return the problem of a `python=` that is missing or does not answer; None if it works.
 
-    `python` is the interpreter that `configured` resolves to. It is not started unless it
-    `may_start`.
+    Args:
+        configured: the value of `python=`.
+        python: the interpreter that `configured` resolves to.
+        may_start: whether the interpreter may be started.
     """
     if configured is None or python == sys.executable:
         return None
@@ -124,8 +127,9 @@ def _nearest_interpreters(path: Path) -> str | None:
 
 
 def package_folders(python: str) -> list[Path]:
-    """Return the folders that an interpreter imports installed packages from, without those of the
-    standard library; none when it does not answer.
+    """Return the folders from which an interpreter imports installed packages.
+
+    Those of the standard library are left out. There are none if the interpreter does not answer.
     """
     if python == sys.executable:
         return _without_standard_library(sys.path)
@@ -136,10 +140,10 @@ def package_folders(python: str) -> list[Path]:
 
 
 def find_package_folders(python: str) -> list[Path]:
-    """Return the folders of packages of an interpreter that is not started.
+    """Return the folders of packages of an interpreter without starting it.
 
     They are those of its virtual environment, or of its installation, and those that a .pth file
-    names. A program that only starts an interpreter has none.
+    names. A script that starts an interpreter has none.
     """
     environment = Path(python).parents[1]
     roots = [environment]
@@ -156,9 +160,7 @@ def find_package_folders(python: str) -> list[Path]:
 
 
 def _folders_of_pth(file: Path) -> list[Path]:
-    """Return the folders that a .pth file names; its lines that begin with `import` are not
-    executed.
-    """
+    """Return the folders that a .pth file names, without executing its lines with `import`."""
     try:
         lines = read_file(file).decode().splitlines()
     except (OSError, ValueError):
@@ -171,8 +173,20 @@ def _folders_of_pth(file: Path) -> list[Path]:
     return folders
 
 
+def installed_version(name: str, folders: Iterable[Path]) -> str | None:
+    """Return the version of one package, by the name of its `.dist-info` folder; None without one.
+
+    It is faster than `installed_versions`, and needs the name with underscores.
+    """
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for info in sorted(folder.glob(f"{name}-*.dist-info")):
+                return info.name.removesuffix(".dist-info").split("-", 1)[1]
+    return None
+
+
 def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those of the named packages that are installed in the folders."""
+    """Return {name: version} of the named packages that are installed in the folders."""
     from importlib import metadata  # slow to import; a plan does not need it
 
     path = [str(folder) for folder in folders]
@@ -184,8 +198,9 @@ def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[st
 
 
 def missing_modules(python: str, names: Sequence[str]) -> list[str]:
-    """Return those of the named modules that an interpreter cannot find. Raises
-    InterpreterError.
+    """Return the named modules that an interpreter cannot find.
+
+    Raises InterpreterError.
     """
     return [str(name) for name in _ask(python, _MISSING, *names)]
 
@@ -231,8 +246,9 @@ def _ask(python: str, program: str, *arguments: str) -> Any:
 
 
 def _communicate(process: subprocess.Popen[bytes], python: str) -> tuple[bytes, bytes]:
-    """Return what the process prints, and explain a long silence. Raises InterpreterError after the
-    time limit.
+    """Return the stdout and stderr of the process; a message explains a long silence.
+
+    Raises InterpreterError after the time limit.
     """
     try:
         return process.communicate(timeout=_PATIENCE)
@@ -260,15 +276,15 @@ def _without_standard_library(search_path: list[str]) -> list[Path]:
 
 
 def worker_command(python: str, module: str, request: object) -> list[str]:
-    """Return the command that calls `main` of a module of launch.worker in another interpreter.
+    """Return the command that calls `main(request)` of a module of launch.worker in an interpreter.
 
-    `request` is a dataclass of that module, which `main` is called with.
+    `request` is a dataclass of that module.
     """
     return [python, str(WORKER), "--call", module, encode(request)]
 
 
 class WorkerProcess:
-    """A running module of launch.worker, whose lines are read and written as it goes."""
+    """A running module of launch.worker, which exchanges lines with the launcher."""
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -278,7 +294,7 @@ class WorkerProcess:
         self._errors = errors
 
     def wait(self) -> str | None:
-        """Wait for the end; return why it failed, the last line of its stderr, or None."""
+        """Wait for the end. Return the last line of stderr if the process failed, else None."""
         status = self.process.wait()
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
@@ -289,7 +305,7 @@ class WorkerProcess:
 
 @contextmanager
 def open_worker(python: str, module: str, request: object) -> Iterator[WorkerProcess]:
-    """Start `worker_command`, and end the process."""
+    """Start the process of `worker_command`, and kill it at the end of the context."""
     argv = worker_command(python, module, request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:

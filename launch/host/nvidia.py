@@ -73,8 +73,9 @@ def query_gpus(environ: Mapping[str, str]) -> Gpus:
 
 
 def visible_gpus(present: Sequence[Gpu], visible_devices: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that this CUDA_VISIBLE_DEVICES shows: as for CUDA, up to the first entry that
-    matches no GPU.
+    """Return the GPUs that this CUDA_VISIBLE_DEVICES shows.
+
+    As in CUDA, the list ends at the first entry that matches no GPU.
     """
     if visible_devices is None:
         return tuple(present)
@@ -114,7 +115,8 @@ def _query_gpus(program: str, visible_devices: str | None) -> Gpus:
         return Gpus(why=f"nvidia-smi did not answer within {_TIMEOUT:.0f} s: the driver hangs")
     except (OSError, subprocess.SubprocessError) as error:
         return Gpus(why=f"nvidia-smi failed: {_error_line(error)}")
-    present = tuple(_parse_gpu(row, process_rows) for row in gpu_rows if len(row) == 7)
+    complete_rows = [row for row in gpu_rows if len(row) == len(_FIELDS.split(","))]
+    present = tuple(_parse_gpu(row, process_rows) for row in complete_rows)
     return Gpus(visible_gpus(present, visible_devices), present)
 
 
@@ -132,13 +134,21 @@ def _query_table(program: str, query: str) -> list[list[str]]:
 
 def _parse_gpu(row: list[str], process_rows: list[list[str]]) -> Gpu:
     index, uuid, name, total, used, utilisation, driver = row
-    processes = tuple(
-        GpuProcess(cells[1], ",".join(cells[2:-1]), _parse_number(cells[-1]))
-        for cells in process_rows
-        if len(cells) >= 4 and cells[0] == uuid
+    processes = []
+    for cells in process_rows:
+        if len(cells) >= 4 and cells[0] == uuid:
+            program = ",".join(cells[2:-1])  # a program's name may contain commas
+            processes.append(GpuProcess(cells[1], program, _parse_number(cells[-1])))
+    return Gpu(
+        index,
+        uuid,
+        name,
+        total=_parse_number(total),
+        used=_parse_number(used),
+        utilisation=_parse_number(utilisation),
+        driver=driver,
+        processes=tuple(processes),
     )
-    numbers = (_parse_number(total), _parse_number(used), _parse_number(utilisation))
-    return Gpu(index, uuid, name, *numbers, driver, processes)
 
 
 def _parse_number(text: str) -> float | None:
@@ -149,6 +159,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def _error_line(error: Exception) -> str:
+    """Return the reason why nvidia-smi failed, in one line."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = f"{error.stderr or ''}{error.stdout or ''}".strip().splitlines()
         return lines[-1] if lines else f"exit status {error.returncode}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.errors import UserError
-from launch.upstream.libraries.library_keys import installed_version
+from launch.host.interpreter import installed_version
 from launch.upstream.pin.checkout import Checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.rules.source import find_differing

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.files import load_json, read_file, write_exact
-from launch.upstream.libraries.library_keys import installed_version
+from launch.host.interpreter import installed_version
 from launch.upstream.pin.lock import DATA
 from launch.worker.json_codec import from_json
 

@@ -12,7 +12,7 @@ import pytest
 
 from launch.commands.flags import flags, render_table
 from launch.errors import UserError
-from launch.upstream.libraries.library_keys import installed_version
+from launch.host.interpreter import installed_version
 from launch.upstream.pin.checkout import DIR_VARIABLE, fetch_command
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.trainers import ENTRIES

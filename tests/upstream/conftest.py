@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.upstream.libraries.library_keys import installed_version
+from launch.host.interpreter import installed_version
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from tests.upstream.captured import synthetic_schema

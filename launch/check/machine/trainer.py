@@ -14,11 +14,10 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Launcher, Quantization, Tracking
-from launch.host.interpreter import InterpreterError, missing_modules
+from launch.host.interpreter import InterpreterError, installed_version, missing_modules
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.rlvr import VLLM, ray_needs, uses_vllm
-from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
 from launch.worker.trl_options import TRL

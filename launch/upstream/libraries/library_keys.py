@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.files import load_json
+from launch.host.interpreter import installed_version
 from launch.upstream.pin.lock import DATA
 from launch.worker.json_codec import from_json
 
@@ -102,12 +102,3 @@ def library_keys_file(library: str) -> Path:
 @cache
 def _locked_keys(library: str) -> LibraryKeys:
     return from_json(LibraryKeys, load_json(library_keys_file(library)))
-
-
-def installed_version(name: str, site_packages: Iterable[Path]) -> str | None:
-    """Return the version in the name of the package's `.dist-info` folder; None without one."""
-    for folder in site_packages:
-        with contextlib.suppress(OSError):
-            for info in sorted(folder.glob(f"{name}-*.dist-info")):
-                return info.name.removesuffix(".dist-info").split("-", 1)[1]
-    return None

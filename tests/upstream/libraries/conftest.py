@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.upstream.libraries.library_keys import installed_version
+from launch.host.interpreter import installed_version
 
 
 @pytest.fixture(scope="session")

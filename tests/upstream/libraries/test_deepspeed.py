@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from launch.host.interpreter import installed_version
 from launch.planning.library_key_check import check_config, check_config_file
 from launch.upstream.libraries.library_keys import (
-    installed_version,
     library_keys,
     library_keys_file,
 )
