@@ -1,6 +1,4 @@
-"""`python -m maintain diff COMMIT | bump COMMIT | relock`: reads the command line, runs the tool
-and prints problems, one sentence each.
-"""
+"""The command line of the maintainers' tools: `python -m maintain diff|bump|relock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A contract of import-linter: no module imports itself by way of others.
+"""A contract of import-linter: no module imports itself through other modules.
 
 import-linter has such a contract since 2.6, which needs a rich that ai2-olmo-core does not allow.
 """
@@ -12,7 +12,7 @@ from importlinter import Contract, ContractCheck, output
 
 
 class AcyclicContract(Contract):
-    """Broken by each group of modules that import each other, directly or by way of others."""
+    """Broken by each group of modules that import each other, directly or through others."""
 
     type_name = "acyclic"
 

@@ -21,14 +21,15 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
     """Build the files ({path: text}) of the pin at the commit of `impact`; nothing is written yet.
 
     Raises UserError: why a trainer has not been captured there; rename_unconfirmed;
-    library_unreadable (a key that is kept by hand has left DeepSpeed's source).
+    library_unreadable (a key that the lock lists is no longer in DeepSpeed's source).
     """
     problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
     problems += _unconfirmed_renames(impact)
     if problems:
         raise UserError(problems)
     schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
-    changes = {t.trainer: t.changes for t in impact.trainers if t.trainer in OPEN_INSTRUCT}
+    own_trainers = [trainer for trainer in impact.trainers if trainer.trainer in OPEN_INSTRUCT]
+    changes = {trainer.trainer: trainer.changes for trainer in own_trainers}
     ledger = extend_ledger(
         load_json(LEDGER_FILE), checkout, impact.commit, changes, load_json(HINTS_FILE)
     )
@@ -37,7 +38,7 @@ def plan_move(checkout: Path, impact: Impact, python: str) -> dict[Path, str]:
 
 def _unconfirmed_renames(impact: Impact) -> list[Finding]:
     """Return a problem for each rename that only the similarity of two flags suggests."""
-    proposed: dict[tuple[str, str | None], str] = {}  # a trainer, by the old and the new name
+    proposed: dict[tuple[str, str | None], str] = {}  # (old name, new name) -> one trainer
     for trainer in impact.trainers:
         for change in trainer.changes:
             if change.proposed:
@@ -51,8 +52,9 @@ def _unconfirmed_renames(impact: Impact) -> list[Finding]:
 
 
 def apply_move(files: Mapping[Path, str], commit: str, project: Path, checkout: Path) -> list[str]:
-    """Write the files and move the gitlink; return a description of each step. If one fails,
-    everything is restored.
+    """Write the files and move the gitlink; return a description of each step.
+
+    If a step fails, everything is restored.
 
     Raises UserError: git_failed, git_missing.
     """

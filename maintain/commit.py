@@ -43,19 +43,20 @@ def find_commit(repo: Path, name: str) -> Commit:
 
 
 def last_change(repo: Path, text: str, base: str, tip: str) -> Commit | None:
-    """Return the last commit of `base`..`tip` that added or removed the text in the package; None
-    if none did.
+    """Return the last commit of `base`..`tip` that added or removed the text in the package.
+
+    It is None if no commit did.
     """
+    search = ("--first-parent", f"-S{text}", f"{base}..{tip}", "--", "open_instruct/")
     try:
-        line = run_git(
-            repo, *_LAST, "--first-parent", f"-S{text}", f"{base}..{tip}", "--", "open_instruct/"
-        )
+        line = run_git(repo, *_LAST, *search)
     except UserError:  # a partial clone lacks the files of older commits
         return None
     return Commit(*line.strip("\n").split("\0")) if line else None
 
 
 def ancestors(repo: Path, tip: str) -> set[str]:
+    """Return the commits of the main branch up to `tip`."""
     return set(run_git(repo, "rev-list", "--first-parent", tip).split())
 
 

@@ -30,6 +30,7 @@ class FlagChange:
     proposed: bool | None = None  # a rename that only the similarity of the two flags suggests
 
     def as_json(self) -> dict[str, Any]:
+        """Return what is set, as an entry of the ledger has it."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

@@ -122,8 +122,7 @@ def _assess_trainer(
 
 
 def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Iterator[Finding]:
-    """Find the lines of the trainers' YAMLs, and of the stages that choose them, that no longer
-    fit.
+    """Find lines that no longer fit, in the trainers' YAMLs and in the stages that choose them.
 
     Raises UserError: bad_config.
     """
@@ -152,7 +151,7 @@ def find_broken_configs(trainers: Sequence[TrainerImpact], configs: Path) -> Ite
 
 
 def _place_of(path: Path, configs: Path) -> str:
-    """Return the path of a YAML as a message has it: relative to the clone."""
+    """Return the path of a YAML for messages, relative to the clone."""
     return str(path.relative_to(configs.parents[1]))
 
 
@@ -231,8 +230,9 @@ def _find_broken_patches(root: Path) -> Iterator[Finding]:
 
 
 def find_stale_rules(trainers: Sequence[TrainerImpact]) -> Iterator[Finding]:
-    """Find functions whose text has changed since launch's rules about them were written: the rules
-    no longer apply.
+    """Find functions whose text has changed since launch's rules about them were written.
+
+    These rules no longer apply.
     """
     digests: dict[tuple[str, str], str] = {}  # by file and name of the function
     for impact in trainers:

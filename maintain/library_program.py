@@ -1,5 +1,6 @@
-"""Runs in an interpreter with accelerate or DeepSpeed and writes the configuration keys that the
-library reads.
+"""Writes the configuration keys that accelerate or DeepSpeed reads.
+
+It runs in an interpreter that has the library.
 
     python program.py RESULT LIBRARY < SPEC    # SPEC: the locked keys as JSON, of which DeepSpeed's are renewed
 
@@ -25,10 +26,13 @@ from typing import Any
 
 # accelerate adds these prefixes to the map's keys that lack them (commands/launch.py:1238-1243).
 _PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
-# which accelerate converts (commands/config/config_args.py:104-108)
+# old keys, which accelerate still converts (commands/config/config_args.py:104-108)
 _OLD_KEYS = ("dynamo_backend", "fp16")
 _JSON_TYPES: dict[Any, str] = {pathlib.Path: "str", tuple: "list", dict: "map"}
 _JSON_TYPES |= {cls: cls.__name__ for cls in (bool, int, float, str, list)}
+_ADDRESS = re.compile(r"https://[\w./-]*\w")
+# a key that a sentence names, in quotes or with underscores
+_KEY_IN_TEXT = re.compile(r"(?<=')[\w.]+(?=')|\b[a-z]+(?:_[a-z]+)+\b")
 _Spec = dict[str, Any]
 
 
@@ -59,8 +63,10 @@ def _read_accelerate_keys() -> _Spec:
 
 
 def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
-    """Return the spec of a map with the keys of its model as they are now, and the lines of those
-    kept by hand.
+    """Return the spec of a map with the keys of its model, and the lines of its other keys, as they
+    are in the installed version.
+
+    around: `file:line` of the map that contains this one. path: the keys of the maps around it.
     """
     keys: _Spec = {}
     if "model" in spec:
@@ -73,58 +79,62 @@ def _renew(spec: _Spec, around: str = ":0", path: str = "") -> _Spec:
             keys[name] = {**_renew(key, source, f"{path}{name}."), "source": source}
     if "removed_keys" in spec:
         keys |= _read_removed_keys(spec["removed_keys"], path)
-    return {**spec, "keys": dict(sorted(keys.items()))} if keys else spec
+    if not keys:
+        return spec
+    return {**spec, "keys": dict(sorted(keys.items()))}
 
 
 def _read_removed_keys(table: str, path: str) -> _Spec:
-    """Return where the library's table of removed keys has each one, with the issue and the keys
-    that its text names.
+    """Return the keys of the library's table of removed keys.
 
-    The text itself stays in the library.
+    Each has its line in the table, and the issue and the other keys that its text names. The text
+    itself is not copied.
     """
     module, _, name = table.rpartition(".")
-    source = pathlib.Path(importlib.import_module(module).__file__ or "").read_text(
-        encoding="utf-8"
-    )
-    (mapping,) = [
-        node.value
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Dict)
-        and ast.unparse(node.targets[0]) == name
-    ]
-    lines = {key.value: key.lineno for key in mapping.keys if isinstance(key, ast.Constant)}
+    lines = _lines_of_keys(module, name)
     keys: _Spec = {}
     for key, text in _load(table).items():
-        place = [
-            f"{module.replace('.', '/')}.py:{lines[key]}",
-            *re.findall(r"https://[\w./-]*\w", text),
-        ]
-        named = dict.fromkeys(
-            re.findall(r"(?<=')[\w.]+(?=')|\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"https:\S+", "", text))
-        )
-        keys[key] = {"removed": ", ".join(place)}
-        if instead := [word for word in named if word not in (key, path + key)]:
+        line = f"{module.replace('.', '/')}.py:{lines[key]}"
+        issues = _ADDRESS.findall(text)
+        keys[key] = {"removed": ", ".join([line, *issues])}
+        named_keys = dict.fromkeys(_KEY_IN_TEXT.findall(_ADDRESS.sub("", text)))
+        instead = [name for name in named_keys if name not in (key, path + key)]
+        if instead:
             keys[key]["instead"] = instead
     return keys
 
 
+def _lines_of_keys(module: str, name: str) -> dict[Any, int]:
+    """Return the line of each key of a dictionary that a module defines under this name."""
+    file = pathlib.Path(importlib.import_module(module).__file__ or "")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if ast.unparse(node.targets[0]) == name:
+            keys = [key for key in node.value.keys if isinstance(key, ast.Constant)]
+            return {key.value: key.lineno for key in keys}
+    raise ValueError(f"{module} does not define {name}")
+
+
 def _locate(name: str, source: str, around: str) -> str:
-    """Return the `file:line` where the key is an operand or argument: the first after that of the
-    map around it.
+    """Return the `file:line` where the key is an operand or argument.
+
+    It is the first line after `around`, the place of the map around it, if both are in one file.
     """
     path, _, _ = source.rpartition(":")
     outer_path, _, outer_line = around.rpartition(":")
     operand = re.compile(rf"^[^#]*[=(\[,]\s*(['\"]){re.escape(name)}\1")
     package = importlib.import_module(path.partition("/")[0]).__path__[0]
     lines = (pathlib.Path(package).parent / path).read_text(encoding="utf-8").splitlines()
-    found = [number for number, line in enumerate(lines, 1) if operand.search(line)]
-    if not found:
+    matches = [number for number, line in enumerate(lines, 1) if operand.search(line)]
+    if not matches:
         raise ValueError(
             f"'{name}' is no longer in {path}: remove it from the list, or correct its source"
         )
-    after = [number for number in found if path == outer_path and number >= int(outer_line)]
-    return f"{path}:{(after or found)[0]}"
+    if path == outer_path:
+        later_matches = [number for number in matches if number >= int(outer_line)]
+        matches = later_matches or matches
+    return f"{path}:{matches[0]}"
 
 
 def _read_model_keys(model: Any) -> _Spec:
@@ -139,13 +149,10 @@ def _read_model_keys(model: Any) -> _Spec:
 
 
 def _spec_of_type(annotation: Any) -> _Spec:
-    """Return what a field of that type accepts; anything if the type is none that JSON has."""
+    """Return what a field of that type accepts; anything if JSON does not have the type."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = [
-        part
-        for part in (typing.get_args(annotation) if is_union else [annotation])
-        if part is not type(None)
-    ]
+    members = typing.get_args(annotation) if is_union else [annotation]
+    parts = [member for member in members if member is not type(None)]
     part = parts[0] if len(parts) == 1 else None
     if hasattr(part, "model_fields"):
         return {"keys": _read_model_keys(part), "types": ["map"]}
@@ -153,11 +160,12 @@ def _spec_of_type(annotation: Any) -> _Spec:
         return {"choices": list(typing.get_args(part))}
     if isinstance(part, type) and issubclass(part, enum.Enum):
         return {"choices": [member.value for member in part]}
-    found = [_JSON_TYPES.get(typing.get_origin(part) or part) for part in parts]
-    return {"types": found} if all(found) else {}
+    json_types = [_JSON_TYPES.get(typing.get_origin(part) or part) for part in parts]
+    return {"types": json_types} if all(json_types) else {}
 
 
 def _load(dotted: str) -> Any:
+    """Return the object of that dotted name."""
     module, _, name = dotted.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

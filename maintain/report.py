@@ -16,7 +16,16 @@ def impact_json(impact: Impact) -> dict[str, Any]:
     and in `unknown_help` its new and removed flags that may be a rename, because their help can't be
     read.
     """
-    captured = [trainer for trainer in impact.trainers if trainer.schema]
+    changes = {}
+    unread_help = {}
+    unreadable = {}
+    for trainer in impact.trainers:
+        if trainer.schema:
+            changes[trainer.trainer] = trainer.changes
+        if trainer.unread:
+            unread_help[trainer.trainer] = trainer.unread
+        if trainer.problem:
+            unreadable[trainer.trainer] = trainer.problem
     content = {
         "pin": load_lock().pin,
         "commit": impact.commit,
@@ -35,7 +44,7 @@ def impact_json(impact: Impact) -> dict[str, Any]:
 
 
 def describe_impact(impact: Impact) -> list[str]:
-    """Describe the comparison in lines: trainers grouped by equal changes, then what would
+    """Describe the comparison in lines: trainers with equal changes together, then what would
     break.
     """
     lines = [f"open-instruct {impact.commit[:9]} compared with the pin {load_lock().pin[:9]}"]
