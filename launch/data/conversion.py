@@ -161,7 +161,7 @@ def _or_skip(cure: Fix | None) -> Fix:
 
 
 def find_heaviest(sizes: Iterable[tuple[str, int]], kind: str = "") -> tuple[str, ...]:
-    """Name the row that is longer than all others together; nothing if there is none.
+    """Describe the row that is longer than all others together; return nothing without one.
 
     `sizes` are the place and the number of characters of each row.
     """

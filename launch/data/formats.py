@@ -33,6 +33,23 @@ _OTHERS = ("system", "instruction", "context", "chosen", "rejected")
 _KNOWN = frozenset(
     (*_CHATS, *_PROMPTS, *_COMPLETIONS, *_TEMPLATE_COLUMNS, *_OTHERS, *_VERIFIER_COLUMNS)
 )
+# the columns that the conversion of a format reads
+_COLUMNS = {
+    DataFormat.chat: (*_CHATS, *_TEMPLATE_COLUMNS),
+    DataFormat.sharegpt: (*_CHATS, "system"),
+    DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
+    DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
+    DataFormat.preference: (
+        "system",
+        "instruction",
+        "context",
+        *_CHATS,
+        *_PROMPTS,
+        "chosen",
+        "rejected",
+    ),
+    DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_VERIFIER_COLUMNS),
+}
 # what a kind of stage trains on, and which columns its rows may have
 _CONVERTED = {
     Kind.sft: "messages",
@@ -115,23 +132,7 @@ def describe_conversion(form: DataFormat, columns: tuple[str, ...], kind: Kind) 
 
 def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
     """Return the columns that the conversion of this row reads."""
-    known = {
-        DataFormat.chat: (*_CHATS, *_TEMPLATE_COLUMNS),
-        DataFormat.sharegpt: (*_CHATS, "system"),
-        DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
-        DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
-        DataFormat.preference: (
-            "system",
-            "instruction",
-            "context",
-            *_CHATS,
-            *_PROMPTS,
-            "chosen",
-            "rejected",
-        ),
-        DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_VERIFIER_COLUMNS),
-    }[form]
-    return tuple(name for name in row if name in known)
+    return tuple(name for name in row if name in _COLUMNS[form])
 
 
 def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
@@ -156,7 +157,8 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
         return RowError(message, "use a dpo or rm stage", "data_columns")
     columns = [f"{name!r} (null)" if value is None else repr(name) for name, value in row.items()]
     names = ", ".join(columns) or "none"
-    if kind in (Kind.dpo, Kind.rm) and set(row).intersection((*_CHATS, *_COMPLETIONS)):
+    has_conversation = not set(row).isdisjoint((*_CHATS, *_COMPLETIONS))
+    if has_conversation and kind in (Kind.dpo, Kind.rm):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
     rows = _find_nested_rows(row)

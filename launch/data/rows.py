@@ -36,7 +36,7 @@ _FILE_MARKS = {
     b"PK\x03\x04": ".zip",
     b"PAR1": ".parquet",
 }
-_DELIMITERS = ";\t|"  # of a .csv file without a comma in its first line
+_DELIMITERS = ";\t|"  # delimiters of a .csv file without a comma in its first line
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
 
 

@@ -1,6 +1,6 @@
-"""Finds the data files behind a reference: a file, a folder or a glob pattern.
+"""Finds the data files of a reference: a file, a folder or a glob pattern.
 
-It also knows how they are read, and the folder of their converted copy.
+It also has the formats of these files, and the folder of their converted copy.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Schema:
     moved: frozenset[str] = frozenset()
 
     def is_unverified(self, flag: str) -> bool:
-        """Whether only the trainer's own parser knows if it has the flag.
+        """Return whether only the trainer's own parser knows if it has the flag.
 
         A file on this machine that differs from the lock may add or drop it.
         """

@@ -241,6 +241,6 @@ def test_a_line_in_parts_is_split_as_a_whole(monkeypatch: pytest.MonkeyPatch) ->
         ]
         split = []
         for size in (1, 3, len(line) + 1):
-            monkeypatch.setattr(parser, "_PART", size)
+            monkeypatch.setattr(parser, "_PART_LENGTH", size)
             split.append(parser.split_argv(schema, tokens))
         assert split[0] == split[1] == split[2], line

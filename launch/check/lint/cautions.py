@@ -1,6 +1,6 @@
 """Warns about flags that a trainer's parser accepts and the trainer ignores or misinterprets.
 
-cautions.yaml has them, with conditions on the values that a command gives. Advice on single flags
+cautions.yaml lists them, with conditions on the values that a command gives. Advice on single flags
 is in the trainers' YAML files (`configs/tulu/trainer/`).
 """
 
@@ -55,8 +55,9 @@ class Caution:
 
 @cache
 def cautions() -> tuple[Caution, ...]:
-    """The cautions that are shipped; a test holds each of them to a command."""
-    return tuple(Caution(**entry) for entry in load_yaml(FILE.read_text(encoding="utf-8")))
+    """Return the cautions that are shipped. A test checks each of them by a command."""
+    entries = load_yaml(FILE.read_text(encoding="utf-8"))
+    return tuple(Caution(**entry) for entry in entries)
 
 
 def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[LintFinding]:
@@ -89,18 +90,20 @@ def find_cautions(given: GivenFlags) -> list[LintFinding]:
 
 
 def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
-    """Yield the message once for each way in which the conditions hold."""
-    facts: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
+    """Yield the caution's messages: one if its conditions hold, or one for each small count."""
+    message_values: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
     for flag, needed in caution.when.items():
         condition = "is"
         operand = needed
         if isinstance(needed, dict):
             condition, operand = next(iter(needed.items()))
         if condition == "count_to":
-            facts = list(_small_counts(given.values.get(flag), operand))
-        elif not _CONDITIONS[condition](given, flag, given.known_value(flag), operand):
+            message_values = list(_small_counts(given.values.get(flag), operand))
+            continue
+        holds = _CONDITIONS[condition]
+        if not holds(given, flag, given.known_value(flag), operand):
             return
-    for values in facts:
+    for values in message_values:
         yield caution.message.format(**values)
 
 
@@ -109,7 +112,10 @@ def _small_counts(values: Any, most: int) -> Iterator[dict[str, str]]:
 
     Another list has no pairs.
     """
-    if not isinstance(values, list | tuple) or (UNKNOWN not in values and len(values) % 2):
+    if not isinstance(values, list | tuple):
+        return
+    has_odd_length = len(values) % 2 == 1 and UNKNOWN not in values
+    if has_odd_length:
         return
     for name, amount in zip(values[::2], values[1::2], strict=False):
         if isinstance(amount, str) and amount.isdecimal() and int(amount) <= most:
@@ -122,27 +128,65 @@ def _small_counts(values: Any, most: int) -> Iterator[dict[str, str]]:
 
 
 def _known_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) and UNKNOWN not in value else []
+    """Return the items of a list; none of a list with an unknown item, or of another value."""
+    if not isinstance(value, list | tuple) or UNKNOWN in value:
+        return []
+    return list(value)
 
 
-# Whether a condition holds, by its name. The function gets the given flags, the flag, its value
-# (None if unknown or absent) and the operand.
-_CONDITIONS: dict[str, Callable[[GivenFlags, str, Any, Any], bool]] = {
-    "is": lambda _, flag, value, operand: value == operand and isinstance(value, type(operand)),
-    "not": lambda given, flag, value, operand: (
-        given.is_absent(flag) if value is None else value != operand
-    ),
-    "given": lambda given, flag, value, operand: (
-        value is not None if operand else given.is_absent(flag)
-    ),
-    "below": lambda _, flag, value, operand: isinstance(value, int | float) and value < operand,
-    "above": lambda _, flag, value, operand: isinstance(value, int | float) and value > operand,
-    "contains": lambda _, flag, value, operand: isinstance(value, str) and operand in value,
-    "lacks": lambda _, flag, value, operand: (
-        bool(_known_list(value)) and set(operand).isdisjoint(value)
-    ),
-    "length": lambda _, flag, value, operand: len(_known_list(value)) % 2 == 1,
-    "named": lambda given, flag, value, _: (
-        value is not None and value not in (given.names.get(flag) or (value,))
-    ),
+# The conditions of cautions.yaml. Each gets the given flags, the flag, its value (None if it is
+# unknown or absent) and the operand.
+
+
+def _is_equal(given: GivenFlags, flag: str, value: Any, operand: Any) -> bool:
+    return value == operand and isinstance(value, type(operand))
+
+
+def _is_different(given: GivenFlags, flag: str, value: Any, operand: Any) -> bool:
+    """Return whether the value is another one, or the flag is absent."""
+    return given.is_absent(flag) if value is None else value != operand
+
+
+def _is_given(given: GivenFlags, flag: str, value: Any, operand: bool) -> bool:
+    """Return whether the flag is given, or is absent if the operand is false."""
+    return value is not None if operand else given.is_absent(flag)
+
+
+def _is_below(given: GivenFlags, flag: str, value: Any, operand: float) -> bool:
+    return isinstance(value, int | float) and value < operand
+
+
+def _is_above(given: GivenFlags, flag: str, value: Any, operand: float) -> bool:
+    return isinstance(value, int | float) and value > operand
+
+
+def _contains(given: GivenFlags, flag: str, value: Any, operand: str) -> bool:
+    return isinstance(value, str) and operand in value
+
+
+def _lacks_items(given: GivenFlags, flag: str, value: Any, operand: Sequence[Any]) -> bool:
+    """Return whether a list has none of the operand's items."""
+    return bool(_known_list(value)) and set(operand).isdisjoint(value)
+
+
+def _has_odd_length(given: GivenFlags, flag: str, value: Any, operand: Any) -> bool:
+    return len(_known_list(value)) % 2 == 1
+
+
+def _is_unknown_name(given: GivenFlags, flag: str, value: Any, operand: Any) -> bool:
+    """Return whether the value is not among the names that the trainer knows for the flag."""
+    names = given.names.get(flag) or ()
+    return bool(names) and value is not None and value not in names
+
+
+_CONDITIONS: Mapping[str, Callable[[GivenFlags, str, Any, Any], bool]] = {
+    "is": _is_equal,
+    "not": _is_different,
+    "given": _is_given,
+    "below": _is_below,
+    "above": _is_above,
+    "contains": _contains,
+    "lacks": _lacks_items,
+    "length": _has_odd_length,
+    "named": _is_unknown_name,
 }

@@ -49,7 +49,7 @@ class LintVerdict:
     script: str
     ok: bool | None  # None if it cannot be decided
     findings: tuple[LintFinding, ...]
-    # The trainer's functions that may refuse more, but whose source is not here.
+    # The trainer's functions that may refuse more, but whose source this machine lacks.
     unchecked: tuple[str, ...] = ()
 
     @property
@@ -262,7 +262,7 @@ def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFindin
 
 
 def _value_of(arguments: Sequence[Argument], index: int | None) -> str:
-    """Return the value of the flag at `index`: behind `=`, or the next argument; "" if none."""
+    """Return the value of the flag at `index`: after `=`, or the next argument; "" if none."""
     if index is None or index >= len(arguments):
         return ""
     _, equals, value = arguments[index].text.partition("=")

@@ -82,7 +82,7 @@ class CommandBuilder:
         self.outputs = []
 
     def _record_command(self, operator: str, is_truncated: bool) -> None:
-        """Append the words behind the reserved ones as a command; track the reserved words."""
+        """Append the words after the reserved ones as a command; track the reserved words."""
         reserved = self._track_reserved_words()
         words = tuple(self.words[reserved:])
         if not words:

@@ -1,4 +1,4 @@
-"""Expand shell words with the variables that are known, and arithmetic whose operands are."""
+"""Expand shell words: variables whose values are known, and arithmetic with known operands."""
 
 from __future__ import annotations
 
@@ -59,16 +59,15 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
     line = variables.line_of(word.start)
     for piece in word.pieces:
         if piece.kind == "text":
-            # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of
-            # `X=`.
+            # quoted pieces and any text form an argument; an empty unquoted piece, the rest of
+            # `X=`, does not
             if piece.text or piece.quoted:
                 raw = piece.text or piece.source.strip("\"'")
                 groups[-1].append(Argument(piece.text, line, prefix=piece.text, raw=raw))
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
-            # The content of a substitution is parsed on its own; it must not count as text of this
-            # word.
+            # the content of a substitution is parsed separately, and is not text of this word
             raw = "$_" if piece.source.startswith(("$(", "`", "<(", ">(")) else piece.source
             is_single = piece.quoted and piece.kind != "array"
             parts = [Argument(piece.source, line, is_resolved=False, is_single=is_single, raw=raw)]
@@ -209,7 +208,7 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
 def _evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
     """Return the value of `$((...))`; None if an operand is unknown.
 
-    The operators are + - * / %; with any other one the value is None, too.
+    The operators are + - * / %; the value is None if there is any other one.
     """
     arithmetic = _EXPANSION.fullmatch(source)
     if arithmetic is None:

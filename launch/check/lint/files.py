@@ -20,7 +20,7 @@ from launch.check.lint.trainer_commands import (
     warning,
 )
 
-# In the order of preference when a file of flags suits several.
+# The trainers of a file of flags that names none, in the order of preference.
 _NAMES = (
     "finetune",
     "dpo_tune_cache",

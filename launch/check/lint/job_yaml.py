@@ -51,7 +51,7 @@ def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
 
 
 def _first_value(values: dict[str, Node], keys: Iterable[str]) -> Node | None:
-    """The value of the first key that is set, None if none is."""
+    """Return the value of the first key that is set; None if none is set."""
     for key in keys:
         if key in values:
             return values[key]

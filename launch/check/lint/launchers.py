@@ -85,7 +85,7 @@ def _find_trainer_start(arguments: list[Argument]) -> TrainerCommand | None:
 
 
 def command_name(arguments: Sequence[Argument]) -> Argument | None:
-    """Return the argument that names the command, behind the assignments before it."""
+    """Return the argument that names the command: the first that is not an assignment."""
     for argument in arguments:
         if not _ENV_ASSIGNMENT.fullmatch(argument.text):
             return argument

@@ -103,7 +103,7 @@ class _Lexer:
     def read_list(self, pos: int, stop: bool) -> int:
         """Read commands to the end, or to the `)` that closes this list (`stop`).
 
-        Returns the offset behind the list.
+        Returns the offset after the list.
         """
         if self.nesting > MAX_NESTING:
             raise TooDeepError(pos, f"a substitution inside more than {MAX_NESTING} others")
@@ -167,7 +167,7 @@ class _Lexer:
     def _read_word(self, pos: int) -> tuple[ShellWord, int]:
         """Read the word with quotes or expansions that starts at `pos`.
 
-        Returns the word and the offset behind it.
+        Returns the word and the offset after it.
         """
         text = self.text
         start = pos
@@ -213,7 +213,7 @@ class _Lexer:
     def _read_double_quotes(self, pos: int, pieces: list[Piece]) -> int:
         """Append the pieces of the double-quoted string that opens at `pos`.
 
-        Returns the offset behind the string.
+        Returns the offset after the string.
         """
         text = self.text
         opened = pos
@@ -239,7 +239,7 @@ class _Lexer:
     def _read_expansion(self, pos: int, pieces: list[Piece], quoted: bool) -> int:
         """Append the expansion that starts with the `$` or backtick at `pos`.
 
-        Returns the offset behind the expansion.
+        Returns the offset after the expansion.
         """
         text = self.text
         if text[pos] == "`":
@@ -271,7 +271,7 @@ class _Lexer:
         return end
 
     def _read_substitution(self, pos: int) -> int:
-        """Read the commands of a substitution into this document; return the offset behind it."""
+        """Read the commands of a substitution into this document; return the offset after it."""
         self.nesting += 1
         end = self.read_list(pos, stop=True)
         self.nesting -= 1
@@ -280,7 +280,7 @@ class _Lexer:
     def _read_arithmetic(self, pos: int, start: int) -> int:
         """Record the arithmetic that starts at `start` and whose `((` is at `pos`.
 
-        Returns the offset behind the arithmetic.
+        Returns the offset after the arithmetic.
         """
         end = find_closing(self.text, pos, start, "((")
         self.document.arithmetic.append((start, self.text[start:end]))
@@ -315,7 +315,7 @@ class _Lexer:
     def _read_array(self, pos: int) -> tuple[tuple[ShellWord, ...], int]:
         """Read the words of the array literal whose `(` is before `pos`.
 
-        Returns the words and the offset behind the literal.
+        Returns the words and the offset after the literal.
         """
         words: list[ShellWord] = []
         opened = pos - 1

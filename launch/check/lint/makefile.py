@@ -49,7 +49,9 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
     for parts in lines:
         inline = _INLINE.match(parts[0]) if is_makefile else None
         if inline is not None or parts[0].startswith(recipe_indents):
-            command = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
+            command = parts[0].lstrip("\t ").lstrip("@-+")
+            if inline is not None:
+                command = parts[0][inline.end() :]
             shell_lines = [command, *parts[1:]]
             if is_makefile:
                 shell_lines = [_substitute(line, variables) for line in shell_lines]
@@ -111,13 +113,17 @@ def dockerfile_as_shell(text: str) -> str:
     """
     shell: list[str] = []
     for parts in logical_lines(text):
-        match = _EXEC_FORM.fullmatch(" ".join(part.removesuffix("\\") for part in parts))
+        joined = " ".join(part.removesuffix("\\") for part in parts)
+        match = _EXEC_FORM.fullmatch(joined)
         lines = parts
-        with suppress(ValueError, TypeError):  # it is no list of texts
+        with suppress(ValueError, TypeError):  # the text in brackets is not a list of strings
             if match is not None:
-                command = f"{match.group(1)} {shlex.join(json.loads(match.group(2)))}"
-                more = ' "$@"' if match.group(1) == "ENTRYPOINT" else ""
-                lines = [command + more, *[""] * (len(parts) - 1)]
+                instruction, words = match.groups()
+                command = f"{instruction} {shlex.join(json.loads(words))}"
+                if instruction == "ENTRYPOINT":
+                    command += ' "$@"'
+                empty_lines = [""] * (len(parts) - 1)  # the line numbers stay
+                lines = [command, *empty_lines]
         shell.extend(lines)
     return "\n".join(shell)
 

@@ -30,7 +30,7 @@ class TrainerSchemas:
     ) -> None:
         self.checkout = checkout
         self._may_capture = may_capture
-        # How the installed trainers differ from the lock, which is used all the same.
+        # How the installed trainers differ from the lock, which is used nevertheless.
         self.differences: dict[str, None] = {}
         self.packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
@@ -67,9 +67,8 @@ class TrainerSchemas:
                 may_capture=self._may_capture,
             )
             if resolved.difference:
-                advice = resolved.advice(
-                    "--upstream DIR, without --from-lock, asks the parser of DIR"
-                )
+                cure = "--upstream DIR, without --from-lock, asks the parser of DIR"
+                advice = resolved.advice(cure)
                 self.differences[f"{resolved.difference}; {advice}"] = None
             return resolved.schema
         root = None if trainer.is_trl or self.checkout is None else self.checkout.root

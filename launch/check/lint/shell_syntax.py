@@ -68,7 +68,7 @@ class SimpleCommand:
     words: tuple[ShellWord, ...]
     start: int  # character offset
     before: str  # the operator before it, "" at the start of the text
-    after: str  # the operator behind it, "" at the end
+    after: str  # the operator after it, "" at the end
     # Number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
     depth: int
     # Whether a quote or substitution in it is never closed, so that its tail cannot be read.
@@ -138,7 +138,7 @@ def literal_argument(text: str, line: int) -> Argument:
 
 
 def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
-    """Return the expansion that starts with the `$` at `pos`, and the offset behind it.
+    """Return the expansion that starts with the `$` at `pos`, and the offset after it.
 
     A `$` without an expansion is literal.
 
@@ -164,7 +164,7 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
 
 
 def find_closing(text: str, pos: int, opened: int, opener: str) -> int:
-    """Return the offset behind the bracket that closes the one at `pos`.
+    """Return the offset after the bracket that closes the one at `pos`.
 
     Raises UnbalancedError, with the `opener` at `opened`, if there is none.
     """

@@ -1,7 +1,7 @@
-"""What a shell text may run that lint does not follow: it is undecided, and listed by its line.
+"""Finds what a shell text may run that lint does not follow.
 
-`eval "$X"`, a stream into a shell, a script whose name is a variable, a nameref: a verdict on the
-other commands of the text does not cover them.
+Examples are `eval "$X"`, a stream into a shell, a script whose name is a variable, and a nameref.
+Each is listed by its line as undecided, since the verdicts on the other commands do not cover it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ _TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 def explain_unfollowed(
     name: Argument, arguments: Sequence[Argument], command: SimpleCommand, variables: Variables
 ) -> str | None:
-    """Return why a command may start a trainer that is not known; None if it does not look so.
+    """Return why a command may start a trainer unknown to lint; None if it does not look so.
 
-    `name` is the argument that names the command, which starts no known trainer.
+    `name` is the argument that names the command, which starts no known trainer. Of several
+    reasons, the first is returned.
     """
     if not name.is_resolved:
         calls_arguments = command.depth and name.text in ("$@", "$*")  # the calls are checked
@@ -61,44 +62,63 @@ def explain_unfollowed(
         if calls_arguments or is_pattern:
             return None
         return f"{name.text} is the command, and its value is not known here"
-    base = name.base
     rest = arguments[arguments.index(name) + 1 :]
-    # The first reason that holds is the one that is listed.
-    reasons = {
-        "eval runs a text that is not known here": base == "eval" and not _are_resolved(rest),
-        "what another command prints is run": (
-            base in ("source", ".") and bool(rest) and _is_stream(rest[0])
-        ),
-        "an alias is a trainer's command": base == "alias" and any(map(_mentions_trainer, rest)),
-        "the commands come from a stream": _reads_program(arguments, command),
-        "the text that a shell runs is not known here": _has_script(rest, _is_unresolved),
-        "a Python text mentions a trainer": (
-            any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer)
-        ),
-        "the script that it starts is not known here": (
-            script_is_unknown(arguments) or _xargs_runs_input(arguments)
-        ),
-        "a value that mentions a trainer is not known here": any(
-            _uses_trainer_variable(word, variables) for word in rest
-        ),
-        f"whether {base} starts the trainer is not known": names_trainer_script(arguments),
-        f"what {base} does with a text that starts a trainer is not known": any(
-            starts_trainer(word.raw) and not option.text.startswith("--")
-            for option, word in pairwise(arguments)
-        ),
-        f"what the program of {base} starts is not known": (
-            command.before in ("|", "|&") and any(_STARTING.search(word.text) for word in rest)
-        ),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    return (
+        _explain_builtin(name.base, rest)
+        or _explain_program(arguments, rest, command)
+        or _explain_arguments(name.base, arguments, rest, command, variables)
+    )
+
+
+def _explain_builtin(base: str, rest: Sequence[Argument]) -> str | None:
+    """Return why a builtin of the shell may start a trainer."""
+    if base == "eval" and any(map(_is_unresolved, rest)):
+        return "eval runs a text that is not known here"
+    if base in ("source", ".") and rest and _is_stream(rest[0]):
+        return "what another command prints is run"
+    if base == "alias" and any(map(_mentions_trainer, rest)):
+        return "an alias is a trainer's command"
+    return None
+
+
+def _explain_program(
+    arguments: Sequence[Argument], rest: Sequence[Argument], command: SimpleCommand
+) -> str | None:
+    """Return why the program that a shell, Python or a launcher runs may start a trainer."""
+    if _reads_program(arguments, command):
+        return "the commands come from a stream"
+    if _has_script(rest, _is_unresolved):
+        return "the text that a shell runs is not known here"
+    if any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer):
+        return "a Python text mentions a trainer"
+    if script_is_unknown(arguments) or _xargs_runs_input(arguments):
+        return "the script that it starts is not known here"
+    return None
+
+
+def _explain_arguments(
+    base: str,
+    arguments: Sequence[Argument],
+    rest: Sequence[Argument],
+    command: SimpleCommand,
+    variables: Variables,
+) -> str | None:
+    """Return why a command may start a trainer that one of its arguments mentions."""
+    if any(_uses_trainer_variable(argument, variables) for argument in rest):
+        return "a value that mentions a trainer is not known here"
+    if names_trainer_script(arguments):
+        return f"whether {base} starts the trainer is not known"
+    for option, argument in pairwise(arguments):
+        if starts_trainer(argument.raw) and not option.text.startswith("--"):
+            return f"what {base} does with a text that starts a trainer is not known"
+    reads_pipe = command.before in ("|", "|&")
+    if reads_pipe and any(_STARTING.search(argument.text) for argument in rest):
+        return f"what the program of {base} starts is not known"
+    return None
 
 
 def _is_unresolved(argument: Argument) -> bool:
     return not argument.is_resolved
-
-
-def _are_resolved(arguments: Sequence[Argument]) -> bool:
-    return all(argument.is_resolved for argument in arguments)
 
 
 def _uses_trainer_variable(argument: Argument, variables: Variables) -> bool:
@@ -114,46 +134,53 @@ def is_python(argument: Argument) -> bool:
 def find_unfollowed_declarations(
     document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
 ) -> Iterator[ScanResult]:
-    """Yield what changes the meaning of other commands of the text.
+    """Yield what changes the meaning of other commands of the text, or depends on them.
 
-    That are launchers that are redefined, and the doubts of variables. `expanded` has the arguments
-    of each command.
+    Examples are launchers that are redefined, and the doubts of variables. `expanded` has the
+    arguments of each command.
     """
     for offset, doubt in variables.doubts.items():
         yield not_followed(doubt, variables.line_of(offset))
-    in_folder = any(
-        _names_trainers_folder(arguments)
-        for command, arguments in zip(document.commands, expanded, strict=True)
-        if not is_assignment(command.words[0])
-    )
+    enters_folder = False
+    for command, arguments in zip(document.commands, expanded, strict=True):
+        if _names_trainers_folder(arguments) and not is_assignment(command.words[0]):
+            enters_folder = True
     written = _files_written(document.commands)
     for index, command in enumerate(document.commands):
-        words = without_prefix(command.words)
-        texts = [word.text for word in words]
-        first = texts[0]
-        rest = texts[1:]
-        reasons = {
-            "a launcher is redefined, so what the commands with its name start is unknown": (
-                _redefines_launcher(command, texts)
-            ),
-            "'set -k' takes assignments out of the arguments": (
-                first == "set" and any(text.startswith("-") and "k" in text for text in rest)
-            ),
-            "a value contains a substitution that may run later": any(
-                _holds_code(word) for word in words if is_assignment(word)
-            ),
-            "the text is printed to a command that may run it": (
-                first in _PRINTING
-                and starts_trainer(" ".join(rest))
-                and _is_read_by_program(document.commands, index)
-            ),
-            "it runs a file that this text writes": _runs_file(texts, written),
-            "whether its script is a trainer depends on the folder": (
-                in_folder and any(map(_is_trainer_here, rest))
-            ),
-        }
+        texts = [word.text for word in without_prefix(command.words)]
+        reasons = _explain_declaration(command, texts)
+        if _is_printed_to_program(document.commands, index, texts):
+            reasons.append("the text is printed to a command that may run it")
+        if _runs_file(texts, written):
+            reasons.append("it runs a file that this text writes")
+        if enters_folder and any(map(_is_trainer_here, texts[1:])):
+            reasons.append("whether its script is a trainer depends on the folder")
         line = variables.line_of(command.start)
-        yield from (not_followed(reason, line) for reason, holds in reasons.items() if holds)
+        for reason in reasons:
+            yield not_followed(reason, line)
+
+
+def _explain_declaration(command: SimpleCommand, texts: Sequence[str]) -> list[str]:
+    """Return how a command changes the meaning of others. `texts` are its words from its name on."""
+    reasons = []
+    if _redefines_launcher(command, texts):
+        reasons.append(
+            "a launcher is redefined, so what the commands with its name start is unknown"
+        )
+    if texts[0] == "set" and any(text.startswith("-") and "k" in text for text in texts[1:]):
+        reasons.append("'set -k' takes assignments out of the arguments")
+    assignments = [word for word in without_prefix(command.words) if is_assignment(word)]
+    if any(map(_holds_code, assignments)):
+        reasons.append("a value contains a substitution that may run later")
+    return reasons
+
+
+def _is_printed_to_program(
+    commands: Sequence[SimpleCommand], index: int, texts: Sequence[str]
+) -> bool:
+    """Return True if a command prints a trainer's command to another one that may run it."""
+    prints_command = texts[0] in _PRINTING and starts_trainer(" ".join(texts[1:]))
+    return prints_command and _is_read_by_program(commands, index)
 
 
 def _names_trainers_folder(arguments: Sequence[Argument]) -> bool:
@@ -196,13 +223,13 @@ def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
     return names
 
 
-def _runs_file(texts: list[str], written: Set[str]) -> bool:
+def _runs_file(texts: Sequence[str], written: Set[str]) -> bool:
     """Return True if the command runs one of the files, itself or through another program."""
-    names = texts[:1]
+    names = list(texts[:1])
     for index, text in enumerate(texts):
         base = text.rsplit("/", 1)[-1]
         if _RUN_A_FILE.fullmatch(base):
-            names = texts[index + 1 :]
+            names = list(texts[index + 1 :])
         elif _SHELL.fullmatch(base) or is_python_name(base):
             names = [name for name in texts[index + 1 :] if not name.startswith("-")][:1]
     return any(name.removeprefix("./") in written for name in names)
@@ -240,7 +267,7 @@ def _mentions_trainer(argument: Argument) -> bool:
 
 
 def _has_script(arguments: Sequence[Argument], is_such: Callable[[Argument], bool]) -> bool:
-    """Return True if such an argument follows `-c`, `--wrap` or the like."""
+    """Return True if an argument that `is_such` accepts follows `-c`, `--wrap` or the like."""
     return any(
         _SCRIPT_OPTION.fullmatch(option.text) is not None and is_such(script)
         for option, script in pairwise(arguments)
@@ -260,7 +287,9 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand) -> boo
     if not programs:
         return False
     rest = arguments[programs[0] + 1 :]
-    if rest and (_is_stream(rest[0]) or any(word.text.startswith("<(") for word in rest)):
+    if rest and _is_stream(rest[0]):
+        return True
+    if any(word.text.startswith("<(") for word in rest):
         return True
     options = [word.text for word in rest if word.text.startswith(("-", "+"))]
     has_program = any(option == "-m" or _SCRIPT_OPTION.fullmatch(option) for option in options)

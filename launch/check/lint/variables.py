@@ -2,9 +2,10 @@
 
 A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch,
 function, substitution, pipeline), before the use, and nothing in between could assign it invisibly
-(`source`, `eval`). Any other variable is unknown, which is always safe. So are all of a text with a
-nameref, or with a function that assigns a name which it computes, and words that IFS splits where
-the text assigns it.
+(`source`, `eval`). Any other variable is unknown, which is always safe.
+
+All variables of a text are unknown if it has a nameref, or a function that assigns a name which it
+computes. If a text assigns IFS, the words that IFS splits are unknown.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Variables:
     expanded: dict[Piece, list[Argument | None] | None] = field(default_factory=dict)
     characters: int = 0  # length of all expansions so far, a repeated one each time
     is_opaque: bool = False  # any variable may be assigned anywhere
-    # What changes the meaning of other commands, by its offset.
+    # Messages about commands that change the meaning of others, by their offsets.
     doubts: dict[int, str] = field(default_factory=dict)
     # The names of the variables whose value mentions a trainer.
     trainer_commands: set[str] = field(default_factory=set)
@@ -78,14 +79,10 @@ class Variables:
 
         None is returned if the text does not determine it.
         """
+        if self.is_opaque or name in self.unknown or _SPECIAL.fullmatch(name):
+            return None
         value = self.values.get(name)
-        if (
-            self.is_opaque
-            or name in self.unknown
-            or _SPECIAL.fullmatch(name)
-            or value is None
-            or value.start >= offset
-        ):
+        if value is None or value.start >= offset:
             return None
         first_barrier = bisect_right(self.barriers, value.start)
         barriers_between = bisect_right(self.barriers, offset) - first_barrier
@@ -144,11 +141,16 @@ def _changes_arguments(command: SimpleCommand) -> bool:
             words.append(word)
         elif any(_uses_all_arguments(part) for part in (word, *(word.elements or ()))):
             return True
-    if words and words[-1].text in ("$@", "${@}") and words[-1].pieces[0].quoted:
+    if words and _is_all_arguments(words[-1]):
         words.pop()
     if not words:
         return False
     return any(_passes_argument(before, word) for before, word in pairwise((words[0], *words)))
+
+
+def _is_all_arguments(word: ShellWord) -> bool:
+    """Return True for the word `"$@"`."""
+    return word.text in ("$@", "${@}") and word.pieces[0].quoted
 
 
 def _uses_all_arguments(word: ShellWord) -> bool:
@@ -176,7 +178,7 @@ def is_assignment(word: ShellWord) -> bool:
 
 
 def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
-    """Return the words from the command's name on, behind assignments, `builtin` and `command`."""
+    """Return the words from the command's name on, after assignments, `builtin` and `command`."""
     names = (index for index, word in enumerate(words) if not is_assignment(word))
     start = next(names, 0)
     while len(words) > start + 1 and words[start].text in ("builtin", "command"):

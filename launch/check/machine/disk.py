@@ -33,26 +33,25 @@ def checkpoint_interval(plan: Plan) -> int | None:
 
 
 def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
-    """Return how many checkpoints are on disk at once, at most where that is known.
+    """Return the largest number of checkpoints that are on disk at once.
 
-    The trainers delete the oldest after they have written the newest. `ends_after` is the number of
-    steps after which the run is ended.
+    `ends_after` is the number of steps after which the run is ended.
     """
     interval = checkpoint_interval(plan)
     known_steps = [steps for steps in (planned_steps(plan), ends_after) if steps is not None]
     steps = min(known_steps, default=None)
     if not interval or (steps is not None and steps < interval):
         return 0
-    written = steps // interval if steps is not None else None
     flag = plan.flags.get(_kept_checkpoints_flag(plan))
     kept = flag.value if flag is not None else _KEPT
-    if kept is None or kept < 0:
+    if kept is None or kept < 0:  # every checkpoint is kept
         return written or 2  # an unknown number is at least two
-    return min(written, kept + 1) if written is not None else kept + 1
+    most: int = kept + 1  # the oldest is deleted after the newest is written
+    return most if written is None else min(written, most)
 
 
 def _kept_checkpoints_flag(plan: Plan) -> str:
-    """The trainer's flag for the number of checkpoints that are kept."""
+    """Return the trainer's flag for the number of checkpoints that are kept."""
     if plan.config.trainer.family == Family.open_instruct:
         return "keep_last_n_checkpoints"
     return "save_total_limit"
@@ -94,8 +93,8 @@ def written_bytes(
 
     None is returned if the model's size is unknown.
 
-    accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its
-    own weights. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones
+    accelerate saves weights and two moments; DeepSpeed saves its weights, and also fp32 master
+    weights and moments. open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones
     (trl/trainer/model_config.py:93).
 
     An adapter's run ends with the adapter, in fp32, or, if `merged`, with the model that it is
@@ -181,7 +180,7 @@ def folders_are_writable(plan: Plan, host: Host) -> Finding:
 
 
 def _write_problem(folder: Path) -> str | None:
-    """Why no file can be written into a folder, None if one can."""
+    """Return why no file can be written into a folder; None if one can."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"launch")

@@ -81,7 +81,12 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
 
 
 def _is_in_use(gpu: Gpu) -> bool:
-    return bool(gpu.processes) or (gpu.used or 0.0) > _IN_USE_SHARE * (gpu.total or float("inf"))
+    """Return whether a process uses the GPU, or its memory, where these are known."""
+    if gpu.processes:
+        return True
+    if gpu.used is None or not gpu.total:
+        return False
+    return gpu.used > _IN_USE_SHARE * gpu.total
 
 
 def _describe_use(gpu: Gpu) -> str:
@@ -125,6 +130,7 @@ def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
 
 
 def _describe(measurement: Mapping[str, float]) -> str:
+    """Describe what all_reduce.py has measured."""
     library = f"NCCL {measurement['nccl']}" if measurement["nccl"] else "gloo"
     rate = measurement["bytes"] / measurement["each"] / 1e9 if measurement["each"] else 0.0
     size = f"{int(measurement['bytes']) >> 20} MiB"
@@ -136,7 +142,7 @@ def _describe(measurement: Mapping[str, float]) -> str:
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str]:
     """Return the exit status, which is None after a timeout, and the output.
 
-    No process is left behind.
+    After a timeout, the process and its descendants are killed.
     """
     with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
@@ -171,7 +177,7 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
 def _first_error(output: str) -> str:
     """Return the first error that a rank raised, else the last line.
 
-    An error is a line `SomethingError: ...` that is not of the summary of torch elastic.
+    An error is a line `SomethingError: ...` outside the summary of torch elastic.
     """
     stripped = [line.strip() for line in output.splitlines()]
     lines = [line for line in stripped if line]

@@ -83,8 +83,9 @@ def hub_is_reachable(plan: Plan, host: Host) -> Finding:
     """
     cache = hub_cache(host.environ)
     datasets = [entry.source for entry in plan.inputs.mixture]
-    missing = [] if _is_here(plan.inputs.model, cache, "models") else [plan.inputs.model]
-    missing += [source for source in datasets if not _is_here(source, cache, "datasets")]
+    missing = [source for source in datasets if not _is_here(source, cache, "datasets")]
+    if not _is_here(plan.inputs.model, cache, "models"):
+        missing.insert(0, plan.inputs.model)
     if not missing:
         return skipped("every input is here")
     reason = _why_unreachable(host.environ)
@@ -100,7 +101,7 @@ def hub_is_reachable(plan: Plan, host: Host) -> Finding:
 
 
 def _is_here(source: InputSource, cache: Path, kind: str) -> bool:
-    """Whether a model or data set is local, or in the hub's cache."""
+    """Return whether a model or data set is local, or in the hub's cache."""
     if source.local:
         return True
     folder = cache / f"{kind}--{source.reference.replace('/', '--')}"
@@ -108,7 +109,7 @@ def _is_here(source: InputSource, cache: Path, kind: str) -> bool:
 
 
 def _why_unreachable(environ: Mapping[str, str]) -> str | None:
-    """Why the hub cannot be reached, None if it responds."""
+    """Return why the hub cannot be reached; None if it responds."""
     for variable in _OFFLINE:
         if environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
             return f"{variable}={environ[variable]} forbids"
@@ -117,7 +118,7 @@ def _why_unreachable(environ: Mapping[str, str]) -> str | None:
     def query() -> None:
         answers.append(_hub_problem(environ.get("HF_ENDPOINT", HUB)))
 
-    # Looking a name up has no time limit, and the exit would wait for the thread of a pool.
+    # A DNS lookup has no time limit, and the exit would wait for the thread of a pool.
     thread = Thread(target=query, daemon=True)
     thread.start()
     thread.join(_TIMEOUT)
@@ -125,7 +126,7 @@ def _why_unreachable(environ: Mapping[str, str]) -> str | None:
 
 
 def _hub_problem(address: str) -> str | None:
-    """Why the address does not respond as the hub does, None if it does."""
+    """Return why the address does not respond as the hub does; None if it does."""
     try:
         urllib.request.urlopen(address, timeout=_TIMEOUT).close()
     except urllib.error.HTTPError as error:

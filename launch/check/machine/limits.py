@@ -49,7 +49,7 @@ def port_is_free(plan: Plan, host: Host) -> Finding:
 
 
 def _planned_port(plan: Plan) -> int:
-    """The port on which the ranks meet, 0 for any free one."""
+    """Return the port on which the ranks meet, or 0 for any free one."""
     for option, value in pairwise(plan.command):
         if option in ("--main_process_port", "--master_port"):
             return int(value) if value.isdigit() else 0
@@ -154,4 +154,6 @@ def _resource_limits(name: str) -> tuple[int | None, int | None] | None:
 
     soft, hard = resource.getrlimit(getattr(resource, name))
     unlimited = resource.RLIM_INFINITY
-    return (None if soft == unlimited else soft, None if hard == unlimited else hard)
+    soft_limit = None if soft == unlimited else soft
+    hard_limit = None if hard == unlimited else hard
+    return soft_limit, hard_limit

@@ -66,10 +66,10 @@ def _judge_report(report: ProofReport, where: str | None) -> Finding:
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
     """Write the local rows and the chat template into `folder`; return the proof's request."""
-    template = template_file(plan.template)
     rows = folder / "rows.jsonl"
     hub_datasets: list[tuple[str, str]] = []
-    # A run stages TRL's template later.
+    template = template_file(plan.template)
+    # the run has not staged TRL's template yet
     if plan.trl_template is not None and plan.trl_template.text is not None:
         template = folder / "template.jinja"
         template.write_text(plan.trl_template.text, encoding="utf-8")

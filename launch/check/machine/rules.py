@@ -54,6 +54,7 @@ RULES: tuple[PreflightRule, ...] = (
     limits.shared_memory_is_large,
     limits.clock_is_right,
 )
+_NOT_RUN = skipped("an error was found before")
 _POLL = 0.5  # seconds
 
 
@@ -62,25 +63,25 @@ def preflight(
 ) -> tuple[list[Finding], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
-    The warnings include the failures that `allow` overrides. The slow rules run in `check` only,
-    but for the question to the trainer's parser with `asks_parser`. `ends_after`: steps after which
-    a trial is ended, which saves no model.
+    The warnings include the failures that `allow` overrides. Only `check` runs the slow rules.
+
+    Args:
+        asks_parser: whether to run the slow rule that asks the trainer's parser too.
+        ends_after: steps after which a trial is ended, which saves no model.
     """
-    rules = [
-        rule for rule in RULES if not rule.slow or (asks_parser and rule is parser.parser_accepts)
-    ]
+    also_runs = parser.parser_accepts if asks_parser else None
+    rules = [rule for rule in RULES if not rule.slow or rule is also_runs]
     findings = inspect(plan, rules, ends_after)
     return stopping_problems(findings), warnings(findings)
 
 
 def warnings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that a run only warns about."""
     return [finding for finding in findings if finding.allowed or finding.severity == "warn"]
 
 
-_LATER = skipped("an error was found before")
-
-
 def stopping_problems(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that stop a run."""
     return [finding for finding in findings if finding.stops]
 
 
@@ -99,7 +100,7 @@ def inspect(
     for rule in sorted(first_rules, key=lambda rule: rule.slow):
         if rule.slow and any(finding.stops for finding in first_findings.values()):
             # The rule would only delay the refusal.
-            first_findings[rule.id] = replace(_LATER, id=rule.id)
+            first_findings[rule.id] = replace(_NOT_RUN, id=rule.id)
         else:
             first_findings[rule.id] = _apply(rule, plan, host)
 
@@ -111,6 +112,7 @@ def inspect(
 
 
 def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
+    """Run one rule, and mark its finding as allowed if the plan's `allow` names it."""
     try:
         finding = rule.inspect(plan, host)
     except OSError as error:

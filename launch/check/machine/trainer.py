@@ -107,9 +107,9 @@ def _needed_packages(plan: Plan) -> list[str]:
 
 
 def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
-    """Check the versions of TRL, and of vLLM where the run uses it.
+    """Return the problem of an unsupported version of TRL, or of vLLM if the run uses it.
 
-    The run itself refuses another TRL before it loads a model.
+    The run itself would refuse such a TRL before it loads a model.
     """
     trl = installed_version("trl", plan.machine.packages)
     if trl is None:
@@ -189,8 +189,8 @@ def install_hint(plan: Plan) -> Fix:
 
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     """Return the environment that the run itself will have."""
-    kept = {name: value for name, value in host.environ.items() if name not in plan.unset}
-    return {**kept, **plan.env, **resources.SAFE_PATH}
+    inherited = {name: value for name, value in host.environ.items() if name not in plan.unset}
+    return {**inherited, **plan.env, **resources.SAFE_PATH}
 
 
 @rule("stale_build_lock", "builds")
@@ -212,13 +212,16 @@ def no_build_was_killed(plan: Plan, host: Host) -> Finding:
                 stale[str(lock)] = age
     if not stale:
         return passed("a build is under way" if is_building else "no build under way")
-    facts = f"{next(iter(stale))} exists, but no process on this machine holds it"
+    first_lock = next(iter(stale))
+    facts = f"{first_lock} exists, but no process on this machine holds it"
     cure = f"unless another machine is building there: rm {' '.join(stale)}"
-    return failed(facts, cure) if max(stale.values()) > _BUILD_SECONDS else warned(facts, cure)
+    if max(stale.values()) > _BUILD_SECONDS:
+        return failed(facts, cure)
+    return warned(facts, cure)
 
 
 def _extensions_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of the builds (torch/utils/cpp_extension.py, _get_build_directory)."""
+    """Return the folder of the builds (torch/utils/cpp_extension.py, _get_build_directory)."""
     if environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(environ["TORCH_EXTENSIONS_DIR"])
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -226,14 +229,13 @@ def _extensions_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process has the lock open.
+    """Return whether a process has the lock open.
 
-    Its maker has, until the build ends (torch/utils/file_baton.py).
+    The process that builds has it open until the build ends (torch/utils/file_baton.py).
     """
     for process in psutil.process_iter():
-        try:
-            if any(Path(file.path) == lock for file in process.open_files()):
+        with contextlib.suppress(psutil.Error):
+            open_files = [Path(file.path) for file in process.open_files()]
+            if lock in open_files:
                 return True
-        except psutil.Error:
-            continue
     return False

@@ -1,1 +1,1 @@
-"""Capture: what a trainer accepts, asked of its own parser in its own interpreter."""
+"""Captures what a trainer accepts, by asking its own parser in its own interpreter."""

@@ -101,9 +101,7 @@ def _end_processes(home: Path) -> None:
 def isolated_environment(
     environ: Mapping[str, str], home: Path, *, has_gpus: bool = False
 ) -> dict[str, str]:
-    """Return the variables of such a process: those of `environ` without tokens, and an empty home
-    folder.
-    """
+    """Return the environment of such a process: `environ` without tokens, and an empty home folder."""
     variables = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
     variables |= _ISOLATION
     if not has_gpus:

@@ -41,7 +41,7 @@ class KeySpec:
             yield from ((name, *rest) for rest in key.names())
 
     def accepts_type(self, value: Any) -> bool:
-        """Whether the key's value may have that type; null and `auto` are always accepted."""
+        """Return whether the key accepts the value's type; null and `auto` are always accepted."""
         if not self.types or value in (None, "auto"):
             return True
         return any(self._is_of_type(value, kind) for kind in self.types)

@@ -93,7 +93,7 @@ def find_checkout(
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether the folder contains open-instruct's package with at least one entry script."""
+    """Return whether the folder has open-instruct's package with at least one entry script."""
     has_script = any((root / script).is_file() for script in _ENTRY_SCRIPTS)
     return has_script and (root / _SHARED_MODULE).is_file()
 
@@ -115,8 +115,7 @@ def missing_checkout_problem() -> Finding:
 
 
 def read_commit(root: Path) -> str | None:
-    """Read the commit of `root`'s HEAD from its git files; None if there are none or they can't be
-    read.
+    """Read the commit of `root`'s HEAD from its git files; None if they are missing or unreadable.
 
     Supports a `.git` folder, a `.git` file (`gitdir:`, in submodules and worktrees), packed refs
     and a detached HEAD.
@@ -134,9 +133,7 @@ def read_commit(root: Path) -> str | None:
 
 
 def differing_files(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the paths of `files` ({path: git blob id}) that are missing in `root` or have other
-    content, in order.
-    """
+    """Return the paths of `files` ({path: git blob id}) that `root` lacks or has with other content."""
     return tuple(
         path for path, expected in files.items() if not _has_blob_id(root / path, expected)
     )

@@ -27,7 +27,7 @@ class LedgerEntry:
 
     kind: str  # renamed, removed, added, type, default, choices or required
     flag: str  # the old name (for `added` the new one)
-    trainers: Sequence[str]  # that it concerns
+    trainers: Sequence[str]  # the trainers whose flag it is
     commit: str
     date: str  # YYYY-MM-DD
     pull_request: int | None
@@ -36,7 +36,7 @@ class LedgerEntry:
     old: Any = None
     new: Any = None
     note: str | None = None
-    # of a removed flag: by its value, the override of launch that does the same
+    # for a removed flag: the override of launch that does the same, by the flag's value
     instead: Mapping[str, str] | None = None
 
     @property
@@ -73,7 +73,7 @@ class Explanation:
     message: str  # a clause, which continues a Finding's message
     use: str | None = None  # the name to use instead
     removed: bool = False
-    # by the flag's value: the override of launch
+    # the override of launch that does the same, by the flag's value
     instead: Mapping[str, str] = field(default_factory=dict)
 
     @property

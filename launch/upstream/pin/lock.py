@@ -14,7 +14,6 @@ from pathlib import Path
 from launch.files import load_json
 from launch.upstream.schema import Schema, schema_from_json
 from launch.upstream.trainers import TRL, parse_trainer
-from launch.worker.json_codec import from_json
 
 DATA = Path(__file__).parents[1] / "data"
 LOCK_FILE = DATA / "lock.json"
@@ -35,7 +34,8 @@ class Lock:
 @cache
 def load_lock() -> Lock:
     """Return the committed lock (read once per process)."""
-    return from_json(Lock, load_json(LOCK_FILE))
+    content = load_json(LOCK_FILE)
+    return Lock(content["pin"], content["files"], content["packages"], content["names"])
 
 
 def locked_schema(trainer: str) -> Schema:

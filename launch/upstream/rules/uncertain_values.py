@@ -1,4 +1,4 @@
-"""Values that are not known, and what is known of them all the same."""
+"""Values that are not known, or known only in part."""
 
 from __future__ import annotations
 
