@@ -21,6 +21,13 @@ SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # rows that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
 _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
+_TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
+_BASES = {
+    "sft": "the Tulu 3 SFT recipe",
+    "dpo": "the Tulu 3 DPO recipe",
+    "rm": "the Tulu 3 reward model's recipe",
+    **dict.fromkeys(("demo", "demo_dpo"), "a tiny model on one CPU process"),
+}
 
 
 @dataclass(frozen=True)
@@ -174,15 +181,6 @@ def _draft_data(data: DraftedData) -> list[str]:
             "model by them"
         )
     return lines
-
-
-_TASKS_COMMENT = "of `launch eval`; without them it takes the held-out rows"
-_BASES = {
-    "sft": "the Tulu 3 SFT recipe",
-    "dpo": "the Tulu 3 DPO recipe",
-    "rm": "the Tulu 3 reward model's recipe",
-    **dict.fromkeys(("demo", "demo_dpo"), "a tiny model on one CPU process"),
-}
 
 
 def _held_out_share(data: DraftedData) -> float:

@@ -65,38 +65,25 @@ def resolve_schema(
 
     Raises UserError: trainer_script_missing, unknown_trainer.
     """
-    locked = locked_schema(trainer)
-    if trainer in TRL:
-        locked = replace(locked, sources=tuple(packages))
-        installed = installed_version("trl", packages)
-        difference = ""
-        if installed is not None:
-            difference = version_difference(packages) or _text_difference(locked)
-        if not difference:
-            return ResolvedSchema(locked, live=installed is not None)
-        # any file with a field may differ
-        differing = tuple({field.file: None for field in locked.fields.values()})
-        trl_folders = [folder for folder in packages if (folder / "trl").is_dir()]
-        source_root = trl_folders[0] if trl_folders else None
-        script_root = None  # TRL's scripts are modules
-    else:
-        if checkout is None:
-            return ResolvedSchema(replace(locked, sources=tuple(packages)), live=False)
-        locked = replace(locked, sources=(checkout.root, *packages))
-        if not checkout.differing:
-            return ResolvedSchema(locked, live=True)
-        difference = checkout.describe()
-        differing = checkout.differing
-        source_root = script_root = checkout.root
+    folders = tuple(packages)
+    if checkout is not None and trainer not in TRL:
+        folders = (checkout.root, *packages)
+    locked = replace(locked_schema(trainer), sources=folders)
+    code = _compare_trl(locked, packages) if trainer in TRL else _compare_checkout(checkout)
+    if code is None:
+        return ResolvedSchema(locked, live=False)
+    if not code.difference:
+        return ResolvedSchema(locked, live=True)
     is_login_node = not any((folder / "transformers").is_dir() for folder in packages)
     if is_login_node:
         failure = f"{python} lacks the trainer's packages, so its parser can't be asked"
     elif not may_capture:
-        return ResolvedSchema(locked, live=False, difference=difference)
+        return ResolvedSchema(locked, live=False, difference=code.difference)
     else:
         # it is slow to import, and a plan from the lock does not need it
         from launch.upstream.capture.start import capture_schema
 
+        script_root = None if trainer in TRL else code.root  # TRL's scripts are modules
         try:
             schema = capture_schema(ENTRIES[trainer], script_root, python)
             return ResolvedSchema(schema, live=True)
@@ -105,8 +92,37 @@ def resolve_schema(
             if problem.id != "trainer_unreadable":
                 raise
             failure = problem.message
-    compared = compare_with_sources(locked, source_root, differing)
-    return ResolvedSchema(compared, False, difference, failure)
+    compared = compare_with_sources(locked, code.root, code.differing)
+    return ResolvedSchema(compared, False, code.difference, failure)
+
+
+@dataclass(frozen=True)
+class _LocalCode:
+    """The code of a trainer on this machine, compared with the lock."""
+
+    difference: str  # how it differs; '' if it does not
+    root: Path | None = None  # the folder of the differing files
+    differing: tuple[str, ...] = ()  # files that may declare other flags, relative to `root`
+
+
+def _compare_checkout(checkout: Checkout | None) -> _LocalCode | None:
+    """Compare open-instruct's code with the lock; return None without a checkout."""
+    if checkout is None:
+        return None
+    if not checkout.differing:
+        return _LocalCode("")
+    return _LocalCode(checkout.describe(), checkout.root, checkout.differing)
+
+
+def _compare_trl(locked: Schema, packages: Sequence[Path]) -> _LocalCode | None:
+    """Compare the installed TRL with the lock; return None if it is not installed."""
+    if installed_version("trl", packages) is None:
+        return None
+    difference = version_difference(packages) or _text_difference(locked)
+    roots = [folder for folder in packages if (folder / "trl").is_dir()]
+    # any file with a field of the trainer may differ
+    files = tuple({field.file: None for field in locked.fields.values()})
+    return _LocalCode(difference, roots[0] if roots else None, files)
 
 
 def _text_difference(locked: Schema) -> str:

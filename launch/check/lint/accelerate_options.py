@@ -1,4 +1,4 @@
-"""The options of accelerate's launcher: which there are, and the files that they name."""
+"""Reads the options of accelerate's launcher, and checks the files that they name."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def read_launcher_flags(packages: tuple[Path, ...]) -> Mapping[str, bool] | None
 
     None is returned if accelerate is not installed.
     """
-    sources = [folder / _SOURCE for folder in packages]
-    source = next((path for path in sources if path.is_file()), None)
-    if source is None:
+    sources = [folder / _SOURCE for folder in packages if (folder / _SOURCE).is_file()]
+    if not sources:
         return None
     flags = dict(_TRL_OPTIONS)
-    for node in ast.walk(ast.parse(source.read_bytes())):
+    for node in ast.walk(ast.parse(sources[0].read_bytes())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr != "add_argument":

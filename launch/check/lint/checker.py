@@ -34,9 +34,8 @@ from launch.upstream.schema import Field, Schema
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import versioned
 
-# From an argument's index to its line; None stands for the command itself.
+# Maps an argument's index to its line; None stands for the command itself.
 LineAt = Callable[[int | None], int]
-
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
 

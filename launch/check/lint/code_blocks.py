@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown text."""
+"""Finds the code blocks of a Markdown text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# The prompt before a command, such as `(venv) $ `.
 _PROMPT = re.compile(
     r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE
 )
-MAX_ADMONITIONS = 4  # levels of one inside another
+MAX_ADMONITIONS = 4  # levels of admonitions inside others
 
 
 @dataclass(frozen=True)

@@ -41,32 +41,40 @@ def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanRes
     variables: dict[str, str] = {}
     if is_makefile and _OPEN.search(text) is None:
         variables = _read_variables(lines)
-    recipe_indents = ("\t",) if is_makefile else ("\t", " ")
     is_one_shell = ".ONESHELL" in text
-    recipes: list[tuple[int, str]] = []  # 1-based line, text
-    outside: list[ScanResult] = []
+    recipes: list[tuple[int, str]] = []  # the 1-based line where the shell's text starts, the text
+    scans: list[ScanResult] = []
     number = first
     for parts in lines:
-        inline = _INLINE.match(parts[0]) if is_makefile else None
-        if inline is not None or parts[0].startswith(recipe_indents):
-            command = parts[0].lstrip("\t ").lstrip("@-+")
-            if inline is not None:
-                command = parts[0][inline.end() :]
+        command = _recipe_command(parts[0], is_makefile)
+        if command is not None:
             shell_lines = [command, *parts[1:]]
             if is_makefile:
                 shell_lines = [_substitute(line, variables) for line in shell_lines]
             shell = "\n".join(shell_lines)
-            start = number
-            if recipes and (is_one_shell or recipes[-1][1].startswith("#!")):
+            continues_recipe = recipes and (is_one_shell or recipes[-1][1].startswith("#!"))
+            if continues_recipe:
                 start, before = recipes.pop()
                 blank_lines = "\n" * (number - start - before.count("\n"))
-                shell = before + blank_lines + shell
-            recipes.append((start, shell))
+                recipes.append((start, before + blank_lines + shell))
+            else:
+                recipes.append((number, shell))
         elif _names_unfollowed_trainer(parts, variables, text):
-            outside.append(not_followed("a trainer is named outside of the recipes", number))
+            scans.append(not_followed("a trainer is named outside of the recipes", number))
         number += len(parts)
-    scans = [find_commands(shell, line_lookup(shell, start)) for start, shell in recipes]
-    return merge([*scans, *outside])
+    scans += [find_commands(shell, line_lookup(shell, start)) for start, shell in recipes]
+    return merge(scans)
+
+
+def _recipe_command(line: str, is_makefile: bool) -> str | None:
+    """Return the command in a line of a recipe; None for a line outside of the recipes."""
+    inline = _INLINE.match(line) if is_makefile else None
+    if inline is not None:
+        return line[inline.end() :]
+    indents = ("\t",) if is_makefile else ("\t", " ")
+    if not line.startswith(indents):
+        return None
+    return line.lstrip("\t ").lstrip("@-+")
 
 
 def _names_unfollowed_trainer(
@@ -129,6 +137,7 @@ def dockerfile_as_shell(text: str) -> str:
 
 
 def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
+    """Return the values of the variables that a Makefile assigns once, under no condition."""
     values: dict[str, str] = {}
     unknown: set[str] = set()
     depth = 0  # number of enclosing conditions

@@ -29,11 +29,10 @@ from launch.check.lint.trainer_commands import (
 )
 from launch.config.yaml_nodes import NotYamlError, read_yaml
 
-MAX_BYTES = 64 * 1024 * 1024
-
-
+MAX_BYTES = 64 * 1024 * 1024  # of a file; larger ones are not read
+# The first line of a script; group 1 is the interpreter's name.
 _SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+|\w+=\S*\s+)*)?(?:\S*/)?([^\s/]+)")
-_SHELLS = re.compile(r"\w*sh|g?make|just")
+_SHELLS = re.compile(r"\w*sh|g?make|just")  # interpreters whose scripts are read
 # A placeholder that the reader of a document is meant to replace.
 _PLACEHOLDER = re.compile(
     r"(?<=[\s=])(?:<[A-Za-z][\w ./-]*>|\.\.\.|\N{HORIZONTAL ELLIPSIS})(?=\s|$)"
@@ -56,16 +55,16 @@ def list_files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             inner = Path(folder, name)
-            # JSON is left out: it is mostly data.
-            if inner.suffix != ".json" and _reader_of(inner) is not None and inner.is_file():
+            is_readable = _reader_of(inner) is not None and inner.is_file()
+            if is_readable and inner.suffix != ".json":  # JSON files are mostly data
                 yield inner
 
 
 def scan_file(path: Path, explicit: bool) -> ScanResult:
     """Read the commands and YAML documents of one file, with notes about it.
 
-    Its content never raises an error. `explicit` means that the user named this file: then a kind
-    of file that lint does not read is reported.
+    No content raises an error. `explicit` means that the user named this file; a file of a kind that
+    lint does not read is then reported.
     """
     text, notes = _read_text(path)
     if text is None:
@@ -79,17 +78,21 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
             message = f"{path.suffix} files are not supported: {kinds}"
             return ScanResult(notes=(*notes, warning("not_read", message, 1)))
         read = _read_shell
-    interpreter = _SHEBANG.match(text)
-    name = "" if interpreter is None else interpreter.group(1)
-    is_other_language = bool(name) and _SHELLS.fullmatch(name) is None
-    # the first line of a shell script decides; other kinds of files are recognised by their names
-    if not is_other_language or read is not _read_shell:
-        scan = read(text.replace("\r\n", "\n"), 1)
-    elif starts_trainer(text):
-        scan = not_followed(f"lint does not read {name}", 1)
-    else:
-        scan = NO_COMMANDS
-    if "zsh" in (name, path.suffix[1:]) and "$" in text:
+    scan = _scan_text(text, path.suffix, read)
+    return replace(scan, notes=(*notes, *scan.notes))
+
+
+def _scan_text(text: str, suffix: str, read: _Reader) -> ScanResult:
+    """Read the text of a file whose name ends with `suffix`."""
+    shebang = _SHEBANG.match(text)
+    interpreter = "" if shebang is None else shebang.group(1)
+    is_other_language = bool(interpreter) and _SHELLS.fullmatch(interpreter) is None
+    if is_other_language and read is _read_shell:
+        if starts_trainer(text):
+            return not_followed(f"lint does not read {interpreter}", 1)
+        return NO_COMMANDS
+    scan = read(text.replace("\r\n", "\n"), 1)
+    if "zsh" in (interpreter, suffix[1:]) and "$" in text:
         scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
     if "\r\n" in text and read in (_read_shell, find_in_makefile):
         message = (
@@ -97,7 +100,7 @@ def scan_file(path: Path, explicit: bool) -> ScanResult:
             "and bash passes the carriage return on with the last word of a line"
         )
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
-    return replace(scan, notes=(*notes, *scan.notes))
+    return scan
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
@@ -111,7 +114,7 @@ def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        reason = getattr(fault, "strerror", None) or str(fault)
         return None, [error("cannot_open", f"cannot be opened: {reason}", 1)]
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 2**20} MiB and is not read"
@@ -120,6 +123,7 @@ def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
 
 
 def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
+    """Return the text of a file's content, or None, and notes about the content."""
     if not raw.strip():
         return None, [warning("empty_file", "the file is empty", 1)]
     if raw.startswith(_UTF16):
@@ -142,6 +146,7 @@ def _read_shell(text: str, first: int) -> ScanResult:
 
 
 def _read_markdown(text: str, first: int) -> ScanResult:
+    """Read each code block of a Markdown file."""
     scans: list[ScanResult] = []
     for block in find_code_blocks(text):
         read = _reader_of_language(block.language)
@@ -175,8 +180,8 @@ def _read_template(text: str, first: int) -> ScanResult:
 
 _Reader = Callable[[str, int], ScanResult]
 _NEVER = "(?!)"  # a pattern that matches nothing
-# Each reader with a pattern of its files' names, in lower case, and one of the languages of its
-# code blocks in Markdown.
+# Each reader, with a pattern of the names of its files, in lower case, and a pattern of the
+# languages of its code blocks in Markdown.
 _READERS: tuple[tuple[_Reader, str, str], ...] = (
     (find_in_makefile, r"(?:gnu)?makefile|.+\.(?:mk|make)", "make|makefile"),
     (find_in_justfile, r"\.?justfile|.+\.just", "just|justfile"),

@@ -253,6 +253,7 @@ def _note_lost_arguments(
 def _find_line_by_line(
     text: str, line_of: LineLookup, error: UnbalancedError, reparses: int
 ) -> ScanResult:
+    """Find the commands of a text that cannot be read as a whole, because of `error`."""
     line = line_of(error.offset)
     if isinstance(error, TooDeepError):
         scans = [not_followed(f"{error}; each other line is checked separately", line)]
@@ -261,26 +262,35 @@ def _find_line_by_line(
         scans = [ScanResult(notes=(warning("unbalanced_quote", message, line),))]
     offset = 0
     for parts in logical_lines(text):
-        logical = "\n".join(parts)
-        if MARKER.search(logical) is not None:
-            document = lex(logical, tolerant=True)
-
-            def at(inner: int, start: int = offset) -> int:
-                return line_of(start + inner)
-
-            inner = _find_in_document(document, Variables(at), reparses)
-            commands = list(inner.commands)
-            unbalanced = document.unbalanced
-            if unbalanced is not None:
-                message = f"{unbalanced}, so the rest is not checked"
-                note = warning("unbalanced_quote", message, at(unbalanced.offset))
-                for index, command in enumerate(commands):
-                    if command.is_truncated:
-                        commands[index] = replace(command, notes=(*command.notes, note))
-            # The note about the whole text replaces those of its lines.
-            scans.append(replace(inner, commands=tuple(commands), notes=()))
-        offset += len(logical) + 1
+        logical_line = "\n".join(parts)
+        if MARKER.search(logical_line) is not None:
+            scan = _find_in_logical_line(logical_line, offset, line_of, reparses)
+            # the note about the whole text replaces those about its lines
+            scans.append(replace(scan, notes=()))
+        offset += len(logical_line) + 1
     return merge(scans)
+
+
+def _find_in_logical_line(
+    logical_line: str, start: int, line_of: LineLookup, reparses: int
+) -> ScanResult:
+    """Find the commands of a line that starts at the offset `start` of its text.
+
+    A command is noted if a quote in it is never closed.
+    """
+    document = lex(logical_line, tolerant=True)
+    variables = Variables(lambda offset: line_of(start + offset))
+    scan = _find_in_document(document, variables, reparses)
+    unbalanced = document.unbalanced
+    if unbalanced is None:
+        return scan
+    message = f"{unbalanced}, so the rest is not checked"
+    note = warning("unbalanced_quote", message, variables.line_of(unbalanced.offset))
+    commands = []
+    for command in scan.commands:
+        notes = (*command.notes, note) if command.is_truncated else command.notes
+        commands.append(replace(command, notes=notes))
+    return replace(scan, commands=tuple(commands))
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:

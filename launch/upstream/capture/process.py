@@ -57,6 +57,7 @@ def run_isolated(
         errors = Path(folder, "errors.txt")
         home.mkdir()
         argv = [python, program, str(result), *arguments]
+        environment = isolated_environment(environ, home, has_gpus=has_gpus)
         with logged_call(argv) as call, errors.open("wb") as stderr:
             try:
                 process = subprocess.Popen(
@@ -65,7 +66,7 @@ def run_isolated(
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
                     cwd=home,
-                    env=isolated_environment(environ, home, has_gpus=has_gpus),
+                    env=environment,
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
@@ -77,25 +78,29 @@ def run_isolated(
                 call.outcome = "no answer"
                 return {"error": f"it did not end within {seconds:.0f} s"}
             finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # a child may have another HOME
-                process.wait()
-                _end_processes(home)
-        if content := read_json_object(result):
+                _kill_all(process, home)
+        content = read_json_object(result)
+        if content:
             return content
         lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         last_line = f": {lines[-1].strip()}" if lines else ""
         return {"error": f"it ended with {call.outcome}{last_line}"}
 
 
-def _end_processes(home: Path) -> None:
-    """Kill what still runs with this home folder, in whichever session."""
+def _kill_all(process: subprocess.Popen[bytes], home: Path) -> None:
+    """Kill a process and every process that it has started.
+
+    These are in its session, or have its home folder, which no other process has.
+    """
     import psutil  # a plan from the lock doesn't need it
 
-    for process in psutil.process_iter():
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for other in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("HOME") == str(home):
-                process.kill()
+            if other.environ().get("HOME") == str(home):
+                other.kill()
 
 
 def isolated_environment(

@@ -169,7 +169,7 @@ class _Capture:
                 vars(parser)[name] = functools.partial(self.stop, parser, built_at, method)
 
     def stop(self, parser: Any, built_at: str, method: Any, *arguments: Any, **options: Any) -> Any:
-        """Take the place of the parser's methods. The script's first call of one is its last."""
+        """Take the place of the parser's methods. The first call of one ends the script."""
         if self.parses:
             return method(*arguments, **options)
         self.parses = True
@@ -188,9 +188,7 @@ class _Capture:
         return self.finish({"accepted": True})
 
     def finish(self, content: dict[str, Any]) -> NoReturn:
-        """Write the result and end at once: no thread, exit handler or `except` of the script runs
-        after it.
-        """
+        """Write the result and end the process, without exit handlers or `except` of the script."""
         packages = _imported_packages() | dict.fromkeys(sorted(self.missing.names), "")
         if os.getpid() == self.pid:  # a fork of the script does not write
             result = {**content, "files": self.files(), "packages": packages}
@@ -287,31 +285,33 @@ def _describe_field(field: Any, action: Any, declaration: dict[str, Any]) -> dic
     if not in_parser:
         action = argparse.Action([], field.name, default=_default_of(field))
     convert = action.type
-    unknown = declaration["unknown"]
     accepts_none = getattr(convert, "__qualname__", "").startswith("_accept_none.")
-    if accepts_none:
+    if accepts_none:  # TRL's parser wraps the conversion
         convert = inspect.getclosurevars(convert).nonlocals["inner"]
-    is_missing = isinstance(convert, _StandInType)
-    if is_missing:
+    kind = _kind(convert) if in_parser else "unknown"
+    unknown = declaration["unknown"]
+    if isinstance(convert, _StandInType):
+        kind = "unknown"
         reason = f"{convert.__name__} is of a package that is not installed"
         unknown["type"] = reason
         unknown["choices"] = reason
-    kind = _kind(convert) if in_parser and not is_missing else "unknown"
     choices = convert if kind == "enum" else action.choices
     try:
         default = _to_plain(action.default)
     except TypeError as error:
         unknown["default"] = str(error)
-    unsettable = _UNSETTABLE_BECAUSE.get(kind) if action.nargs != "?" else None
+    unsettable = None
     if not in_parser:
         unsettable = "the dataclass sets it itself (init=False)"
+    elif action.nargs != "?":
+        unsettable = _UNSETTABLE_BECAUSE.get(kind)
     docstring = declaration.pop("docstring")
-    text = clean_help(str(field.metadata.get("help") or docstring or ""))
-    aliases = [text for text in action.option_strings if _plain_name(text) != field.name]
+    help_text = clean_help(str(field.metadata.get("help") or docstring or ""))
+    aliases = [option for option in action.option_strings if _plain_name(option) != field.name]
     return {
         **declaration,
         "name": field.name,
-        "help_digest": digest_help(text) if text else None,
+        "help_digest": digest_help(help_text) if help_text else None,
         "kind": kind,
         "nargs": action.nargs,
         "const": _to_plain(action.const),
@@ -352,10 +352,10 @@ def _kind(convert: Any) -> str:
 
 
 def _declarations(cls: type) -> dict[str, dict[str, Any]]:
-    """Return {field: owner, type, file, line and docstring} from the source of the class and its
-    bases.
+    """Return the declaration of each field, from the source of the class and its bases.
 
-    The default is unknown if it depends on the environment.
+    It has the owner, type, file, line and docstring, and why the default is unknown if it depends
+    on the environment.
     """
     declarations: dict[str, dict[str, Any]] = {}
     for field in dataclasses.fields(cls):  # a generated class has no source
@@ -411,12 +411,13 @@ def _source(cls: type) -> tuple[str, list[ast.stmt]]:
 
 
 def _describe_post_init(cls: type, parser: Any, root: Path | None) -> dict[str, Any] | None:
-    """Return where `__post_init__` and the functions that it calls are, and the constants that they
-    name.
+    """Describe the code of `__post_init__`; None if the class has none.
 
-    The functions are the class's, and those of upstream that refer to nothing but builtins and
-    json. A class's constant is `self.name`, a member of a text enum `Name.MEMBER`, and such an enum
-    {"enum": its values}. None if the class has no such function.
+    `functions` has its place and those of the functions that it calls: methods of the class, and
+    functions of upstream that refer to nothing but builtins and json. `names` has the constants
+    that they use: `self.name` of a class's constant, `Name.MEMBER` of a member of a text enum, and
+    `Name` of the enum itself, as {"enum": its values}. `opaque` has the fields whose values are
+    objects.
     """
     fields = {field.name for field in dataclasses.fields(cls)}
     functions, values_by_name, attributes = _follow_methods(cls, fields)
@@ -490,8 +491,9 @@ def _is_self_contained(function: types.FunctionType, root: Path | None) -> bool:
 
 
 def _constants(name: str, value: Any, attributes: list[str]) -> dict[str, Any]:
-    """Return a constant by its name: an enum with those members that are among `attributes`, or a
-    value that JSON can hold.
+    """Return a constant by its name, if JSON can hold it.
+
+    A text enum comes with those of its members that are among `attributes`.
     """
     if isinstance(value, type) and issubclass(value, str) and issubclass(value, enum.Enum):
         members = {key: member.value for key, member in value.__members__.items()}
@@ -539,7 +541,7 @@ def _is_object_type(cls: type) -> bool:
 
 
 def _relative(path: str) -> str:
-    """Return a file's path relative to the folder that it is imported from."""
+    """Return a file's path relative to the folder from which it is imported."""
     file = Path(path).resolve()
     search_path = [Path(folder).resolve() for folder in sys.path]
     folders = [folder for folder in search_path if file.is_relative_to(folder)]
