@@ -69,6 +69,15 @@ class Conversion:
         total = bad + sum(self.formats.values())
         return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
 
+    def notes(self, sizes: Iterable[tuple[str, int]], kind: str = "") -> list[str]:
+        """Describe the rows that can't be used, and a row that outweighs all others.
+
+        `sizes` are the place and the number of characters of each row that is used.
+        """
+        notes = [self.skipped] if self.skipped else []
+        notes += find_heaviest(sizes, kind)
+        return notes
+
     def _refusals(self, used: int) -> list[Finding]:
         """Return the problems to report; `used` is the number of rows that can be used."""
         bad = sum(self.faults.values())

@@ -87,13 +87,16 @@ class LengthsBySide:
         The line has their lengths, and how many are cut off, carry no loss or are duplicates.
         """
         rows = len(self.kept)
-        lengths = sorted(max(values) for values in zip(*self.untruncated.values(), strict=True))
-        shortest, longest = lengths[0], lengths[-1]
+        # the length of a pair is that of its longer side
+        sides = zip(*self.untruncated.values(), strict=True)
+        lengths = sorted(max(tokens) for tokens in sides)
         median = lengths[rows // 2]
-        facts = [f"{rows:,} rows of {shortest:,} to {longest:,} tokens, median {median:,}"]
-        facts.append(f"{len(self.truncated()) / rows:.1%} cut off")
-        has_loss_counts = any(set(counts) != {None} for counts in self.loss.values() if counts)
-        if has_loss_counts:
+        facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {median:,}"]
+        cut_off = len(self.truncated()) / rows
+        facts.append(f"{cut_off:.1%} cut off")
+        # a reward model has no loss on tokens
+        has_token_loss = any(set(counts) != {None} for counts in self.loss.values() if counts)
+        if has_token_loss:
             without_loss = self.without_loss()
             first = _first_of([self.places[number] for number in without_loss])
             facts.append(f"{len(without_loss):,} without a token that carries loss{first}")

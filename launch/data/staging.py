@@ -109,8 +109,7 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
     elif data.validation is not None:
         held_out = _split(train, trained_hashes, validation, data.validation, data.where)
         rows -= held_out
-    notes = [conversion.skipped] if conversion.skipped else []
-    notes += find_heaviest(_line_sizes(train, data.folder))
+    notes = conversion.notes(_line_sizes(train, data.folder))
     if held_out:
         notes += find_heaviest(_line_sizes(validation, data.folder), "held-out ")
     staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))

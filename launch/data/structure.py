@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
-from launch.data.conversion import Conversion, find_heaviest
+from launch.data.conversion import Conversion
 from launch.data.sources import DataFiles, LocalData
 from launch.data.staging import load_staged
 from launch.errors import UserError
@@ -38,6 +38,7 @@ class DataStructure:
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
     def describe(self) -> str:
+        """Describe the data in a line."""
         names = ", ".join(path.name for path in self.files[:3])
         if len(self.files) > 3:
             names += ", ..."
@@ -81,7 +82,7 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
 def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
     """Read the first `rows` rows of the data, and those of its validation files."""
     conversion = Conversion(data)
-    conversation, *_ = _CONVERSATIONS[data.kind]
+    conversation = _CONVERSATIONS[data.kind][0]  # both sides of a pair have the same turns
     turns: list[int] = []
     sizes: list[tuple[str, int]] = []
     roles: dict[str, None] = {}  # in the order of their first use
@@ -92,28 +93,30 @@ def _read_rows(data: LocalData, rows: int | None) -> DataStructure:
         roles.update({message["role"]: None for message in messages})
         sizes.append((place, _count_characters(columns, data.kind)))
     is_all = next(converted, None) is None
-    notes = [conversion.skipped] if conversion.skipped else []
-    notes += find_heaviest(sizes)
+    notes = conversion.notes(sizes)
+    held_out = None
     if isinstance(data.validation, DataFiles):
-        held_out = Conversion(data)
-        others = islice(held_out.rows(data.validation.paths), rows)
-        sizes = [(place, _count_characters(columns, data.kind)) for place, columns in others]
-        heaviest = find_heaviest(sizes, "held-out ")
-        notes += [held_out.skipped] if held_out.skipped else []
-        notes += heaviest
-    validation = None
-    if is_all and isinstance(data.validation, float):
-        validation = round(data.validation * len(turns))
+        notes += _note_held_out(data, data.validation, rows)
+    elif is_all and data.validation is not None:
+        held_out = round(data.validation * len(turns))
     return DataStructure(
-        data.files.paths,
-        len(turns),
-        is_all,
-        validation,
-        tuple(conversion.formats),
-        tuple(roles),
-        (min(turns), max(turns)),
+        files=data.files.paths,
+        read=len(turns),
+        all_=is_all,
+        validation=held_out,
+        formats=tuple(conversion.formats),
+        roles=tuple(roles),
+        turns=(min(turns), max(turns)),
         notes=tuple(notes),
     )
+
+
+def _note_held_out(data: LocalData, files: DataFiles, rows: int | None) -> list[str]:
+    """Read the first rows of the validation files, and return the notes about them."""
+    conversion = Conversion(data)
+    converted = islice(conversion.rows(files.paths), rows)
+    sizes = [(place, _count_characters(columns, data.kind)) for place, columns in converted]
+    return conversion.notes(sizes, "held-out ")
 
 
 def _count_characters(columns: Mapping[str, Any], kind: Kind) -> int:

@@ -33,10 +33,12 @@ def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeB
 
     parser = MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
     for token in parser.parse(text.replace("\r", " ")):
-        start = line + (token.map or [0])[0]
+        start = line + (token.map[0] if token.map else 0)
+        code = _PROMPT.sub("", token.content)
         if token.type == "fence":
-            language = re.split(r"[\s,{:]", token.info.strip().lower() + " ")[0]
-            yield CodeBlock(language, _PROMPT.sub("", token.content), start + 1, True)
+            # the language ends at `{`, as in ```bash {.numbered}, or at `:` or a comma
+            language = re.split(r"[\s,{:]", token.info.strip().lower())[0]
+            yield CodeBlock(language, code, start + 1, True)
         elif token.type == "code_block":
             fences: list[CodeBlock] = []
             if depth < MAX_ADMONITIONS:
@@ -45,4 +47,4 @@ def find_code_blocks(text: str, line: int = 1, depth: int = 0) -> Iterator[CodeB
             if fences:
                 yield from fences
             else:
-                yield CodeBlock("", _PROMPT.sub("", token.content), start, False)
+                yield CodeBlock("", code, start, False)
