@@ -27,7 +27,7 @@ from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
-from launch.worker.finding import Evidence
+from launch.worker.evidence import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.trl_rlvr import REFERENCE
 

@@ -18,7 +18,8 @@ from launch.planning.mixture import MixtureEntry
 from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.parallel import Batch
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.finding import FEW_STEPS, Finding, Fix
+from launch.worker.evidence import FEW_STEPS
+from launch.worker.finding import Finding, Fix
 
 if TYPE_CHECKING:
     from launch.data.structure import DataStructure

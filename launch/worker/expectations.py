@@ -16,7 +16,7 @@ from typing import Any
 
 from . import hooks
 from .channel import EventWriter
-from .finding import REFUTED, Evidence, judge_found
+from .evidence import REFUTED, Evidence, judge_all
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
@@ -102,7 +102,7 @@ def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
             )
             reasons = dict.fromkeys(STATE, patch)
         reasons["device"] = "torch sees no GPU on this machine"
-    found = judge_found(
+    found = judge_all(
         (Evidence(key, state[key], "accelerate's state") for key in STATE if key in requested),
         requested,
     )

@@ -15,16 +15,9 @@ if TYPE_CHECKING:
 
 Severity = Literal["pass", "skipped", "warn", "fail"]
 
-PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
-# A run of at most so many optimizer steps, such as a smoke test, may end before an update of the
-# weights can show.
-FEW_STEPS = 2
-# The `how` of evidence that is unproven for that reason; it stops no run.
-TOO_SHORT = "the run has too few steps to prove it"
-
-
-# what a way leaves to the reader: `name=NAME` or `cache=`
-_PLACEHOLDER = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
+# An override whose value the reader has to fill in: `name=NAME`, `steps=[A,B]` or `cache=`.
+_OPEN_VALUE = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
+# The space before the next override; the value of an override may have spaces too.
 _NEXT_OVERRIDE = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
 _PLACE = re.compile(r"\{(\d)\}")
 _LEVELS = {"fail": "error", "warn": "warning"}
@@ -33,18 +26,21 @@ _UNCERTAIN = "possibly: "  # how a cure begins that may not be the right one
 
 @dataclass(frozen=True)
 class Way:
-    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run
-    first.
+    """One way out of a problem: overrides to set, something to remove, or a command to run first.
+
+    One of the three fields is set.
     """
 
-    sets: tuple[str, ...] = ()
-    removes: str | None = None
+    sets: tuple[str, ...] = ()  # overrides: `gpus=1`
+    removes: str | None = None  # a key or an option
     runs: str | None = None  # in a shell: `launch check`, `export NAME=VALUE`
 
     @classmethod
     def parse(cls, text: str) -> Way:
-        """Read a way: overrides, `gpus=1 device=cuda`; the key of one to remove, `~recipe.liger`;
-        or a command, `$ launch check`.
+        """Read a way from its text.
+
+        The text has overrides (`gpus=1 device=cuda`), the key of an override to remove
+        (`~recipe.liger`), or a command (`$ launch check`).
         """
         if text.startswith("$ "):
             return cls(runs=text[2:])
@@ -54,9 +50,10 @@ class Way:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it can be followed as it is: no value is left to the reader."""
-        leaves_value = any(_PLACEHOLDER.search(override) for override in self.sets)
-        return bool(self.sets or self.removes) and not leaves_value
+        """Whether a command line can be changed this way without a value from the reader."""
+        changes_line = bool(self.sets or self.removes)
+        has_open_value = any(_OPEN_VALUE.search(override) for override in self.sets)
+        return changes_line and not has_open_value
 
     def __str__(self) -> str:
         if self.runs:
@@ -79,7 +76,7 @@ class Fix:
     def __str__(self) -> str:
         if not self.ways:
             return self.sentence
-        return _PLACE.sub(lambda place: str(self.ways[int(place[1])]), self.sentence)
+        return _PLACE_OF_WAY.sub(lambda place: str(self.ways[int(place[1])]), self.sentence)
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,7 @@ class Finding:
     def error(
         cls, id: str, message: str, where: str | None = None, cure: Fix | str | None = None
     ) -> Self:
+        """Return a failure; a cure that is given as a text names no ways."""
         return cls(id, message, where, Fix(cure) if isinstance(cure, str) else cure)
 
     @classmethod
@@ -109,6 +107,7 @@ class Finding:
 
     @property
     def stops(self) -> bool:
+        """Whether it ends the command or the run."""
         return self.severity == "fail" and not self.allowed
 
     def as_warning(self) -> Self:

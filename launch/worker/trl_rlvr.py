@@ -22,8 +22,8 @@ from statistics import fmean
 from typing import Any
 
 from .channel import EventWriter
+from .evidence import Evidence
 from .expectations import PendingEvidence
-from .finding import Evidence
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess

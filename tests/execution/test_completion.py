@@ -21,7 +21,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.run import Run
 from launch.planning.plan import Plan
-from launch.worker.finding import PROVEN, REFUTED, Evidence
+from launch.worker.evidence import PROVEN, REFUTED, Evidence
 from tests.conftest import fixed_machine, planned
 from tests.execution.record.records import append, event
 

@@ -13,7 +13,8 @@ from typing import Any
 from launch.execution.record.events import Event
 from launch.execution.record.run import Run
 from launch.table import Table
-from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
+from launch.worker.evidence import PROVEN, REFUTED, UNPROVEN, Evidence
+from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
 _NOT_REACHED = "the run ended before it was checked"

@@ -20,7 +20,8 @@ from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Operations, count_operations, median, step_rates
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
-from launch.worker.finding import REFUTED, UNPROVEN, Finding
+from launch.worker.evidence import REFUTED, UNPROVEN
+from launch.worker.finding import Finding
 
 Pair = tuple[int, Figures, Figures]  # number of the repeat, A's figures, B's figures
 

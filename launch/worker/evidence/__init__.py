@@ -1,5 +1,87 @@
-"""Checks what is really in effect in a running trainer, in its own objects rather than its logs.
+"""`Evidence`: what a trainer shows of a requested setting. The modules of this package collect it.
 
-Nothing here gathers a partitioned parameter or starts a collective: only modules, functions and
-metadata are read.
+The evidence is in the objects of the running trainer rather than in its logs. Nothing here gathers
+a partitioned parameter or starts a collective: only modules, functions and metadata are read.
 """
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..finding import Finding
+
+# The verdicts.
+PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
+# A run of at most so many optimizer steps, such as a smoke test, may end before an update of the
+# weights can show.
+FEW_STEPS = 2
+# The `how` of evidence that is unproven because the run has so few steps; it stops no run.
+TOO_SHORT = "the run has too few steps to prove it"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One setting of the running trainer: what the plan requested, and what is in effect."""
+
+    what: str  # a stable name
+    value: Any  # what is in effect; None if it could not be determined
+    how: str | None  # where the value was found
+    requested: str | None = None  # None if the plan left it open
+    verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
+    note: str | None = None
+
+    def judge(self, requested: str | None, holds: bool | None) -> Evidence:
+        """Return a copy with the verdict on what is `requested`.
+
+        `holds` says whether it is in effect; None means that this can't be determined.
+        """
+        if requested is None:
+            return self
+        verdict = PROVEN if holds else REFUTED
+        if holds is None:
+            verdict = UNPROVEN
+        return replace(self, requested=requested, verdict=verdict)
+
+    def compare(self, requested: str | None) -> Evidence:
+        """Return a copy with the verdict whether the value is what is `requested`.
+
+        Nothing can be determined of a value that is None.
+        """
+        holds = None if self.value is None else str(self.value) == requested
+        return self.judge(requested, holds)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an "evidence" event."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def finding(self, allow: Collection[str]) -> Finding | None:
+        """Return the failure of a requested setting that the run could have proven and did not.
+
+        None is returned for every other evidence. The id of the failure, which `allow` takes, is
+        "refuted_liger", "unproven_packing", ...
+        """
+        if self.verdict in (None, PROVEN) or self.how == TOO_SHORT:
+            return None
+        state = "nothing proves that it is in effect"
+        if self.verdict == REFUTED:
+            # The value may be the requested one, with something else wrong.
+            is_other = str(self.value) != self.requested
+            state = f"the trainer has {self.value}" if is_other else "it is not in effect"
+        message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
+        return Finding(f"{self.verdict}_{self.what}", message).apply_allow(allow)
+
+
+def judge_all(evidence: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:
+    """Return the evidence with verdicts on what is `requested`, which is given by `what`.
+
+    Evidence that has a verdict keeps it. A setting that was neither determined nor requested is
+    left out.
+    """
+    judged = []
+    for item in evidence:
+        result = item if item.verdict else item.compare(requested.get(item.what))
+        if result.verdict or result.value is not None:
+            judged.append(result)
+    return judged

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..finding import Evidence
 from ..global_batches import find_sampler
+from . import Evidence
 from .trainer_objects import TrainerObjects
 
 # the rows that `first_rows` returns, and how many tokens of each

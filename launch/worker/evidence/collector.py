@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations import STATE, report_evidence
-from ..finding import Evidence, judge_found
 from ..patches.patch import PatchContext
-from . import batches, kernels, precision, start, trainer_objects, updates
+from . import Evidence, batches, judge_all, kernels, precision, start, trainer_objects, updates
 from .trainer_objects import TrainerObjects
 
 
@@ -135,7 +134,7 @@ class EvidenceCollector:
         if objects.model is None:
             missing = requested.keys() - STATE
             unknown = [Evidence(what, None, "no model was prepared") for what in missing]
-            return judge_found(unknown, requested)
+            return judge_all(unknown, requested)
         packing = batches.check_packing(objects, first)
         self._packing = packing.value
         found = [
@@ -154,7 +153,7 @@ class EvidenceCollector:
             ),
             start.check_step(objects, requested.get("resumed_step")),
         ]
-        return judge_found(found, requested)
+        return judge_all(found, requested)
 
     def _count_samples(self) -> None:
         """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""

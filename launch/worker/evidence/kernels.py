@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..finding import Evidence
+from . import Evidence
 from .batches import BINS, FLATTEN, ForwardInputs
 from .trainer_objects import TrainerObjects
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations import process_group_backend
-from ..finding import Evidence, judge_found
 from ..trainer import TrainerProgram
+from . import Evidence, judge_all
 from .batches import BINS, NONE, ForwardInputs, judge_samples
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
@@ -66,7 +66,7 @@ def collect(
         check_template(_find_tokenizer(), program, requested.get("chat_template")),
         *([_test_isolation(module, first)] if packing.value == BINS else []),
     ]
-    return judge_found(found, requested)
+    return judge_all(found, requested)
 
 
 def count_samples(passes: Sequence[ForwardInputs], requested: str | None) -> list[Evidence]:

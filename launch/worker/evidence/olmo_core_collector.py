@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations import report_evidence
-from ..finding import REFUTED, Evidence
 from ..patches.patch import PatchContext
-from . import olmo_core
+from . import REFUTED, Evidence, olmo_core
 from .batches import ForwardInputs
 from .trainer_objects import TrainerObjects
 from .updates import Updates, judge_saved

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..finding import Evidence
+from . import Evidence
 from .trainer_objects import TrainerObjects
 
 _SHORT_NAMES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16"}

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..finding import Evidence
 from ..trainer import TrainerProgram
+from . import Evidence
 from .precision import count_elements, dtypes_by_size
 from .trainer_objects import TrainerObjects
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..finding import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
+from . import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .trainer_objects import TrainerObjects
 
 # The limits. A comment names the run that fixed each one; docs/reference/faults.md has the figures.

@@ -15,7 +15,7 @@ from launch.execution.record.evidence import (
     read_evidence,
 )
 from launch.execution.record.run import Run
-from launch.worker.finding import Evidence
+from launch.worker.evidence import Evidence
 
 
 def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> Event:

@@ -16,7 +16,7 @@ from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates import mann_kendall
 from launch.trials.rollout.gates_across import GATES, apply_gates, gate_json
-from launch.worker.finding import TOO_SHORT
+from launch.worker.evidence import TOO_SHORT
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured
 
 Facts = dict[str, Any]  # arguments of `measured`

@@ -12,11 +12,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
 from launch.worker.channel import EventWriter  # noqa: E402
-from launch.worker.evidence import batches, precision, start  # noqa: E402
+from launch.worker.evidence import Evidence, batches, judge_all, precision, start  # noqa: E402  # noqa: E402
 from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
 from launch.worker.evidence.trainer_objects import unwrap  # noqa: E402
 from launch.worker.expectations import UnmetExpectation  # noqa: E402
-from launch.worker.finding import Evidence, judge_found  # noqa: E402
 from launch.worker.patches import PatchContext  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.trl_texts import read_texts  # noqa: E402
@@ -107,7 +106,7 @@ def test_types_of_the_products_the_parameters_and_the_optimizer(
         model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed)
     )
     findings = {
-        finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})
+        finding.what: finding for finding in judge_all(precision.dtypes(this), {"dtype": "bf16"})
     }
     short = {"bfloat16": "bf16", "float32": "fp32"}[parameters]
     assert {name: finding.value for name, finding in findings.items()} == {
@@ -127,7 +126,7 @@ def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     this = models.objects(unwrap(adapted), optimizer=torch.optim.AdamW(trained))
     findings = {
-        finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})
+        finding.what: finding for finding in judge_all(precision.dtypes(this), {"dtype": "bf16"})
     }
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16,fp32"
@@ -142,7 +141,7 @@ def test_packed_weights_say_nothing_about_the_products_whatever_they_are_stored_
     weight = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
     weight.quant_state = SimpleNamespace(quant_type="nf4", shape=torch.Size((10**6, 10**3)))
     found = precision.dtypes(models.objects(model))
-    findings = {finding.what: finding for finding in judge_found(found, {"dtype": "bf16"})}
+    findings = {finding.what: finding for finding in judge_all(found, {"dtype": "bf16"})}
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16"
 
@@ -236,8 +235,8 @@ def test_a_template_of_a_run_goes_by_its_files_name_and_trls_by_the_locks_digest
 
 def test_what_is_neither_found_nor_requested_is_left_out() -> None:
     found = [Evidence("packing", None, "nowhere"), Evidence("dtype", "bf16", "here")]
-    assert [item.verdict for item in judge_found(found, {"packing": "none"})] == ["unproven", None]
-    assert judge_found(found, {}) == found[1:]
+    assert [item.verdict for item in judge_all(found, {"packing": "none"})] == ["unproven", None]
+    assert judge_all(found, {}) == found[1:]
 
 
 def test_without_a_model_nothing_of_it_is_proven() -> None:

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="the `train` dependencies are not in
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
+from launch.worker.evidence import TOO_SHORT, Evidence  # noqa: E402
 from launch.worker.evidence.updates import PATIENCE, Updates, check_saved  # noqa: E402
-from launch.worker.finding import TOO_SHORT, Evidence  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 Change = Callable[[Any, int], None]  # of the model before an optimizer step
