@@ -4,7 +4,7 @@ and averaged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ from .trainer_objects import TrainerObjects
 # the rows that `first_rows` returns, and how many tokens of each
 _ROWS, _ROW_TOKENS = 2, 512
 
+# Values of the evidence "loss_averaging".
 TOKENS, SUM, MICRO_BATCH_MEANS = "tokens", "sum", "micro_batch_means"
+# Values of the evidence "packing".
 NONE, FLATTEN, BINS, WRAPPED = "none", "flatten", "bins", "wrapped"
 
 
@@ -27,8 +29,7 @@ class ForwardInputs:
     rows: int
     tokens: int  # padding included
     padding: int | None  # tokens; None if unknown
-    # by their borders, or the position ids that start at 0; None if neither is passed
-    documents: int | None
+    documents: int | None  # None if the model is not told where they begin
 
     def __str__(self) -> str:
         tokens_per_row = self.tokens // max(1, self.rows)
@@ -40,26 +41,45 @@ class ForwardInputs:
         return f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
 
 
-def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:
-    """Describe the keyword arguments of a forward pass; None without `input_ids`."""
-    ids = arguments.get("input_ids")
+def describe_inputs(inputs: Mapping[str, Any]) -> ForwardInputs | None:
+    """Describe the inputs of a forward pass, by name; None is returned without `input_ids`."""
+    ids = inputs.get("input_ids")
     if ids is None:
         return None
-    mask = arguments.get("attention_mask")
-    positions = arguments.get("position_ids")
+    names = frozenset(name for name, value in inputs.items() if value is not None)
     rows = int(ids.shape[0])
-    padding = int(mask.numel() - mask.sum()) if mask is not None and mask.dim() == 2 else 0
-    documents = int((positions == 0).sum()) if positions is not None else None
-    given = frozenset(name for name, value in arguments.items() if value is not None)
-    return ForwardInputs(given, rows, int(ids.numel()), padding, documents)
+    tokens = int(ids.numel())
+    return ForwardInputs(names, rows, tokens, _count_padding(inputs), _count_documents(inputs))
 
 
-def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
+def _count_padding(inputs: Mapping[str, Any]) -> int | None:
+    """Return the padding tokens, by the mask; rows of positions have none."""
+    mask = inputs.get("attention_mask")
+    if mask is not None and mask.dim() == 2:
+        return int(mask.numel() - mask.sum())
+    has_positions = inputs.get("position_ids") is not None
+    return 0 if has_positions or mask is not None else None
+
+
+def _count_documents(inputs: Mapping[str, Any]) -> int | None:
+    """Return the documents that the model is told of.
+
+    OLMo-core's Transformer gets their lengths, filled up with 0 (olmo_core/nn/transformer/model.py,
+    `forward`). Those of transformers get position ids, which start at 0 in each document.
+    """
+    lengths = inputs.get("doc_lens")
+    if lengths is not None:
+        return int((lengths > 0).sum())
+    positions = inputs.get("position_ids")
+    return None if positions is None else int((positions == 0).sum())
+
+
+def first_rows(inputs: Mapping[str, Any]) -> list[list[int]]:
     """Return the tokens of the first rows, without padding; `launch merge` compares models on
     them.
     """
-    ids = arguments.get("input_ids")
-    mask = arguments.get("attention_mask")
+    ids = inputs.get("input_ids")
+    mask = inputs.get("attention_mask")
     if ids is None:
         return []
     rows = [ids[number] for number in range(min(_ROWS, ids.shape[0]))]
@@ -68,8 +88,56 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
     return [row[:_ROW_TOKENS].tolist() for row in rows]
 
 
+class PassRecorder:
+    """Records the inputs of a model's forward passes, until `stop`.
+
+    `on_first` is called with the inputs of the first pass of all, by name.
+    """
+
+    def __init__(self, on_first: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+        self.first: ForwardInputs | None = None  # of the first pass, which may be a reference's
+        self._on_first = on_first
+        self._training_passes: list[ForwardInputs] = []
+        self._hooks: list[Any] = []  # torch's handles
+        self._has_first = False
+
+    def follow(self, model: Any) -> None:
+        """Record the passes of `model` from now on."""
+        self._hooks.append(model.register_forward_pre_hook(self._record, with_kwargs=True))
+
+    def stop(self) -> None:
+        """Record no more passes."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def take_training_passes(self) -> list[ForwardInputs]:
+        """Return the passes with gradients since the last call, which are those of a step."""
+        passes = self._training_passes
+        self._training_passes = []
+        return passes
+
+    def _record(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        import torch
+
+        is_first = not self._has_first
+        is_training = torch.is_grad_enabled()  # else this is a reference's pass
+        if not is_first and not is_training:
+            return
+        positional = {"input_ids": arguments[0]} if arguments else {}
+        inputs = {**positional, **named}
+        described = describe_inputs(inputs)
+        if is_first:
+            self._has_first = True
+            self.first = described
+            if self._on_first is not None:
+                self._on_first(inputs)
+        if is_training and described is not None:
+            self._training_passes.append(described)
+
+
 def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
-    """Return the finding "packing": the collator in use and, if recorded, the shape of the first
+    """Return the evidence "packing": the collator in use and, if recorded, the shape of the first
     micro batch.
     """
     if objects.dataloader is None:
@@ -77,66 +145,66 @@ def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evide
     collator = getattr(objects.dataloader, "collate_fn", None)
     # transformers wraps the collator to drop columns
     collator = getattr(collator, "data_collator", collator)
-    kind = _packing_kind(objects, collator)
+    packing = _find_packing(objects, collator)
     how = f"collator {_collator_name(collator)}"
-    # the trainer may change what the collator returns, so the model's inputs decide
-    if kind in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
-        return Evidence(
-            "packing", NONE, f"{how}, but the model gets no position ids", note=str(first)
-        )
-    return Evidence(
-        "packing", kind, how, note=None if first is None else f"first micro batch: {first}"
-    )
+    # The trainer may change what the collator returns, so the model's inputs decide.
+    if packing in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
+        how = f"{how}, but the model gets no position ids"
+        return Evidence("packing", NONE, how, note=str(first))
+    return Evidence("packing", packing, how, note=describe_first(first))
+
+
+def describe_first(first: ForwardInputs | None) -> str | None:
+    """Return the note of the evidence "packing"; None if no pass was recorded."""
+    return None if first is None else f"first micro batch: {first}"
 
 
 def count_samples(
-    passes: Sequence[ForwardInputs], kind: str | None, ranks: int, requested: str, *, resumed: bool
+    passes: Sequence[ForwardInputs],
+    packing: str | None,
+    ranks: int,
+    requested: str,
+    *,
+    resumed: bool = False,
 ) -> Evidence:
-    """Return the finding "global_batch": the samples of one optimizer step, from its forward passes
-    on this rank.
+    """Return the evidence "global_batch": the samples of one optimizer step, from its forward
+    passes on this rank.
 
-    `requested`: "16 samples" or "16 pairs", both halves of which go through the model. A resumed
-    run may begin with the last step of an epoch, which takes what is left: fewer samples are then
-    no verdict.
+    `requested` is "16 samples", or "16 pairs", both halves of which go through the model. A resumed
+    run may begin with the last step of an epoch, which takes what is left: fewer samples than
+    requested then get no verdict.
     """
-    if kind not in (NONE, FLATTEN):
+    if packing not in (NONE, FLATTEN):
         how = "rows that are packed to a token budget are not samples"
         return Evidence("global_batch", None, how).compare(requested)
-    sequences = sum(
-        (inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes
-    )
-    return judge_samples(sequences, len(passes), ranks, requested, resumed=resumed)
-
-
-def judge_samples(
-    sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False
-) -> Evidence:
-    """Return the finding "global_batch" for the `sequences` of a rank's forward passes in one
-    optimizer step.
-    """
-    number, _, unit = requested.partition(" ")
     if not passes:
         return Evidence("global_batch", None, "no forward pass was seen").compare(requested)
-    samples = sequences * ranks // (2 if unit == "pairs" else 1)
-    how = (
-        f"{passes} {_plural('forward pass', passes)} of a rank in an optimizer step, {ranks} "
-        f"{_plural('rank', ranks)}"
-    )
-    finding = Evidence("global_batch", f"{samples} {unit}", how)
+    if packing == FLATTEN:
+        sequences = sum(inputs.documents or 0 for inputs in passes)
+    else:
+        sequences = sum(inputs.rows for inputs in passes)
+    number, _, unit = requested.partition(" ")
+    sequences_of_sample = 2 if unit == "pairs" else 1
+    samples = sequences * ranks // sequences_of_sample
+    forward_passes = f"{len(passes)} {_plural('forward pass', len(passes))}"
+    how = f"{forward_passes} of a rank in an optimizer step, {ranks} {_plural('rank', ranks)}"
+    evidence = Evidence("global_batch", f"{samples} {unit}", how)
     if resumed and samples < int(number):
-        return finding
-    return finding.judge(requested, samples == int(number))
+        return evidence
+    return evidence.judge(requested, samples == int(number))
 
 
-def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Evidence]:
-    """Return the finding "global_batch" where an epoch has fewer samples than one optimizer step is
-    to have.
+def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
+    """Return the evidence "global_batch" where an epoch has fewer samples than one optimizer step
+    is to have.
 
-    Its steps are then smaller than requested, and no trainer reports it. Rows of a token budget are
+    The steps are then smaller than requested, and no trainer reports it. Rows of a token budget are
     not samples.
     """
-    if kind not in (NONE, FLATTEN) or hasattr(objects.trainer, "num_generations"):
-        # in GRPO's loader a sample is a whole generation's share, and a prompt comes several times
+    if packing not in (NONE, FLATTEN):
+        return []
+    if hasattr(objects.trainer, "num_generations"):
+        # In GRPO's loader a sample is a whole generation's share, and a prompt comes several times.
         return []
     arguments = getattr(objects.trainer, "args", None)
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
@@ -148,8 +216,8 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
     if not isinstance(samples, int) or samples >= requested:
         return []
     how = "the data set's length, in the data loader"
-    finding = Evidence("global_batch", f"{samples} samples in an epoch", how)
-    return [finding.judge(str(requested), False)]
+    evidence = Evidence("global_batch", f"{samples} samples in an epoch", how)
+    return [evidence.judge(str(requested), False)]
 
 
 def _plural(noun: str, count: int) -> str:
@@ -162,51 +230,53 @@ def _collator_name(collator: Any) -> str:
     return getattr(collator, "__qualname__", None) or type(collator).__name__
 
 
-def _packing_kind(objects: TrainerObjects, collator: Any) -> str:
-    columns = getattr(getattr(objects.dataloader, "dataset", None), "column_names", None) or ()
+def _find_packing(objects: TrainerObjects, collator: Any) -> str:
+    dataset = getattr(objects.dataloader, "dataset", None)
+    columns = getattr(dataset, "column_names", None) or ()
+    arguments = getattr(objects.trainer, "args", None)
     is_padding_free = getattr(collator, "padding_free", False)
-    if getattr(getattr(objects.trainer, "args", None), "packing", False):
-        # TRL's dataset marks where documents end unless it was cut into equal pieces
-        # (trl/data_utils.py)
+    if getattr(arguments, "packing", False):
+        # TRL's data set marks where documents end, unless it was cut into equal pieces
+        # (trl/data_utils.py).
         return BINS if "seq_lengths" in columns and is_padding_free else WRAPPED
     is_flattening = "Flattening" in type(collator).__name__ or is_padding_free
     return FLATTEN if is_flattening else NONE
 
 
 def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
-    """Return the finding "balanced": whether a global batch is dealt by length."""
-    batches = find_sampler(objects.dataloader)
-    if batches is None or not batches.balanced:
+    """Return the evidence "balanced": whether a global batch is dealt by length."""
+    sampler = find_sampler(objects.dataloader)
+    if sampler is None or not sampler.balanced:
         return Evidence("balanced", "false", "the sampler of the data loader")
-    if first is None or batches.first_batch is None:
+    if first is None or sampler.first_batch is None:
         return Evidence("balanced", None, "the first micro batch was not seen")
-    tokens = batches.tokens_of(batches.first_batch)
-    actual = first.tokens
-    if (
-        batches.has_pairs
-        and batches.layout.padded
-        and first.rows == len(batches.first_batch.lengths)
-    ):
-        tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
-    how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
-    if actual != tokens:
+    dealt = sampler.tokens_of(sampler.first_batch)
+    is_padded_pairs = sampler.has_pairs and sampler.layout.padded
+    if is_padded_pairs and first.rows == len(sampler.first_batch.lengths):
+        # The pass has the chosen halves alone: concatenated_forward=false (dpo_utils.py:323).
+        dealt //= 2
+    is_dealt = first.tokens == dealt
+    how = f"the first micro batch of this rank has the {dealt} tokens that were dealt to it"
+    if not is_dealt:
         how = (
-            f"{tokens} tokens were dealt to the first micro batch of this rank, and the model "
-            f"got {actual}"
+            f"{dealt} tokens were dealt to the first micro batch of this rank, and the model "
+            f"got {first.tokens}"
         )
-    return Evidence("balanced", str(actual == tokens).lower(), how)
+    return Evidence("balanced", str(is_dealt).lower(), how)
 
 
 def check_averaging(objects: TrainerObjects) -> Evidence:
-    """Return the finding "loss_averaging": how the loss of a global batch weights its tokens."""
+    """Return the evidence "loss_averaging": how the loss of a global batch weights its tokens."""
+    averaging = MICRO_BATCH_MEANS
     if objects.trainer is not None:
-        by_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
+        if getattr(objects.trainer, "model_accepts_loss_kwargs", False):
+            averaging = TOKENS
         how = "whether the Trainer passes the token count of the whole step to the model"
-        return Evidence("loss_averaging", TOKENS if by_tokens else MICRO_BATCH_MEANS, how)
-    applied = (
-        getattr(module, "loss_averaging_for_launch", None) for module in objects.wrapped.modules()
-    )
-    averaging = next(filter(None, applied), MICRO_BATCH_MEANS)
-    return Evidence(
-        "loss_averaging", averaging, "whether the loss of the first micro batch was weighted"
-    )
+        return Evidence("loss_averaging", averaging, how)
+    for module in objects.wrapped.modules():
+        applied = getattr(module, "loss_averaging_for_launch", None)
+        if applied is not None:
+            averaging = applied
+            break
+    how = "whether the loss of the first micro batch was weighted"
+    return Evidence("loss_averaging", averaging, how)

@@ -20,44 +20,24 @@ class EvidenceCollector:
     def __init__(self, context: PatchContext) -> None:
         self._context = context
         self._requested = context.requested
-        self._first_inputs: batches.ForwardInputs | None = None
-        # the passes of the current optimizer step that train
-        self._passes: list[batches.ForwardInputs] = []
+        self._passes = batches.PassRecorder(self._send_first_rows)
         self._counts_samples = "global_batch" in context.requested
-        self._packing: str | None = None  # in effect
-        self._checkpoint: str | None = None
-        self._clip_norm: float | None = None
-        self._objects: TrainerObjects | None = None
-        self._is_done = False
+        self._packing: str | None = None  # what is in effect
+        self._checkpoint: str | None = None  # the folder that the trainer has loaded
+        self._clip_norm: float | None = None  # that the trainer passes to accelerate
+        self._objects: TrainerObjects | None = None  # known once the first backward pass begins
+        self._is_clipping_checked = False
         self._steps = 0  # of this process
         self._updates: updates.Updates | None = None
 
     def model_prepared(self, model: Any) -> None:
-        """Record the inputs of the model's first forward pass, and of those that train in the first
-        step.
-        """
-        import torch
+        """Record the inputs of the model's first forward pass, and of those of the first step."""
+        self._passes.follow(trainer_objects.find_forward(model))
 
-        is_first = True
-
-        def record_inputs(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            nonlocal is_first
-            positional = {"input_ids": arguments[0]} if arguments else {}
-            inputs = {**positional, **named}
-            described = batches.describe_inputs(inputs)
-            if is_first:
-                is_first = False
-                self._first_inputs = described
-                if "lora" in self._requested:
-                    self._context.events.emit("first_rows", rows=batches.first_rows(inputs))
-            if not self._counts_samples:
-                handle.remove()
-            elif described is not None and torch.is_grad_enabled():  # else it is the reference
-                self._passes.append(described)
-
-        handle = trainer_objects.find_forward(model).register_forward_pre_hook(
-            record_inputs, with_kwargs=True
-        )
+    def _send_first_rows(self, inputs: Mapping[str, Any]) -> None:
+        """Send the rows on which `launch merge` compares an adapter with the merged model."""
+        if "lora" in self._requested:
+            self._context.events.emit("first_rows", rows=batches.first_rows(inputs))
 
     def weights_loaded(self, model: Any, source: object, info: Any) -> None:
         """Check what transformers reports of a model that it has just loaded from `source`."""
@@ -77,17 +57,18 @@ class EvidenceCollector:
         if self._objects is not None:
             return
         self._objects = trainer_objects.find_trainer_objects(accelerator, self._checkpoint)
+        if not self._counts_samples:
+            self._passes.stop()
         self._report(self.collect(self._objects))
-        if self._objects.engine is not None:  # which clips and steps within backward()
-            self._report([precision.clipping(self._objects, None, self._requested.get("clip"))])
-            self._is_done = True
+        if self._objects.engine is not None:  # DeepSpeed clips and steps within backward()
+            self._check_clipping(self._objects)
         if self._objects.model is not None and self._objects.optimizer is not None:
             self._updates = updates.Updates(self._objects)
 
     def step_ended(self) -> None:
         """Check what the optimizer step changed."""
-        # which steps within backward()
         if self._objects is not None and self._objects.engine is not None:
+            # DeepSpeed steps within backward(), so that `step_begins` is not called.
             self._count_samples()
         if self._updates is not None:
             self._steps += 1
@@ -107,10 +88,10 @@ class EvidenceCollector:
         def check() -> Evidence:
             return updates.check_saved(Path(str(folder)), model, state)
 
-        followed = self._updates  # None in a resumed run with no step left
-        findings = followed.at_end(check) if followed is not None else [updates.try_check(check)]
-        for finding in findings:
-            self._context.events.emit("evidence", **finding.fields())
+        followed = self._updates  # None in a resumed run that had no step left
+        evidence = [updates.try_check(check)] if followed is None else followed.at_end(check)
+        for item in evidence:
+            self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
             self._context.events.emit("saved", step=self._objects.step + self._steps)
 
@@ -121,54 +102,64 @@ class EvidenceCollector:
         self._count_samples()
         if self._updates is not None:
             self._updates.note_gradients()
-        if self._is_done or self._objects is None:
+        if self._objects is not None:
+            self._check_clipping(self._objects)
+
+    def _check_clipping(self, objects: TrainerObjects) -> None:
+        """Check the clipping of the first optimizer step."""
+        if self._is_clipping_checked:
             return
-        self._is_done = True
-        clipping = precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))
-        self._report([clipping])
+        self._is_clipping_checked = True
+        requested = self._requested.get("clip")
+        self._report([precision.check_clipping(objects, self._clip_norm, requested)])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
         requested = self._requested
-        first = self._first_inputs
+        first = self._passes.first
         if objects.model is None:
             missing = requested.keys() - STATE
             unknown = [Evidence(what, None, "no model was prepared") for what in missing]
             return judge_all(unknown, requested)
         packing = batches.check_packing(objects, first)
         self._packing = packing.value
-        found = [
-            *precision.zero(objects, requested.get("zero_stage")),
+        template = requested.get("chat_template")
+        evidence = [
+            *precision.check_zero(objects, requested.get("zero_stage")),
             *kernels.check_liger(objects, requested.get("liger")),
             packing,
-            *batches.check_global_batch(objects, packing.value),
-            *([batches.check_balanced(objects, first)] if "balanced" in requested else []),
-            *([batches.check_averaging(objects)] if "loss_averaging" in requested else []),
+            *batches.check_epoch(objects, packing.value),
+        ]
+        if "balanced" in requested:
+            evidence.append(batches.check_balanced(objects, first))
+        if "loss_averaging" in requested:
+            evidence.append(batches.check_averaging(objects))
+        evidence += [
             *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
-            *precision.dtypes(objects),
+            *precision.check_dtypes(objects),
             *start.check_adapter(objects, requested.get("lora")),
-            precision.checkpointing(objects),
-            start.check_template(
-                objects.tokenizer, self._context.trainer, requested.get("chat_template")
-            ),
+            precision.check_checkpointing(objects),
+            start.check_template(objects.tokenizer, self._context.trainer, template),
             start.check_step(objects, requested.get("resumed_step")),
         ]
-        return judge_all(found, requested)
+        return judge_all(evidence, requested)
 
     def _count_samples(self) -> None:
         """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
         if self._objects is None or not self._counts_samples:
             return
-        passes = self._passes
-        self._passes = []
-        requested = self._requested["global_batch"]
-        ranks = self._objects.accelerator.num_processes
-        finding = batches.count_samples(
-            passes, self._packing, ranks, requested, resumed=bool(self._objects.step)
+        evidence = batches.count_samples(
+            self._passes.take_training_passes(),
+            self._packing,
+            self._objects.accelerator.num_processes,
+            self._requested["global_batch"],
+            resumed=bool(self._objects.step),
         )
-        # the rest of an epoch: the next step is whole
-        self._counts_samples = finding.verdict is None
-        self._report([finding])
+        if evidence.verdict is not None:
+            self._counts_samples = False
+            self._passes.stop()
+        # Without a verdict the step was the rest of an epoch, and the next step is whole.
+        self._report([evidence])
 
     def _report(self, evidence: Sequence[Evidence]) -> None:
         report_evidence(evidence, self._context.allowed, self._context.events)

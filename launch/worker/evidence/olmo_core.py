@@ -7,7 +7,7 @@ They shard with FSDP, so a parameter is a shard with its mesh; nothing is gather
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ..expectations import process_group_backend
 from ..trainer import TrainerProgram
 from . import Evidence, judge_all
-from .batches import BINS, NONE, ForwardInputs, judge_samples
+from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
 from .start import check_template
@@ -30,18 +30,6 @@ _BACKENDS = {
 }
 _DOCUMENT = 8  # tokens of each of the two test documents
 _READ_BACK = 8  # tensors of a checkpoint
-
-
-def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> ForwardInputs | None:
-    """Describe the inputs of OLMo-core's Transformer (olmo_core/nn/transformer/model.py,
-    `forward`).
-    """
-    ids = arguments[0] if arguments else named.get("input_ids")
-    if ids is None:
-        return None
-    lengths = named.get("doc_lens")
-    documents = None if lengths is None else int((lengths > 0).sum())
-    return ForwardInputs(frozenset(named), int(ids.shape[0]), int(ids.numel()), None, documents)
 
 
 def collect(
@@ -69,18 +57,8 @@ def collect(
     return judge_all(found, requested)
 
 
-def count_samples(passes: Sequence[ForwardInputs], requested: str | None) -> list[Evidence]:
-    """Return the finding "global_batch", if requested: the rows of an optimizer step's forward
-    passes, of all ranks.
-    """
-    if requested is None:
-        return []
-    return [
-        judge_samples(sum(inputs.rows for inputs in passes), len(passes), _count_ranks(), requested)
-    ]
-
-
-def _count_ranks() -> int:
+def count_ranks() -> int:
+    """Return the ranks of torch's process group; 1 without a group."""
     import torch.distributed as dist
 
     return int(dist.get_world_size()) if process_group_backend() else 1
@@ -90,7 +68,7 @@ def _check_ranks(module: Any) -> list[Evidence]:
     how = "torch's process group"
     device = Evidence("device", module.device.type, "the train module")
     return [
-        Evidence("world_size", _count_ranks(), how),
+        Evidence("world_size", count_ranks(), how),
         device,
         Evidence("backend", process_group_backend(), how),
     ]
@@ -161,8 +139,7 @@ def _check_packing(module: Any, first: ForwardInputs | None) -> Evidence:
     if value == BINS and first is not None and first.documents is None:
         value = NONE
         how += ", but the model does not get document borders"
-    note = None if first is None else f"first micro batch: {first}"
-    return Evidence("packing", value, how, note=note)
+    return Evidence("packing", value, how, note=describe_first(first))
 
 
 def _find_backends(module: Any) -> Iterator[Any]:

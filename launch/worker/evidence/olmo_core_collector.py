@@ -9,7 +9,7 @@ from typing import Any
 from ..expectations import report_evidence
 from ..patches.patch import PatchContext
 from . import REFUTED, Evidence, olmo_core
-from .batches import ForwardInputs
+from .batches import NONE, PassRecorder, count_samples
 from .trainer_objects import TrainerObjects
 from .updates import Updates, judge_saved
 
@@ -19,8 +19,7 @@ class OlmoCoreCollector:
 
     def __init__(self, context: PatchContext) -> None:
         self._context = context
-        self._passes: list[ForwardInputs] = []  # of the current optimizer step
-        self._input_hooks: list[Any] = []  # handles of torch's hooks
+        self._passes = PassRecorder()
         self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
         # what the steps change; None until the first one begins
         self._updates: Updates | None = None
@@ -32,29 +31,22 @@ class OlmoCoreCollector:
 
     def module_built(self, module: Any) -> None:
         """Record the inputs of the forward passes of `module`, a TransformerTrainModule."""
-
-        def record_inputs(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if not model.training:  # it is the reference
-                return
-            inputs = olmo_core.describe_inputs(arguments, named)
-            if inputs is not None:
-                self._passes.append(inputs)
-
-        hook = module.model.register_forward_pre_hook(record_inputs, with_kwargs=True)
-        self._input_hooks.append(hook)
+        self._passes.follow(module.model)
 
     def gradients_zeroed(self) -> None:
         """Forget the passes: the trainer tries a batch before its first step."""
-        self._passes.clear()
+        self._passes.take_training_passes()
 
     def first_step_begins(self, module: Any) -> None:
         """Check the settings on the passes of the first step, and follow the weights from here."""
-        for hook in self._input_hooks:
-            hook.remove()
+        self._passes.stop()
+        passes = self._passes.take_training_passes()
         requested = self._context.requested
-        first_pass = self._passes[0] if self._passes else None
+        first_pass = passes[0] if passes else None
         evidence = olmo_core.collect(module, first_pass, self._context.trainer, requested)
-        evidence += olmo_core.count_samples(self._passes, requested.get("global_batch"))
+        if "global_batch" in requested:
+            ranks = olmo_core.count_ranks()
+            evidence.append(count_samples(passes, NONE, ranks, requested["global_batch"]))
         self._report(evidence)
         self._trainer = module.trainer
         steps_done = self._trainer.global_step - 1
@@ -65,7 +57,7 @@ class OlmoCoreCollector:
     def step_ended(self) -> None:
         """Check what an optimizer step changed."""
         if self._updates is not None:
-            self._updates.note_gradients()  # which the step has clipped
+            self._updates.note_gradients()  # as the step has clipped them
             self._report(self._updates.after_step())
 
     def checkpoint_saved(self, trainer: Any, *, is_last: bool) -> None:
@@ -90,16 +82,17 @@ class OlmoCoreCollector:
         self._report_saved(lambda: olmo_core.check_export(folder, model), is_last=True)
 
     def _report_saved(self, check: Callable[[], Evidence], *, is_last: bool) -> None:
-        """Report on what was saved; of the ranks but the first only what is refuted in their
-        part.
+        """Report on what was saved.
+
+        Every rank but the first reports only what is refuted in its part.
         """
         if self._updates is None:
             return
         events = self._context.events
         is_first_rank = events.rank == 0
-        for finding in self._updates.at_end(check):
-            if is_first_rank or finding.verdict == REFUTED:
-                events.emit("evidence", **finding.fields())
+        for item in self._updates.at_end(check):
+            if is_first_rank or item.verdict == REFUTED:
+                events.emit("evidence", **item.fields())
         if is_first_rank and is_last:
             events.emit("saved", step=self._trainer.global_step)
 

@@ -17,7 +17,7 @@ def short_dtype(dtype: object) -> str:
     return _SHORT_NAMES.get(str(dtype), str(dtype).removeprefix("torch."))
 
 
-def dtypes(objects: TrainerObjects) -> list[Evidence]:
+def check_dtypes(objects: TrainerObjects) -> list[Evidence]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of
     the optimizer).
     """
@@ -83,7 +83,7 @@ def _master_dtype(objects: TrainerObjects) -> str | None:
     return ",".join(dtypes_by_size(parameters)) or None
 
 
-def checkpointing(objects: TrainerObjects) -> Evidence:
+def check_checkpointing(objects: TrainerObjects) -> Evidence:
     """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their
     forward.
     """
@@ -99,7 +99,7 @@ def checkpointing(objects: TrainerObjects) -> Evidence:
     return Evidence("gradient_checkpointing", value, how)
 
 
-def zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def check_zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     """ "zero_stage" of the engine that trains, and "zero_offload" where it offloads."""
     engine = objects.engine
     if engine is None:
@@ -129,7 +129,7 @@ def zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     return findings
 
 
-def clipping(
+def check_clipping(
     objects: TrainerObjects, trainer_norm: float | None, requested: str | None
 ) -> Evidence:
     """ "clip": the norm that gradients are clipped at, "none" without clipping.

@@ -106,7 +106,8 @@ def test_types_of_the_products_the_parameters_and_the_optimizer(
         model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed)
     )
     findings = {
-        finding.what: finding for finding in judge_all(precision.dtypes(this), {"dtype": "bf16"})
+        finding.what: finding
+        for finding in judge_all(precision.check_dtypes(this), {"dtype": "bf16"})
     }
     short = {"bfloat16": "bf16", "float32": "fp32"}[parameters]
     assert {name: finding.value for name, finding in findings.items()} == {
@@ -126,7 +127,8 @@ def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     this = models.objects(unwrap(adapted), optimizer=torch.optim.AdamW(trained))
     findings = {
-        finding.what: finding for finding in judge_all(precision.dtypes(this), {"dtype": "bf16"})
+        finding.what: finding
+        for finding in judge_all(precision.check_dtypes(this), {"dtype": "bf16"})
     }
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16,fp32"
@@ -140,7 +142,7 @@ def test_packed_weights_say_nothing_about_the_products_whatever_they_are_stored_
     model = models.model().to(torch.bfloat16)
     weight = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
     weight.quant_state = SimpleNamespace(quant_type="nf4", shape=torch.Size((10**6, 10**3)))
-    found = precision.dtypes(models.objects(model))
+    found = precision.check_dtypes(models.objects(model))
     findings = {finding.what: finding for finding in judge_all(found, {"dtype": "bf16"})}
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16"
@@ -152,7 +154,7 @@ def test_checkpointing_is_what_the_layers_do(on: bool, requested: str) -> None:
     model = models.model()
     if on:
         model.gradient_checkpointing_enable()
-    finding = precision.checkpointing(models.objects(model)).compare(requested)
+    finding = precision.check_checkpointing(models.objects(model)).compare(requested)
     assert finding.value == str(on).lower()
     assert finding.verdict == ("proven" if finding.value == requested else "refuted")
 
@@ -171,14 +173,14 @@ def test_checkpointing_is_what_the_layers_do(on: bool, requested: str) -> None:
 def test_the_clipping_in_force(
     seen: float | None, requested: str | None, value: str, verdict: str | None
 ) -> None:
-    finding = precision.clipping(models.objects(models.model()), seen, requested)
+    finding = precision.check_clipping(models.objects(models.model()), seen, requested)
     assert (finding.value, finding.verdict) == (value, verdict)
 
 
 def test_under_deepspeed_the_engines_clipping_counts() -> None:
     """Upstream's `gradient_clipping: auto` becomes 1.0 whatever the trainer asks for."""
     this = models.objects(models.model(), engine=SimpleNamespace(gradient_clipping=lambda: 1.0))
-    finding = precision.clipping(this, 0.3, "0.3")
+    finding = precision.check_clipping(this, 0.3, "0.3")
     assert (finding.value, finding.how, finding.verdict) == (
         "1.0",
         "the DeepSpeed engine",
@@ -187,9 +189,9 @@ def test_under_deepspeed_the_engines_clipping_counts() -> None:
 
 
 def test_zero_without_an_engine_is_refuted() -> None:
-    [finding] = precision.zero(models.objects(models.model()), "3")
+    [finding] = precision.check_zero(models.objects(models.model()), "3")
     assert (finding.value, finding.compare("3").verdict) == (0, "refuted")
-    assert precision.zero(models.objects(models.model()), None) == []
+    assert precision.check_zero(models.objects(models.model()), None) == []
 
 
 def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
@@ -303,11 +305,11 @@ def test_an_epoch_smaller_than_a_step_is_refuted(rows: int, passes: int, refuted
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=passes)
     data = accelerator.prepare(torch.utils.data.DataLoader(list(range(rows)), batch_size=2))
     this = models.objects(None, dataloader=data, accelerator=accelerator)
-    findings = batches.check_global_batch(this, "none")
+    findings = batches.check_epoch(this, "none")
     assert [(finding.what, finding.requested, finding.verdict) for finding in findings] == (
         [("global_batch", str(2 * passes), "refuted")] if refuted else []
     )
-    assert batches.check_global_batch(this, "bins") == []
+    assert batches.check_epoch(this, "bins") == []
 
 
 def passes(*shapes: tuple[int, int]) -> list[batches.ForwardInputs]:

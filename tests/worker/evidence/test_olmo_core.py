@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.worker.evidence import olmo_core
-from launch.worker.evidence.batches import ForwardInputs
+from launch.worker.evidence.batches import ForwardInputs, PassRecorder
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention
 from launch.worker.trainer import TrainerProgram
 from tests.worker.evidence import models
@@ -107,15 +107,19 @@ def test_packing_that_never_reaches_the_model() -> None:
 
 def test_what_the_first_forward_was_given() -> None:
     ids, lengths = torch.zeros(2, 8, dtype=torch.long), torch.tensor([[3, 5, 0], [4, 2, 2]])
-    names = frozenset({"doc_lens"}), frozenset({"input_ids"})
-    assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == ForwardInputs(
-        names[0], 2, 16, None, 5
-    )
-    plain = olmo_core.describe_inputs((), {"input_ids": ids})
-    assert (
-        plain == ForwardInputs(names[1], 2, 16, None, None) and str(plain) == "2 rows of 8 tokens"
-    )
-    assert olmo_core.describe_inputs((), {}) is None
+    model = torch.nn.Identity()
+    model.forward = lambda *_, **__: None
+    packed, plain = PassRecorder(), PassRecorder()
+    packed.follow(model)
+    model(ids, doc_lens=lengths)
+    packed.stop()
+    plain.follow(model)
+    model(input_ids=ids)
+    assert packed.take_training_passes() == [
+        ForwardInputs(frozenset({"input_ids", "doc_lens"}), 2, 16, None, 5)
+    ]
+    assert plain.first == ForwardInputs(frozenset({"input_ids"}), 2, 16, None, None)
+    assert str(plain.first) == "2 rows of 8 tokens"
 
 
 @pytest.mark.parametrize(
