@@ -66,7 +66,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         yield "it has no id"
         return
     if guard not in GUARDS:
-        yield "GUARDS in launch/execution/reward_guards.py lacks it"
+        yield "GUARDS in launch/execution/guards.py lacks it"
     if not (inspect.getdoc(guard) or "").startswith("Detects "):
         yield "its docstring begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
@@ -151,7 +151,7 @@ def is_a(cls: type) -> Callable[[Any], bool]:
 
 
 REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]]], ...] = (
-    ("launch.execution.guards", is_guard, lacking_guard),
+    ("launch.execution", is_guard, lacking_guard),
     ("launch.trials.rollout", is_a(Gate), lacking_gate),
     ("launch.check.machine", is_a(PreflightRule), lacking_rule),
     ("launch.worker.patches", is_a(PatchInfo), lacking_patch),
@@ -188,7 +188,7 @@ class Cold(Guard):
 def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
-        "GUARDS in launch/execution/reward_guards.py lacks it",
+        "GUARDS in launch/execution/guards.py lacks it",
         "its docstring begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"guards.cold.steps {WITHOUT_RANGE}",

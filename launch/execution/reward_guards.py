@@ -1,4 +1,4 @@
-"""The guards of RLVR, and the list of all guards.
+"""The guards of RLVR, which launch/execution/guards.py lists.
 
 The loss of RLVR is 0 by construction, so that rewards and answers show what goes wrong. The guards
 read the metrics that TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds.
@@ -11,8 +11,7 @@ import math
 import statistics
 
 from launch.config import guards as limits
-from launch.execution import guards
-from launch.execution.facts import Fault, Guard, GuardContext, GuardFinding, LoggedStep
+from launch.execution.facts import Fault, Guard, GuardFinding, LoggedStep
 
 
 class Verifier(Guard):
@@ -160,34 +159,3 @@ class SamplerMismatch(Guard):
             "weights"
         )
         return message, {"difference": value}
-
-
-# All guards, in the order in which they judge a fact.
-GUARDS: tuple[type[Guard], ...] = (
-    guards.NonFinite,
-    guards.Divergence,
-    guards.GradNorm,
-    guards.Stall,
-    guards.DeadRank,
-    guards.MemoryCreep,
-    guards.DiskSpace,
-    guards.Continuity,
-    guards.Throughput,
-    Verifier,
-    RewardVariance,
-    RewardCollapse,
-    KLDivergence,
-    EntropyCollapse,
-    LengthLimit,
-    SamplerMismatch,
-)
-
-
-def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> list[Guard]:
-    """Build the guards that the configuration enables."""
-    built: list[Guard] = []
-    for guard in GUARDS:
-        guard_limits = getattr(config, guard.id) if config else None
-        if guard_limits is not None:
-            built.append(guard(guard_limits, context))
-    return built

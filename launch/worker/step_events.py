@@ -13,8 +13,8 @@ from .channel import EventWriter
 from .evidence import trainer_objects
 from .patches.on_cpu import peak_memory
 
-# the names of run records for metrics of TRL
-_OWN_NAMES = {
+# TRL's name of a metric -> the name in a step event
+_EVENT_NAMES = {
     "learning_rate": "lr",
     # tokens of all ranks without padding, since this process started
     "num_tokens": "total_tokens",
@@ -64,7 +64,7 @@ _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Build the fields of a "step" event from the Trainer's logs of `step`."""
     numbers = {
-        _OWN_NAMES.get(name, name): value
+        _EVENT_NAMES.get(name, name): value
         for name, value in logs.items()
         if isinstance(value, (int, float))
     }

@@ -15,7 +15,7 @@ from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
 from launch.errors import UserError
 from launch.execution.facts import GuardContext
-from launch.execution.reward_guards import build_guards
+from launch.execution.guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed

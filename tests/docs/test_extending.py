@@ -124,6 +124,7 @@ def test_the_page_adds_one_of_each() -> None:
         "trainer",
         "recipe key",
         "patch",
+        "value of a step",
         "guard",
         "gate",
         "preflight rule",

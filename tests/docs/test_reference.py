@@ -20,7 +20,7 @@ from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allow import allowable_ids
 from launch.config.guards import GuardsConfig
 from launch.execution.facts import GuardContext
-from launch.execution.reward_guards import build_guards
+from launch.execution.guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Way
 from launch.worker.patches import PATCHES

@@ -26,9 +26,9 @@ from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
+from launch.execution.guards import build_guards
 from launch.execution.record.attempts import earlier_losses
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
-from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
 from launch.planning.build import plan_line

@@ -17,10 +17,10 @@ from typing import Any
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, refusal
 from launch.execution.display import Display, PlainDisplay, display_for
 from launch.execution.engine import build_execution
+from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
-from launch.execution.reward_guards import GUARDS
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.files import read_file, write_exact

@@ -136,8 +136,8 @@ UNLISTED_GPU = PatchInfo(
 
 
 _ID = "dpo_steps"
-# the names of run records for upstream's metrics
-_OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
+# upstream's name of a metric -> the name in a step event
+_EVENT_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
 # the metrics that are added to upstream's tracker
 _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 
@@ -158,7 +158,7 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     figures and rates are left out.
     """
     fields = {
-        _OWN_NAMES.get(name, name): value
+        _EVENT_NAMES.get(name, name): value
         for name, value in local["metrics_to_log"].items()
         if not name.startswith("perf/")
     }

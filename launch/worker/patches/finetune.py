@@ -46,7 +46,7 @@ LOCAL_MODEL = PatchInfo(
 
 _ID = "finetune_steps"
 # upstream's name of a metric -> the name in a step event
-_METRICS = {
+_EVENT_NAMES = {
     "train_loss": "loss",
     "learning_rate": "lr",
     "total_tokens": "total_tokens",
@@ -90,9 +90,9 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {"step": local["completed_steps"]}
     metrics = local["metrics_to_log"]
-    for name, own_name in _METRICS.items():
+    for name, event_name in _EVENT_NAMES.items():
         if name in metrics:
-            fields[own_name] = metrics[name]
+            fields[event_name] = metrics[name]
     for name in _MEMORY:
         if not fields.get(name):
             fields.pop(name, None)
@@ -165,7 +165,7 @@ REGISTERED_MODELS = PatchInfo(
 
 
 # upstream's name of a metric -> the name in a step event
-_REWARD_NAMES = {
+_REWARD_EVENT_NAMES = {
     "train/rm/loss": "loss",
     "train/rm/lr": "lr",
     "train/rm/accuracy": "rewards/accuracy",
@@ -181,7 +181,11 @@ def reward_fields(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Build the fields of a "step" event but its number from the metrics that reward_modeling.py
     prints.
     """
-    return {own_name: metrics[name] for name, own_name in _REWARD_NAMES.items() if name in metrics}
+    return {
+        event_name: metrics[name]
+        for name, event_name in _REWARD_EVENT_NAMES.items()
+        if name in metrics
+    }
 
 
 def _send_reward_steps(context: PatchContext) -> None:

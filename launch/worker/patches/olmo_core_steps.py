@@ -28,7 +28,7 @@ _EXTRA_METRICS = (
     "perf/mfu_step",
 )
 # upstream's name of a metric -> the name in a step event
-_NAMES = {
+_EVENT_NAMES = {
     "train/CE loss": "loss",
     "train_loss": "loss",
     "optim/total grad norm": "grad_norm",
@@ -57,8 +57,8 @@ def step_fields(metrics: Mapping[str, float], reported: Sequence[str]) -> dict[s
             continue
         if name.startswith("optim/LR"):  # of each group of parameters
             named.setdefault("lr", value)
-        elif name in _NAMES:
-            named.setdefault(_NAMES[name], value)
+        elif name in _EVENT_NAMES:
+            named.setdefault(_EVENT_NAMES[name], value)
         else:
             others[name] = value
     if named.get("mfu") == 0:  # a CPU, or a GPU that upstream does not know

@@ -31,15 +31,14 @@ from launch.execution.facts import (
 )
 from launch.execution.guards import (
     Continuity,
-    DeadRank,
-    DiskSpace,
     Divergence,
     GradNorm,
     MemoryCreep,
     NonFinite,
-    Stall,
     Throughput,
+    build_guards,
 )
+from launch.execution.process_guards import DeadRank, DiskSpace, Stall
 from launch.execution.reward_guards import (
     EntropyCollapse,
     KLDivergence,
@@ -48,7 +47,6 @@ from launch.execution.reward_guards import (
     RewardVariance,
     SamplerMismatch,
     Verifier,
-    build_guards,
 )
 from launch.execution.supervise.watch import Watch, WatchConfig
 from tests.execution.guards.facts import first, steps
