@@ -59,6 +59,14 @@ class EventWriter:
         if os.environ.get("LOCAL_RANK", "0") == "0":
             self.emit("phase", phase=phase)
 
+    def begin_checkpoint(self) -> None:
+        """Send that the trainer writes a checkpoint; the first rank sends it.
+
+        Its next step ends the phase.
+        """
+        if self.rank == 0:
+            self.begin("checkpoint")
+
     def warn(self, message: str) -> None:
         """Send a "warning" event, and print the same message to stderr for the rank's log."""
         self.emit("warning", message=message)

@@ -5,7 +5,6 @@ prepares or clips.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +93,17 @@ def when_clipped(callback: Callable[[Any, float, Any], None]) -> None:
         return norm
 
 
+def engine_norm(engine: Any) -> float | None:
+    """Return the gradient norm of the last step of DeepSpeed's engine; None if it has none.
+
+    DeepSpeed returns -1 before the first measurement, and after a step that overflowed.
+    """
+    norm = engine.get_global_grad_norm()
+    if norm is None or float(norm) == -1:
+        return None
+    return float(norm)
+
+
 class LastNorm:
     """Keeps what the trainer's clipping returned; only `value` reads the tensor, which waits for
     the device.
@@ -113,14 +123,9 @@ class LastNorm:
         measured.
         """
         engine = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
-        norm = engine.get_global_grad_norm() if engine is not None else self._norm
-        if norm is None:
-            return None
-        number = float(norm)
-        # DeepSpeed returns -1 before the first measurement and after a step that overflowed
-        if number == -1:
-            return None
-        return number if number >= 0 else math.nan
+        if engine is not None:
+            return engine_norm(engine)
+        return None if self._norm is None else float(self._norm)
 
     def add_to(self, metrics: dict[str, Any]) -> None:
         """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its

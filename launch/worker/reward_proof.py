@@ -30,6 +30,7 @@ from .verifiers import (
     reference_answer,
     upstream_verifiers,
 )
+from .wording import count_of
 
 ROWS = 200  # of each verifier, spread over the data
 _SHOWN = 3  # failing rows in a message
@@ -108,7 +109,7 @@ def _check_rows(
         if row.get("ground_truth") in (None, "", []):
             unanswered.append(number)
     if unanswered:
-        prompts = _count(len(unanswered), "prompt")
+        prompts = count_of(len(unanswered), "prompt")
         raise VerifierError(f"{prompts} without ground_truth, the first in row {unanswered[0]}")
     if BY_ROW not in option.verifiers:
         return
@@ -161,15 +162,11 @@ def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response
     limit = window - response
     longest = max(lengths)
     if longest > limit:
-        longer = _count(sum(length > limit for length in lengths), "prompt")
+        longer = count_of(sum(length > limit for length in lengths), "prompt")
         limits = f"max_seq_length={window} leaves beside response_length={response}"
         where = f"row {lengths.index(longest) + 1} has {longest}"
         raise VerifierError(f"{longer} longer than the {limit} tokens that {limits}: {where}")
     return lengths
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _check_verifiers(

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .channel import EventWriter
+from .cuda import peak_memory
 from .evidence import trainer_objects
-from .patches.on_cpu import peak_memory
 
 # TRL's name of a metric -> the name in a step event
 _EVENT_NAMES = {

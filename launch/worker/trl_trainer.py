@@ -53,8 +53,7 @@ class EntryTrainer(_Trainer):  # type: ignore[misc]
         return super()._precompute_ref_logps(*arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        if self.state.is_world_process_zero:  # whose next step ends this phase
-            self._events.begin("checkpoint")
+        self._events.begin_checkpoint()
         super()._save_checkpoint(*arguments, **options)
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:

@@ -19,7 +19,11 @@ from launch.worker.channel import EventWriter
 from launch.worker.hooks import LastNorm
 from launch.worker.patches.dpo import send_step
 from launch.worker.patches.finetune import FinetuneSteps, reward_fields
-from launch.worker.patches.olmo_core_steps import PackedDataListener, make_callback
+from launch.worker.patches.olmo_core_steps import (
+    PackedDataListener,
+    make_callback,
+    send_found_data,
+)
 from launch.worker.patches.shared import StepListener
 from launch.worker.step_events import step_events, step_fields
 
@@ -243,7 +247,9 @@ def test_the_callback_of_olmo_core_sends_its_steps(channel: tuple[EventWriter, R
 def test_packed_data_that_is_there_already_is_reported(channel: tuple[EventWriter, Read]) -> None:
     writer, events = channel
     logger = logging.Logger("__main__", logging.INFO)
-    logger.addHandler(PackedDataListener(writer))
+    logger.addHandler(
+        PackedDataListener("olmo_core_packed_data", writer, partial(send_found_data, writer))
+    )
 
     def look(numpy_dir: str) -> None:
         logger.info(f"Numpy SFT files already present at {numpy_dir}")

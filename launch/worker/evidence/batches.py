@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..global_batches import find_sampler
+from ..wording import count_of
 from . import Evidence
 from .trainer_objects import TrainerObjects
 
@@ -33,7 +34,7 @@ class ForwardInputs:
 
     def __str__(self) -> str:
         tokens_per_row = self.tokens // max(1, self.rows)
-        shape = f"{self.rows} {_plural('row', self.rows)} of {tokens_per_row} tokens"
+        shape = f"{count_of(self.rows, 'row')} of {tokens_per_row} tokens"
         if self.documents is not None and self.documents > self.rows:
             return f"{shape} with {self.documents} documents"
         if self.padding is None:
@@ -186,8 +187,8 @@ def count_samples(
     number, _, unit = requested.partition(" ")
     sequences_of_sample = 2 if unit == "pairs" else 1
     samples = sequences * ranks // sequences_of_sample
-    forward_passes = f"{len(passes)} {_plural('forward pass', len(passes))}"
-    how = f"{forward_passes} of a rank in an optimizer step, {ranks} {_plural('rank', ranks)}"
+    forward_passes = count_of(len(passes), "forward pass")
+    how = f"{forward_passes} of a rank in an optimizer step, {count_of(ranks, 'rank')}"
     evidence = Evidence("global_batch", f"{samples} {unit}", how)
     if resumed and samples < int(number):
         return evidence
@@ -218,12 +219,6 @@ def check_epoch(objects: TrainerObjects, packing: str | None) -> list[Evidence]:
     how = "the data set's length, in the data loader"
     evidence = Evidence("global_batch", f"{samples} samples in an epoch", how)
     return [evidence.judge(str(requested), False)]
-
-
-def _plural(noun: str, count: int) -> str:
-    if count == 1:
-        return noun
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def _collator_name(collator: Any) -> str:

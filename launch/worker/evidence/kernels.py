@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..wording import describe_error
 from . import Evidence
 from .batches import BINS, FLATTEN, ForwardInputs
 from .trainer_objects import TrainerObjects
@@ -71,7 +72,7 @@ def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None
     try:
         has_leak = leaks()
     except Exception as error:  # any model or kernel may refuse to be built or called like this
-        why = f"the test did not run ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+        why = f"the test did not run ({describe_error(error)})"
         return Evidence("isolation", None, how, note=why).compare("true")
     value = "attention leaks across documents" if has_leak else "no attention across documents"
     return Evidence("isolation", value, how, note=note).judge("true", not has_leak)

@@ -19,7 +19,7 @@ from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
 from .start import check_template
-from .trainer_objects import frames
+from .trainer_objects import find_frame
 from .updates import check_saved, checksum, judge_saved, stored
 
 _BACKENDS = {
@@ -188,10 +188,8 @@ def _check_checkpointing(module: Any) -> Evidence:
 
 def _find_tokenizer() -> Any:
     """Return the tokenizer of open-instruct's `main(args, tc)`, an outer frame."""
-    for frame in frames():
-        if "tc" in frame.f_locals and "args" in frame.f_locals:
-            return getattr(frame.f_locals["tc"], "tokenizer", None)
-    return None
+    frame = find_frame("tc", "args")
+    return None if frame is None else getattr(frame.f_locals["tc"], "tokenizer", None)
 
 
 def _test_isolation(module: Any, first: ForwardInputs | None) -> Evidence:
@@ -276,11 +274,8 @@ def check_export(folder: Path, model: Any) -> Evidence:
     ranks (olmo_core_utils.py, `save_state_dict_as_hf`).
     """
     finding = check_saved(folder, model, None)
-    gathered: Mapping[str, Any] = {}
-    for frame in frames():
-        if "converted" in frame.f_locals:
-            gathered = frame.f_locals["state_dict"]
-            break
+    frame = find_frame("converted", "state_dict")
+    gathered = {} if frame is None else frame.f_locals["state_dict"]
     if finding.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
         return finding
     changed = replace(finding, value="others than in memory", note="the export changed them")

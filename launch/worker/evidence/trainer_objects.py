@@ -60,6 +60,14 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def find_frame(*names: str) -> FrameType | None:
+    """Return the innermost outer frame that has local variables of all these names."""
+    for frame in frames():
+        if all(name in frame.f_locals for name in names):
+            return frame
+    return None
+
+
 def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects:
     """Find the objects of the run that uses `accelerator`; call it from inside the training loop.
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..hooks import engine_norm
+from ..wording import count_of, describe_error
 from . import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .trainer_objects import TrainerObjects
 
@@ -91,9 +93,9 @@ class Updates:
         count.
         """
         if self._objects.engine is not None:
-            norm = self._objects.engine.get_global_grad_norm()
+            norm = engine_norm(self._objects.engine)
             if norm is not None:
-                self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
+                self._gradient = self._gradient.fmax(self._weights.new_tensor(norm))
         weights = _sample(self._sampled.values())
         self._largest = self._largest.fmax(self._last)
         self._last = (weights - self._weights).abs().sum()
@@ -215,8 +217,7 @@ class Updates:
 
     def _describe_steps(self) -> str:
         rate = max(group.rates for group in self._groups) / max(self._all_steps, 1)
-        steps = "1 step" if self._all_steps == 1 else f"{self._all_steps} steps"
-        return f"{steps} at a learning rate of {rate:.2g}"
+        return f"{count_of(self._all_steps, 'step')} at a learning rate of {rate:.2g}"
 
     def _describe_moved(
         self, moved: Collection[str], learned: Collection[str], leaked: Collection[str]
@@ -390,8 +391,7 @@ def try_check(check: Callable[[], Evidence]) -> Evidence:
     try:
         return check()
     except Exception as error:
-        first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
-        failed = Evidence("saved_weights", None, first_line)
+        failed = Evidence("saved_weights", None, describe_error(error))
         return failed.judge("trained", None)
 
 

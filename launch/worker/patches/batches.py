@@ -4,7 +4,6 @@ by their tokens.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,8 +14,9 @@ from ..channel import EventWriter
 from ..columns import SampleLengths
 from ..evidence.batches import SUM, TOKENS
 from ..global_batches import GlobalBatchSampler, StepLoad
+from ..wording import count_of
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamLines
-from .shared import StepListener
+from .shared import StepListener, listen
 
 _BALANCED = "balanced_batches"
 _MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a trainer that logs none
@@ -58,7 +58,7 @@ class BalanceReport:
         dealt, upstream = _mean_imbalances(self._logged)
         largest = max(step.dealt.largest for step in self._logged)
         upstream_largest = max(step.upstream.largest for step in self._logged)
-        steps = "1 step" if len(self._logged) == 1 else f"{len(self._logged)} steps"
+        steps = count_of(len(self._logged), "step")
         value = f"{dealt:.3f}, upstream's order {upstream:.3f}"
         note = f"largest micro batch {largest}, upstream's order {upstream_largest} tokens; {steps}"
         how = (
@@ -86,9 +86,7 @@ def _balance_batches(context: PatchContext) -> None:
 
     global_batches.when_prepared(configure)
     if context.events.rank == 0:
-        logging.getLogger("__main__").addHandler(
-            StepListener(_BALANCED, context.events, balance.add_logged)
-        )
+        listen(StepListener(_BALANCED, context.events, balance.add_logged))
 
 
 def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:

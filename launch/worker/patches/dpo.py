@@ -14,7 +14,6 @@ hub model is known only once it is loaded, so it is added here.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -24,11 +23,12 @@ from typing import Any
 
 from .. import hooks
 from ..channel import EventWriter
+from ..cuda import has_cuda, peak_memory
 from ..evidence import trainer_objects
 from ..hooks import replaces
-from .on_cpu import UNKNOWN_SPEED, has_cuda, peak_memory
+from .on_cpu import UNKNOWN_SPEED
 from .patch import PatchContext, PatchInfo
-from .shared import StepListener, when_about_to_train
+from .shared import StepListener, listen, when_about_to_train
 
 
 def _make_process_group(context: PatchContext) -> None:
@@ -197,10 +197,8 @@ def count_tokens(model: Any) -> None:
 
 def _find_tracker() -> Any:
     """Return the `local_metrics` of the training loop, an outer frame; None outside of it."""
-    for frame in trainer_objects.frames():
-        if "local_metrics" in frame.f_locals:
-            return frame.f_locals["local_metrics"]
-    return None
+    frame = trainer_objects.find_frame("local_metrics")
+    return None if frame is None else frame.f_locals["local_metrics"]
 
 
 def _listen(context: PatchContext) -> None:
@@ -215,8 +213,7 @@ def _listen(context: PatchContext) -> None:
 
     when_about_to_train(begin)
     if context.events.rank == 0:
-        listener = StepListener(_ID, context.events, partial(send_step, context.events, norm))
-        logging.getLogger("__main__").addHandler(listener)
+        listen(StepListener(_ID, context.events, partial(send_step, context.events, norm)))
 
 
 STEPS = PatchInfo(

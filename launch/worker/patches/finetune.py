@@ -8,7 +8,6 @@ would send to its trackers.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from .. import hooks
 from ..channel import EventWriter
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
-from .shared import StepListener, when_about_to_train
+from .shared import StepListener, listen, when_about_to_train
 
 
 def _accept_local_model(_: PatchContext) -> None:
@@ -113,7 +112,7 @@ def _send_steps(context: PatchContext) -> None:
     when_about_to_train(begin)
     if events.rank == 0:
         steps = FinetuneSteps(events, norm)
-        logging.getLogger("__main__").addHandler(StepListener(_ID, events, steps.send))
+        listen(StepListener(_ID, events, steps.send))
 
 
 STEPS = PatchInfo(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 from ..channel import EventWriter
-from ..evidence.trainer_objects import frames
 from ..hooks import replaces
 from .olmo_core import PADDED, TOKENS
 from .patch import PatchContext, PatchInfo
 from .progress import send_dataset
+from .shared import LineListener, listen
 
 # what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and the patch
 # olmo_core_tokens record; OLMo-core's console logger has its own list of the other metrics
@@ -108,8 +108,7 @@ def _send_steps(context: PatchContext) -> None:
 
         @replaces(Checkpointer, name)
         def begin_and_save(save: Any, *arguments: Any, **options: Any) -> Any:
-            if events.rank == 0:  # whose next step ends this phase
-                events.begin("checkpoint")
+            events.begin_checkpoint()
             return save(*arguments, **options)
 
 
@@ -136,29 +135,18 @@ STEPS = PatchInfo(
 )
 
 
-class PackedDataListener(logging.Handler):
-    """Sends that the packed files are there already. It notices the line that says so, and takes
-    the folder from the frame that logs it. Never raises into the script.
-    """
+class PackedDataListener(LineListener):
+    """Calls back where olmo_core_finetune.py logs that the packed files are there already."""
 
-    _LINE = "Numpy SFT files already present at "
+    text = "Numpy SFT files already present at "
+    variable = "numpy_dir"
+    subject = "the folder of the packed data"
 
-    def __init__(self, events: EventWriter) -> None:
-        super().__init__(logging.INFO)
-        self._events = events
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._LINE not in record.getMessage():
-            return
-        folders = (
-            frame.f_locals["numpy_dir"] for frame in frames() if "numpy_dir" in frame.f_locals
-        )
-        folder = next(folders, None)
-        if folder is None:
-            self._events.warn(f"patch {_PACKED} could not read the folder of the packed data")
-            return
-        self._events.begin("load")
-        send_dataset(self._events, str(folder), is_built=False)
+def send_found_data(events: EventWriter, local: Mapping[str, Any]) -> None:
+    """Send that the packed files are there, from the variables of the frame that says so."""
+    events.begin("load")
+    send_dataset(events, str(local["numpy_dir"]), is_built=False)
 
 
 def _report_packed_data(context: PatchContext) -> None:
@@ -170,7 +158,7 @@ def _report_packed_data(context: PatchContext) -> None:
         pack(**options)
         send_dataset(context.events, str(options["output_dir"]), is_built=True)
 
-    logging.getLogger("__main__").addHandler(PackedDataListener(context.events))
+    listen(PackedDataListener(_PACKED, context.events, partial(send_found_data, context.events)))
 
 
 _PACKED = "olmo_core_packed_data"

@@ -83,8 +83,7 @@ def _report_saving(context: PatchContext) -> None:
 
     @replaces(Accelerator, "save_state")
     def begin_and_save_state(save: Any, *arguments: Any, **options: Any) -> Any:
-        if context.events.rank == 0:  # whose next step ends this phase
-            context.events.begin("checkpoint")
+        context.events.begin_checkpoint()
         return save(*arguments, **options)
 
     @replaces(model_utils, "save_with_accelerate")

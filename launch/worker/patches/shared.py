@@ -6,53 +6,63 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .. import hooks
 from ..channel import EventWriter
 from ..columns import write_lengths
-from ..evidence.trainer_objects import frames
+from ..evidence.trainer_objects import find_frame
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
     from ..evidence.collector import EvidenceCollector
 
-_STEP = "  Step: "
 
+class LineListener(logging.Handler):
+    """Notices a log line of a script, and calls back with the variables of the frame that logs it.
 
-def find_logging_frame() -> FrameType:
-    """Return the outer frame that holds the metrics of a logged step. Raises LookupError without
-    one.
+    The line is recognised by a text that it contains, and read for nothing else. The frame is the
+    innermost one with a certain variable. A failure is a warning, and never an error of the
+    training.
     """
-    for frame in frames():
-        if "metrics_to_log" in frame.f_locals:
-            return frame
-    raise LookupError("no frame holds metrics_to_log")
 
-
-class StepListener(logging.Handler):
-    """Calls `step(locals)` with the variables of the frame that logs a step; the text of the log
-    line is not read. Never raises into the training.
-    """
+    text: str  # that the line contains
+    variable: str  # of the frame
+    subject: str  # what is read there, for the warning
 
     def __init__(
-        self, patch: str, events: EventWriter, step: Callable[[Mapping[str, Any]], None]
+        self, patch: str, events: EventWriter, callback: Callable[[Mapping[str, Any]], None]
     ) -> None:
         super().__init__(logging.INFO)
         self._patch = patch
         self._events = events
-        self._step = step
+        self._callback = callback
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self.text not in record.getMessage():
+            return
         try:
-            if _STEP in record.getMessage():  # accelerate's loggers prepend the rank
-                self._step(find_logging_frame().f_locals)
+            frame = find_frame(self.variable)
+            if frame is None:
+                raise LookupError(f"no frame holds {self.variable}")
+            self._callback(frame.f_locals)
         except Exception as error:
-            self._events.warn(
-                f"patch {self._patch} could not read a step: {type(error).__name__}: {error}"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            self._events.warn(f"patch {self._patch} could not read {self.subject}: {reason}")
+
+
+class StepListener(LineListener):
+    """Calls back with the variables of the frame that logs a step."""
+
+    text = "  Step: "  # behind the rank, which accelerate's loggers prepend
+    variable = "metrics_to_log"
+    subject = "a step"
+
+
+def listen(listener: LineListener) -> None:
+    """Have a listener notice what the script logs itself."""
+    logging.getLogger("__main__").addHandler(listener)
 
 
 def when_about_to_train(callback: Callable[[Any], None]) -> None:
