@@ -10,7 +10,17 @@ from typing import Any
 
 from ..expectations import STATE, report_evidence
 from ..patches.patch import PatchContext
-from . import Evidence, batches, judge_all, kernels, precision, start, trainer_objects, updates
+from . import (
+    Evidence,
+    batches,
+    judge_all,
+    kernels,
+    precision,
+    saved_model,
+    start,
+    trainer_objects,
+    updates,
+)
 from .trainer_objects import TrainerObjects
 
 
@@ -86,10 +96,10 @@ class EvidenceCollector:
             return
 
         def check() -> Evidence:
-            return updates.check_saved(Path(str(folder)), model, state)
+            return saved_model.check_saved(Path(str(folder)), model, state)
 
         followed = self._updates  # None in a resumed run that had no step left
-        evidence = [updates.try_check(check)] if followed is None else followed.at_end(check)
+        evidence = [saved_model.try_check(check)] if followed is None else followed.at_end(check)
         for item in evidence:
             self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:

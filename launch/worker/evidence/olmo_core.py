@@ -18,9 +18,10 @@ from . import Evidence, judge_all
 from .batches import BINS, NONE, ForwardInputs, describe_first
 from .kernels import check_isolation
 from .precision import dtypes_by_size, judge_clipping, short_dtype
+from .saved_model import check_saved, judge_saved
 from .start import check_template
+from .tensors import checksum, stored
 from .trainer_objects import find_frame
-from .updates import check_saved, checksum, judge_saved, stored
 
 _BACKENDS = {
     "TorchAttentionBackend": "sdpa",

@@ -10,8 +10,9 @@ from ..expectations import report_evidence
 from ..patches.patch import PatchContext
 from . import REFUTED, Evidence, olmo_core
 from .batches import NONE, PassRecorder, count_samples
+from .saved_model import judge_saved
 from .trainer_objects import TrainerObjects
-from .updates import Updates, judge_saved
+from .updates import Updates
 
 
 class OlmoCoreCollector:

@@ -17,7 +17,8 @@ pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from launch.worker.evidence import TOO_SHORT, Evidence  # noqa: E402
-from launch.worker.evidence.updates import PATIENCE, Updates, check_saved  # noqa: E402
+from launch.worker.evidence.saved_model import check_saved  # noqa: E402
+from launch.worker.evidence.updates import PATIENCE, Updates  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 Change = Callable[[Any, int], None]  # of the model before an optimizer step
