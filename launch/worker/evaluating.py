@@ -1,7 +1,7 @@
-"""Scores models on tasks of lm-evaluation-harness. Runs in the trainer's interpreter.
+"""Scores models on tasks of lm-evaluation-harness, in the trainer's interpreter.
 
-`main` takes an `EvaluationRequest`. It prints a JSON object a line: `{"done": label}` after each job, or
-`{"refused": reason, ...}` and ends.
+`main` takes an `EvaluationRequest`, and prints JSON lines: `{"done": label}` after each job, or one
+`{"refused": reason, ...}`, with which it ends.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _prepare(spec: TaskSpec, request: EvaluationRequest, reports: TextIO) -> TaskSpec:
-    """Return the spec with the names of its tasks; held-out rows become tasks beside the results,
-    whose prompts are rendered already.
+    """Return the spec with the names of its tasks.
 
-    Raises RefusalError, where no row fits into the context, and that of `check_tasks`.
+    Held-out rows become tasks beside the results, whose prompts are rendered already. Raises
+    RefusalError as `check_tasks` does, and if no row fits into the context.
     """
     if not spec.folder or not (spec.folder / ROWS).is_file():
         return replace(spec, names=check_tasks(spec))
@@ -127,8 +127,9 @@ def task_manager(folder: Path | None) -> Any:
 
 
 def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
-    """Return the names of a spec's tasks, which exist and whose data is here. Raises
-    RefusalError.
+    """Return the names of a spec's tasks.
+
+    Raises RefusalError if a task does not exist, or its data is not here.
     """
     manager = task_manager(spec.folder)
     names = spec.names or tuple(manager.all_subtasks)
@@ -141,15 +142,19 @@ def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
         try:
             manager.load([name])
         except Exception as error:
-            chain = [error, error.__cause__, error.__context__]
-            kinds = " ".join(type(each).__name__ for each in chain if each is not None)
-            needs_network = (
-                any(kind in kinds for kind in _NETWORK_ERRORS) or "offline" in str(error).lower()
-            )
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            kind = "task_needs_network" if needs_network else "task_not_loadable"
+            lines = str(error).strip().splitlines()
+            reason = lines[0] if lines else type(error).__name__
+            kind = "task_needs_network" if _needs_network(error) else "task_not_loadable"
             raise RefusalError({"refused": kind, "task": name, "reason": reason}) from error
     return names
+
+
+def _needs_network(error: Exception) -> bool:
+    """Whether an error of loading a task says that a server can't be reached."""
+    chain = [error, error.__cause__, error.__context__]
+    names = " ".join(type(item).__name__ for item in chain if item is not None)
+    is_known = any(known in names for known in _NETWORK_ERRORS)
+    return is_known or "offline" in str(error).lower()
 
 
 def check_prompts(request: EvaluationRequest) -> None:
@@ -161,24 +166,23 @@ def check_prompts(request: EvaluationRequest) -> None:
     measured = set()
     for job in request.jobs:
         model = load_measuring_model(job.model, request.tokenizer, request.batch_size)
-        if (job.spec, model.max_length) not in measured:
-            measured.add((job.spec, model.max_length))
-            try:
-                _run_tasks(model, job.spec, request.limit, bootstrap_iters=0)
-            except RefusalError:
-                raise
-            except (
-                Exception
-            ) as error:  # of a task's scoring, which comes last: the empty answers mean nothing
-                print(
-                    f"after the prompts were measured: {type(error).__name__}: {error}",
-                    file=sys.stderr,
-                )
+        if (job.spec, model.max_length) in measured:
+            continue
+        measured.add((job.spec, model.max_length))
+        try:
+            _run_tasks(model, job.spec, request.limit, bootstrap_iters=0)
+        except RefusalError:
+            raise
+        except Exception as error:
+            # A task's scoring comes last, and may fail on the empty answers, which mean nothing.
+            reason = f"{type(error).__name__}: {error}"
+            print(f"after the prompts were measured: {reason}", file=sys.stderr)
 
 
 def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -> Any:
-    """Return a model without weights as the harness takes it, which measures prompts and answers
-    nothing.
+    """Return a model without weights as the harness takes it.
+
+    It measures prompts, and answers nothing.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -191,14 +195,12 @@ def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -
         def _model_generate(self, context: Any, *arguments: Any, **options: Any) -> Any:
             return context
 
+    config = AutoConfig.from_pretrained(read_base(model.folder))
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(read_base(model.folder))
-        )
-    measuring = MeasuringModel(
-        pretrained=empty, tokenizer=AutoTokenizer.from_pretrained(tokenizer), batch_size=batch_size
-    )
-    measuring._device = torch.device("cpu")  # of the prompts
+        empty = AutoModelForCausalLM.from_config(config)
+    loaded_tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    measuring = MeasuringModel(pretrained=empty, tokenizer=loaded_tokenizer, batch_size=batch_size)
+    measuring._device = torch.device("cpu")  # where the prompts are
     return measuring
 
 
@@ -212,6 +214,7 @@ def load_harness_model(model: ModelRequest, tokenizer: str, batch_size: int) -> 
 
 
 def _checked_model_class(folder: str) -> Any:
+    """Return the harness's class of models, which refuses what it would cut."""
     from lm_eval.models.huggingface import HFLM
 
     class CheckedModel(HFLM):  # type: ignore[misc]
@@ -220,35 +223,34 @@ def _checked_model_class(folder: str) -> Any:
         is_rendered = False  # whether the prompts are in the chat template already
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            """The harness would count the white space at the end of a prompt as a part of the
-            answer.
+            """Encode a prompt and its answer apart.
+
+            The harness would count the white space at the end of a prompt as a part of the answer.
             """
             if not self.is_rendered:
                 return super()._encode_pair(context, continuation)  # type: ignore[no-any-return]
             return self.tok_encode(context), self.tok_encode(continuation)
 
         def check_targets(self, requests: Any) -> None:
-            self._check(
-                max((len(context) + len(target) - 1 for _, context, target in requests), default=0)
-            )
+            """Refuse a prompt that does not fit with its answer, whose last token is not read."""
+            lengths = [len(context) + len(target) - 1 for _, context, target in requests]
+            self._check(max(lengths, default=0))
 
         def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
             self.check_targets(requests)
             return super()._loglikelihood_tokens(requests, *arguments, **options)
 
         def tok_batch_encode(self, strings: Any, *arguments: Any, **options: Any) -> Any:
-            room = options.get("left_truncate_len")
-            if room:
-                self._check(max(len(self.tokenizer.encode(text)) for text in strings), room)
+            limit = options.get("left_truncate_len")
+            if limit:
+                lengths = [len(self.tokenizer.encode(text)) for text in strings]
+                self._check(max(lengths), limit)
             return super().tok_batch_encode(strings, *arguments, **options)
 
-        def _check(self, tokens: int, room: int | None = None) -> None:
-            if tokens > (room or self.max_length):
-                refusal = {
-                    "refused": "context_too_short",
-                    "tokens": tokens,
-                    "context": room or self.max_length,
-                }
+        def _check(self, tokens: int, limit: int | None = None) -> None:
+            context = limit or self.max_length
+            if tokens > context:
+                refusal = {"refused": "context_too_short", "tokens": tokens, "context": context}
                 raise RefusalError({**refusal, "model": folder})
 
     return CheckedModel
@@ -258,12 +260,12 @@ def evaluate(model: Any, job: HarnessJob, limit: int | None) -> None:
     """Score a model on the tasks of a job, and write the result and every answer."""
     results = _run_tasks(model, job.spec, limit, bootstrap_iters=1000)
     tasks = {name: summarize(name, results, job.spec, model) for name in job.spec.names}
-    rows = [
-        json.dumps({"task": task, **_readable(row)}, ensure_ascii=False, default=str)
-        for task, task_rows in results["samples"].items()
-        for row in task_rows
-    ]
-    job.samples.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    lines = []
+    for task, rows in results["samples"].items():
+        for row in rows:
+            sample = {"task": task, **_readable(row)}
+            lines.append(json.dumps(sample, ensure_ascii=False, default=str) + "\n")
+    job.samples.write_text("".join(lines), encoding="utf-8")
     content = versioned({"tasks": tasks})
     job.result.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
 
@@ -288,41 +290,41 @@ def _run_tasks(model: Any, spec: TaskSpec, limit: int | None, bootstrap_iters: i
 
 def summarize(name: str, results: Mapping[str, Any], spec: TaskSpec, model: Any) -> dict[str, Any]:
     """Return the scores of a task, or of a group over the questions of all its tasks."""
-    leaves = _leaves(name, results)
-    rows = [(leaf, row) for leaf in leaves for row in results["samples"][leaf]]
-    config = results["configs"][leaves[0]]
+    tasks = _tasks_below(name, results)
+    rows = [(task, row) for task in tasks for row in results["samples"][task]]
+    config = results["configs"][tasks[0]]
     metric = spec.metric or _primary_metric(config, rows[0][1])
     filters = list(dict.fromkeys(row["filter"] for _, row in rows))
-    chosen = spec.filter if spec.filter in filters else filters[0]
-    kept = [(leaf, row) for leaf, row in rows if row["filter"] == chosen]
-    reported = {
-        key: value
-        for key, value in results["results"].get(name, {}).items()
-        if isinstance(value, (int, float))
-    }
-    values = [_number(row[metric]) for _, row in kept]
-    mean = sum(values) / len(values)
-    responses = json.dumps([row["resps"] for _, row in kept], default=str)
+    chosen_filter = spec.filter if spec.filter in filters else filters[0]
+    kept = [(task, row) for task, row in rows if row["filter"] == chosen_filter]
+    kept_rows = [row for _, row in kept]
+    scores = results["results"].get(name, {})
+    reported = {key: score for key, score in scores.items() if isinstance(score, (int, float))}
+    values = [_number(row[metric]) for row in kept_rows]
+    responses = json.dumps([row["resps"] for row in kept_rows], default=str)
+    is_higher_better = results["higher_is_better"].get(tasks[0], {}).get(metric) is not False
     return {
         "metric": metric,
-        "filter": chosen,
-        "higher_is_better": results["higher_is_better"].get(leaves[0], {}).get(metric) is not False,
-        "score": reported.get(f"{metric},{chosen}", mean),
-        "stderr": reported.get(f"{metric}_stderr,{chosen}"),
-        "questions": [f"{leaf}:{row['doc_id']}:{row['prompt_hash'][:8]}" for leaf, row in kept],
+        "filter": chosen_filter,
+        "higher_is_better": is_higher_better,
+        "score": reported.get(f"{metric},{chosen_filter}", sum(values) / len(values)),
+        "stderr": reported.get(f"{metric}_stderr,{chosen_filter}"),
+        "questions": [f"{task}:{row['doc_id']}:{row['prompt_hash'][:8]}" for task, row in kept],
         "values": values,
-        "cut_off": _cut_off_share([row for _, row in kept], config, model),
+        "cut_off": _cut_off_share(kept_rows, config, model),
         "responses": hashlib.sha256(responses.encode()).hexdigest()[:16],
         "all": reported,
     }
 
 
-def _leaves(name: str, results: Mapping[str, Any]) -> list[str]:
+def _tasks_below(name: str, results: Mapping[str, Any]) -> list[str]:
     """Return the tasks below a group; the name itself for a task."""
     if name in results["samples"]:
         return [name]
-    below = results.get("group_subtasks", {}).get(name, [])
-    return [leaf for child in below for leaf in _leaves(child, results)]
+    tasks = []
+    for child in results.get("group_subtasks", {}).get(name, []):
+        tasks += _tasks_below(child, results)
+    return tasks
 
 
 def _primary_metric(config: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -331,7 +333,7 @@ def _primary_metric(config: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> float:
-    """Return a question's value: of a list its mean."""
+    """Return a question's value; a list counts with its mean."""
     if isinstance(value, (list, tuple)):
         return sum(map(_number, value)) / len(value) if value else 0.0
     return float(value)
@@ -340,26 +342,31 @@ def _number(value: Any) -> float:
 def _cut_off_share(
     rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], model: Any
 ) -> float | None:
-    """Return the share of generated answers as long as their limit; None where nothing is
-    generated.
+    """Return the share of generated answers that are as long as their limit.
+
+    None is returned where nothing is generated.
     """
     if config.get("output_type") != "generate_until":
         return None
-    cut = 0
+    cut_off = 0
     for row in rows:
-        options = row["arguments"][0][1] if len(row["arguments"][0]) > 1 else {}
-        limit = (
-            options.get("max_gen_toks", model.max_gen_toks)
-            if isinstance(options, Mapping)
-            else model.max_gen_toks
-        )
-        cut += (
-            len(model.tokenizer.encode(str(row["resps"][0][0]), add_special_tokens=False))
-            >= limit - 1
-        )
-    return cut / len(rows)
+        answer = str(row["resps"][0][0])
+        tokens = model.tokenizer.encode(answer, add_special_tokens=False)
+        if len(tokens) >= _generation_limit(row, model) - 1:
+            cut_off += 1
+    return cut_off / len(rows)
+
+
+def _generation_limit(row: Mapping[str, Any], model: Any) -> int:
+    """Return the tokens that an answer may have: the question's own limit, else the model's."""
+    arguments = row["arguments"][0]
+    options = arguments[1] if len(arguments) > 1 else None
+    if isinstance(options, Mapping) and "max_gen_toks" in options:
+        return int(options["max_gen_toks"])
+    return int(model.max_gen_toks)
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of an answer that its file holds."""
     names = ("doc_id", "filter", "target", "arguments", "resps", "filtered_resps", *row["metrics"])
     return {name: row[name] for name in names}

@@ -1,4 +1,4 @@
-"""Answers prompts with a model. Runs in the trainer's interpreter.
+"""Answers prompts with a model, in the trainer's interpreter.
 
 `main` takes a `ModelRequest`. It reads requests from stdin and writes an answer to each on stdout,
 a JSON object a line:
@@ -28,7 +28,7 @@ _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
 
 
 def encode(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Any:
-    """Return a conversation in the chat template, as the inputs of a model that is to go on with
+    """Return a conversation in the chat template, as the inputs of a model that is to continue
     it.
     """
     return tokenizer.apply_chat_template(
@@ -52,25 +52,31 @@ def write_answer(
     """
     inputs = encode(tokenizer, messages).to(model.device)
     prompt = inputs["input_ids"].shape[1]
-    of_model = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])} - {
-        None
-    }
-    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    room = min(max_tokens, context - prompt)
-    output = model.generate(
+    ends = _end_tokens(model, tokenizer)
+    padding = tokenizer.pad_token_id
+    if padding is None:
+        padding = tokenizer.eos_token_id
+    sequences = model.generate(
         **inputs,
-        max_new_tokens=room,
+        max_new_tokens=min(max_tokens, context - prompt),
         eos_token_id=sorted(ends),
         pad_token_id=int(padding),
         **sampling,
-    )[0][prompt:]
-    text = tokenizer.decode(output, skip_special_tokens=True)
+    )
+    answer = sequences[0][prompt:]
     return {
-        "text": text,
-        "tokens": len(output),
-        "finished": len(output) > 0 and int(output[-1]) in ends,
+        "text": tokenizer.decode(answer, skip_special_tokens=True),
+        "tokens": len(answer),
+        "finished": len(answer) > 0 and int(answer[-1]) in ends,
     }
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Return the tokens that end an answer."""
+    of_model = model.generation_config.eos_token_id
+    if not isinstance(of_model, list):
+        of_model = [of_model]
+    return {token for token in (tokenizer.eos_token_id, *of_model) if token is not None}
 
 
 class Generator:
@@ -91,12 +97,13 @@ class Generator:
         return model
 
     def measure(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, Any]:
-        """Return the tokens of each prompt in the chat template, and those that fit into the
+        """Return the tokens of each prompt in the chat template, and how many fit into the
         model.
         """
-        lengths = [
-            encode(self._tokenizer, messages)["input_ids"].shape[1] for messages in conversations
-        ]
+        lengths = []
+        for messages in conversations:
+            inputs = encode(self._tokenizer, messages)
+            lengths.append(inputs["input_ids"].shape[1])
         return {"lengths": lengths, "context": self._context()}
 
     def answer(
@@ -111,11 +118,9 @@ class Generator:
         from transformers import set_seed
 
         set_seed(seed)
-        sampling = (
-            {"do_sample": True, "temperature": temperature, "top_p": top_p}
-            if temperature > 0
-            else GREEDY
-        )
+        sampling = GREEDY
+        if temperature > 0:
+            sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p}
         return write_answer(
             self._model,
             self._tokenizer,
@@ -126,19 +131,22 @@ class Generator:
         )
 
     def _context(self) -> int:
+        """Return the tokens that fit into the model."""
         limit = min(int(self._tokenizer.model_max_length), _UNLIMITED)
         return min(limit, getattr(self._config, "max_position_embeddings", limit))
+
+
+def _answer_request(generator: Generator, request: Mapping[str, Any]) -> dict[str, Any]:
+    if "measure" in request:
+        return generator.measure(request["measure"])
+    return generator.answer(**request)
 
 
 def serve(generator: Generator, requests: TextIO, answers: TextIO) -> None:
     """Answer each line of `requests`."""
     for line in requests:
         request = json.loads(line)
-        answer = (
-            generator.measure(request["measure"])
-            if "measure" in request
-            else generator.answer(**request)
-        )
+        answer = _answer_request(generator, request)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

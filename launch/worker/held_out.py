@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ def bits(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
 
 
 def exact(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
+    """Return whether the model wrote the answer word for word."""
     return {EXACT: float(results[0].strip() == doc["text"].strip())}
 
 
@@ -75,28 +76,48 @@ def most_likely(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, flo
 
 def write_tasks(rows: Path, folder: Path, tokenizer: Any, context: int) -> int:
     """Write the tasks of the rows that fit into `context` tokens; return how many are left out."""
-    given = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
-    docs = [doc for row in given for doc in _render(row, tokenizer, context)]
-    if names := dict.fromkeys(doc["task"] for doc in docs if "task" in doc):
+    docs = []
+    left_out = 0
+    for line in rows.read_text(encoding="utf-8").splitlines():
+        doc = _render(json.loads(line), tokenizer, context)
+        if doc is None:
+            left_out += 1
+        else:
+            docs.append(doc)
+    names = dict.fromkeys(doc["task"] for doc in docs if "task" in doc)
+    if names:
         for name in names:
-            of_name = [doc for doc in docs if doc["task"] == name]
-            write_task(folder, name, CHOICE if "choices" in of_name[0] else _MOST_LIKELY, of_name)
-        return len(given) - len(docs)
+            _write_named_task(folder, name, docs)
+    else:
+        _write_own_tasks(folder, docs, context)
+    return left_out
+
+
+def _write_named_task(folder: Path, name: str, docs: Sequence[Mapping[str, Any]]) -> None:
+    """Write the task `name` of the questions that name it."""
+    of_name = [doc for doc in docs if doc["task"] == name]
+    text = CHOICE if "choices" in of_name[0] else _MOST_LIKELY
+    write_task(folder, name, text, of_name)
+
+
+def _write_own_tasks(folder: Path, docs: Sequence[Mapping[str, Any]], context: int) -> None:
+    """Write the tasks of rows that name none; a task without a question is removed."""
     pairs = [doc for doc in docs if "choices" in doc]
-    short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT and not pairs][:_MOST_EXACT]
-    # a longer answer is another one
-    room = 2 * max((doc["tokens"] for doc in short), default=0) + 8
-    short = [doc for doc in short if doc["prompt_tokens"] + room <= context]
-    exact = _EXACT.replace("TOKENS", str(room))
-    for name, text, of_task in (
-        ("loss", LOSS, docs),
-        ("exact", exact, short),
-        ("choice", CHOICE, pairs),
+    short = []
+    if not pairs:
+        short = [doc for doc in docs if len(doc["text"].encode()) <= _SHORT][:_MOST_EXACT]
+    # An answer that is longer than this is another one.
+    max_tokens = 2 * max((doc["tokens"] for doc in short), default=0) + 8
+    short = [doc for doc in short if doc["prompt_tokens"] + max_tokens <= context]
+    exact_task = _EXACT.replace("TOKENS", str(max_tokens))
+    for name, text, questions in (
+        ("held_out_loss", LOSS, docs),
+        ("held_out_exact", exact_task, short),
+        ("held_out_choice", CHOICE, pairs),
     ):
-        (folder / f"held_out_{name}.yaml").unlink(missing_ok=True)
-        if of_task:
-            write_task(folder, f"held_out_{name}", text, of_task)
-    return len(given) - len(docs)
+        (folder / f"{name}.yaml").unlink(missing_ok=True)
+        if questions:
+            write_task(folder, name, text, questions)
 
 
 def write_task(folder: Path, name: str, text: str, docs: Sequence[Mapping[str, Any]]) -> None:
@@ -111,29 +132,44 @@ def write_task(folder: Path, name: str, text: str, docs: Sequence[Mapping[str, A
     (folder / f"{name}.yaml").write_text(head + text, encoding="utf-8")
 
 
-def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> Iterator[dict[str, Any]]:
-    """Yield a row as a question of the tasks, in the tokenizer's chat template; nothing for one
-    that does not fit.
+def _render(row: Mapping[str, Any], tokenizer: Any, context: int) -> dict[str, Any] | None:
+    """Return a row as a question of the tasks, in the tokenizer's chat template.
+
+    None is returned for a row that does not fit into `context` tokens.
     """
     conversations = [row[name] for name in ("messages", "chosen", "rejected") if name in row]
     prompt = tokenizer.apply_chat_template(
         conversations[0][:-1], tokenize=False, add_generation_prompt=True
     )
-    answers = []
-    for messages in conversations:
-        whole = tokenizer.apply_chat_template(messages, tokenize=False)
-        answers.append(
-            whole[len(prompt) :] if whole.startswith(prompt) else messages[-1]["content"]
-        )
-    lengths = [len(tokenizer.encode(text, add_special_tokens=False)) for text in (prompt, *answers)]
-    if lengths[0] + max(lengths[1:]) <= context:
-        text = conversations[0][-1]["content"]
-        doc = {
-            "prompt": prompt,
-            "answer": answers[0],
-            "text": text,
-            "tokens": lengths[1],
-            "prompt_tokens": lengths[0],
-        }
-        named = {"task": row["task"]} if "task" in row else {}
-        yield doc | named | ({"choices": answers} if len(answers) > 1 else {})
+    answers = [_render_answer(messages, prompt, tokenizer) for messages in conversations]
+    prompt_tokens = _count_tokens(prompt, tokenizer)
+    answer_tokens = [_count_tokens(answer, tokenizer) for answer in answers]
+    if prompt_tokens + max(answer_tokens) > context:
+        return None
+    doc = {
+        "prompt": prompt,
+        "answer": answers[0],
+        "text": conversations[0][-1]["content"],
+        "tokens": answer_tokens[0],
+        "prompt_tokens": prompt_tokens,
+    }
+    if "task" in row:
+        doc["task"] = row["task"]
+    if len(answers) > 1:
+        doc["choices"] = answers
+    return doc
+
+
+def _render_answer(messages: Sequence[Mapping[str, Any]], prompt: str, tokenizer: Any) -> str:
+    """Return what follows the prompt in the chat template: the last answer with its end.
+
+    Where the template renders the beginning differently, the bare answer is returned.
+    """
+    whole = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    if whole.startswith(prompt):
+        return whole[len(prompt) :]
+    return str(messages[-1]["content"])
+
+
+def _count_tokens(text: str, tokenizer: Any) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False))

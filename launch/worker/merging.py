@@ -1,7 +1,7 @@
-"""Merges an adapter into its base and compares the saved model with base + adapter. Runs in the
-trainer's interpreter.
+"""Merges an adapter into its base, and compares the saved model with base and adapter.
 
-`main` takes a `MergeRequest`, and prints one JSON object with the differences.
+It runs in the trainer's interpreter. `main` takes a `MergeRequest`, and prints one JSON object with
+the differences.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from .json_codec import decode
 from .model_loading import load_model
 
-_FALLBACK_TOKENS = 64  # of a row of our own, for an adapter whose samples are unknown
+_FALLBACK_TOKENS = 64  # of the row that stands in where the run's own samples are unknown
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,27 @@ def compute_logits(model: Any, rows: Sequence[Sequence[int]]) -> list[Any]:
 
 
 def relative_difference(left: Sequence[Any], right: Sequence[Any]) -> float:
-    """Return the mean absolute difference of logits, as a share of the standard deviation of
-    `right`.
+    """Return the mean absolute difference of logits.
+
+    It is a share of the standard deviation of `right`.
     """
-    difference = sum(float((a - b).abs().mean()) for a, b in zip(left, right, strict=True)) / len(
-        right
-    )
-    spread = sum(float(b.std()) for b in right) / len(right)
+    pairs = zip(left, right, strict=True)
+    difference = fmean(float((a - b).abs().mean()) for a, b in pairs)
+    spread = fmean(float(logits.std()) for logits in right)
     return difference / spread if spread else difference
 
 
 def _agreement(left: Sequence[Any], right: Sequence[Any]) -> float:
     """Return the share of tokens after which both models find the same token most likely."""
-    same = sum(int((a.argmax(-1) == b.argmax(-1)).sum()) for a, b in zip(left, right, strict=True))
-    return same / sum(int(b.shape[0]) for b in right)
+    same = 0
+    tokens = 0
+    for a, b in zip(left, right, strict=True):
+        same += int((a.argmax(-1) == b.argmax(-1)).sum())
+        tokens += int(b.shape[0])
+    return same / tokens
 
 
 def _fallback_row(model: Any) -> list[int]:
+    """Return the first tokens of the vocabulary."""
     size = min(_FALLBACK_TOKENS, model.get_input_embeddings().weight.shape[0])
     return list(range(size))

@@ -1,5 +1,6 @@
-"""Loads what a run has trained: a whole model, or an adapter on its base. Runs in the trainer's
-interpreter.
+"""Loads what a run has trained: a whole model, or an adapter on its base.
+
+It runs in the trainer's interpreter.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ def load_model(
     tokenizer: str | None = None,
     state: str | None = None,
 ) -> tuple[Any, Any]:
-    """Load the model in `folder`, whole or as an adapter on its base, in evaluation mode, and its
-    tokenizer.
+    """Load the model in `folder` in evaluation mode, and its tokenizer.
 
-    The model is on the GPU if there is one. An adapter is returned as a PeftModel.
+    The model is on the GPU if there is one. An adapter is returned as a PeftModel on its base.
 
     Args:
         folder: a run's `model` or `merged` folder, any folder of a transformers model or a PEFT
-        adapter, or a hub id. dtype: of the weights: bfloat16, float32, or auto for that of the
-        checkpoint. tokenizer: the folder of another tokenizer, as of the run that a base is
-        compared with; its new tokens get rows. state: a checkpoint of accelerate's save_state,
-        whose weights take the place of the folder's. quantized: keep the base of an adapter in 4
-        bit (nf4), as a run with recipe.lora.quantize=nf4 trains it.
+            adapter, or a hub id.
+        dtype: the type of the weights: bfloat16, float32, or auto for that of the checkpoint.
+        quantized: keeps the base of an adapter in 4 bit (nf4), as a run with
+            recipe.lora.quantize=nf4 trains it.
+        tokenizer: the folder of another tokenizer, such as that of the run that a base is compared
+            with. Its new tokens get rows of the embedding.
+        state: a checkpoint of accelerate's save_state, whose weights take the place of the
+            folder's.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -50,62 +53,66 @@ def load_model(
     adapter = _read_adapter(folder)
     options: dict[str, Any] = {"dtype": dtype if dtype == "auto" else getattr(torch, dtype)}
     if quantized:
-        options |= {"quantization_config": _four_bits(options["dtype"]), "device_map": {"": device}}
+        options["quantization_config"] = _four_bits(options["dtype"])
+        options["device_map"] = {"": device}
     if adapter.get("revision"):
         options["revision"] = adapter["revision"]
     model = AutoModelForCausalLM.from_pretrained(read_base(folder), **options)
-    if (adapter or tokenizer) and len(loaded_tokenizer) > model.get_input_embeddings().weight.shape[
-        0
-    ]:
-        model.resize_token_embeddings(len(loaded_tokenizer), pad_to_multiple_of=_EMBEDDING_MULTIPLE)
+    tokens = len(loaded_tokenizer)
+    rows = model.get_input_embeddings().weight.shape[0]
+    if (adapter or tokenizer) and tokens > rows:
+        model.resize_token_embeddings(tokens, pad_to_multiple_of=_EMBEDDING_MULTIPLE)
     if adapter:
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, str(folder))
     if state:
         _load_state(model, Path(state), is_adapter=bool(adapter))
-    return (model if quantized else model.to(device)).eval(), loaded_tokenizer
+    if not quantized:
+        model = model.to(device)
+    return model.eval(), loaded_tokenizer
 
 
 def _load_state(model: Any, folder: Path, *, is_adapter: bool) -> None:
-    """Load the weights of a training state, of an adapter's only the adapter. Raises ValueError for
-    another model's.
+    """Load the weights of a training state; those of the adapter alone if the model has one.
+
+    Raises ValueError if they belong to another model.
     """
     weights = _read_state(folder)
     if is_adapter:
-        weights = {name: weight for name, weight in weights.items() if "lora_" in name}
+        weights = {name: weight for name, weight in weights.items() if _is_of_adapter(name)}
     else:
-        rows = {
-            name: weight.shape[0]
-            for name, weight in weights.items()
-            if name.endswith("embed_tokens.weight")
-        }
-        model.resize_token_embeddings(next(iter(rows.values()), None))
+        embeddings = [name for name in weights if name.endswith("embed_tokens.weight")]
+        rows = weights[embeddings[0]].shape[0] if embeddings else None
+        model.resize_token_embeddings(rows)
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    loaded = {
-        weight.data_ptr()
-        for name, weight in model.named_parameters(remove_duplicate=False)
-        if name in weights
-    }
-    missing = [
-        name
-        for name, weight in model.named_parameters(remove_duplicate=False)
-        if name in missing
-        and weight.data_ptr() not in loaded
-        and ("lora_" in name or not is_adapter)
-    ]
-    if missing or unexpected:
-        raise ValueError(f"{folder} belongs to another model: {[*missing, *unexpected][0]}")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    loaded_data = {parameters[name].data_ptr() for name in parameters.keys() & weights.keys()}
+    others = []
+    for name in missing:
+        is_needed = _is_of_adapter(name) or not is_adapter
+        # A tied weight has another name in the state, and is loaded by that one.
+        if is_needed and name in parameters and parameters[name].data_ptr() not in loaded_data:
+            others.append(name)
+    others += unexpected
+    if others:
+        raise ValueError(f"{folder} belongs to another model: {others[0]}")
+
+
+def _is_of_adapter(name: str) -> bool:
+    """Whether a weight of this name belongs to an adapter."""
+    return "lora_" in name
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Return the weights that accelerate's save_state wrote (accelerate/checkpointing.py:63), by
-    parameter name.
+    """Return the weights that accelerate's save_state wrote, by parameter name.
+
+    See accelerate/checkpointing.py:63.
     """
     import torch
     from safetensors.torch import load_file
 
-    if (folder / "pytorch_model").is_dir():  # DeepSpeed's parts of all ranks
+    if (folder / "pytorch_model").is_dir():  # it holds DeepSpeed's parts of all ranks
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         weights = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag="pytorch_model")
@@ -113,7 +120,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
         weights = load_file(folder / "model.safetensors")
     else:
         weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    # DDP's prefix
+    # DDP puts `module.` before each name.
     return {name.removeprefix("module."): weight for name, weight in weights.items()}
 
 
@@ -123,16 +130,18 @@ def read_base(folder: str | Path) -> str:
 
 
 def _read_adapter(folder: str | Path) -> dict[str, Any]:
+    """Return the configuration of the adapter in `folder`; {} for a whole model."""
     config = Path(folder) / "adapter_config.json"
-    adapter: dict[str, Any] = (
-        json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    )
+    if not config.is_file():
+        return {}
+    adapter: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
     return adapter
 
 
 def _four_bits(dtype: Any) -> Any:
-    """The 4-bit storage of both families of trainers (trl/trainer/utils.py:261,
-    open_instruct/finetune.py:552).
+    """Return the 4-bit storage that both families of trainers use.
+
+    See trl/trainer/utils.py:261 and open_instruct/finetune.py:552.
     """
     import torch
     from transformers import BitsAndBytesConfig
