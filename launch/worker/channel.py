@@ -23,15 +23,17 @@ _ELLIPSIS = "..."
 
 
 def rank() -> int:
-    """Return the global rank of this process, from RANK (set by torchrun and accelerate); 0 for a
-    single process.
+    """Return the global rank of this process.
+
+    torchrun and accelerate set it as RANK; a single process has none, and is rank 0.
     """
     return int(os.environ.get("RANK", "0"))
 
 
 class EventWriter:
-    """Writes events; without a descriptor (a command that was pasted into a shell) it drops
-    them.
+    """Writes events.
+
+    Without a descriptor it drops them: the command was pasted into a shell.
     """
 
     def __init__(self, descriptor: int | None, rank: int) -> None:
@@ -80,9 +82,9 @@ class EventWriter:
 def encode(event: Mapping[str, Any]) -> bytes:
     """Encode `event` as one line of JSON of at most EVENT_BYTES bytes.
 
-    An event that is too long loses its last numbers if it is a step, of which a mixture of experts
-    logs several for each layer; of any other event the longest text is shortened.
-    Raises ValueError if no number is left to leave out, or no text to shorten.
+    A step that is too long loses its last numbers: a mixture of experts logs several for each
+    layer. Of any other event that is too long the longest text is shortened. Raises ValueError if
+    no number is left to leave out, or no text to shorten.
     """
     fields = dict(event)
     while True:
@@ -94,17 +96,15 @@ def encode(event: Mapping[str, Any]) -> bytes:
         if fields.get("kind") == "step" and isinstance(fields[last], float):
             del fields[last]
             continue
-        longest = max(
-            (key for key in fields if isinstance(fields[key], str)),
-            key=lambda key: len(fields[key]),
-        )
-        text = fields[longest]
+        texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+        longest = max(texts, key=lambda name: len(texts[name]))
+        text = texts[longest]
         if len(text) <= len(_ELLIPSIS):
-            raise ValueError(
-                f"event of kind {fields.get('kind')} does not fit in {EVENT_BYTES} bytes"
-            )
-        # a character is at least one byte of JSON: cutting `excess` characters is always enough
-        fields[longest] = text[: max(0, len(text) - excess - len(_ELLIPSIS))] + _ELLIPSIS
+            kind = fields.get("kind")
+            raise ValueError(f"event of kind {kind} does not fit in {EVENT_BYTES} bytes")
+        # A character is at least one byte of JSON, so that cutting `excess` characters is enough.
+        kept = max(0, len(text) - excess - len(_ELLIPSIS))
+        fields[longest] = text[:kept] + _ELLIPSIS
 
 
 def connect(environment: Mapping[str, str]) -> EventWriter:
@@ -133,8 +133,8 @@ def connect(environment: Mapping[str, str]) -> EventWriter:
 def _open_text(descriptor: int) -> TextIO:
     """Open a line-buffered text stream over `descriptor`.
 
-    The existing stream may be configured for a file. UTF-8 whatever the locale: the supervisor
-    reads UTF-8, and an emoji must not end a rank.
+    The existing stream may be configured for a file. The encoding is UTF-8 whatever the locale: the
+    supervisor reads UTF-8, and an emoji must not end a rank.
     """
     return open(
         descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False

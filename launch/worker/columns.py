@@ -1,5 +1,7 @@
-"""The lengths of the samples of a tokenised `datasets.Dataset`: read from its Arrow table without
-building tensors, and written for the planner (read by launch/planning/lengths.py).
+"""The lengths of the samples of a tokenised `datasets.Dataset`.
+
+They are read from its Arrow table, without tensors, and written for the next plan
+(launch/planning/lengths.py).
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def read_lengths(dataset: Any) -> SampleLengths:
 
     The label of a sample's first token does not count, because nothing predicts it.
 
-    Raises ValueError for a dataset that is streamed, or without input_ids, or chosen_input_ids and
-    rejected_input_ids.
+    Raises ValueError for a dataset that is streamed, or that has neither input_ids nor
+    chosen_input_ids and rejected_input_ids.
     """
     if not hasattr(dataset, "data"):
         raise ValueError("the dataset is streamed: its rows are tokenised during training")
@@ -81,8 +83,9 @@ def _find_layout(names: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the list lengths of a column and, with `count`, how many entries after the first are
-    not MASKED.
+    """Return the length of each list in a column.
+
+    With `count`, how many entries of each after the first are not MASKED is returned too.
     """
     import numpy
 
@@ -104,8 +107,9 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
 
 
 def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
-    """Yield the column in table order, some rows at a time: reading it in shuffled order is fifteen
-    times slower.
+    """Yield the column in table order, some rows at a time.
+
+    Reading it in shuffled order is fifteen times slower.
     """
     for chunk in dataset.data.column(name).chunks:
         for start in range(0, len(chunk), _CHUNK_ROWS):
@@ -113,6 +117,10 @@ def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
 
 
 def _count_unmasked(labels: Any, starts: Any) -> Any:
+    """Return how many labels of each list after the first are not MASKED.
+
+    The lists are joined in `labels`, and `starts` has where each begins, and the end.
+    """
     import numpy
 
     before = numpy.concatenate([[0], numpy.cumsum(labels != MASKED)])
@@ -124,8 +132,9 @@ _MAX_PAIRS = 4096  # pairs whose two lengths are kept
 
 
 def build_content(lengths: SampleLengths) -> dict[str, Any]:
-    """Build the file's content: histograms {length: samples} and, for pairs, the lengths of an
-    evenly spaced subset.
+    """Build the file's content: histograms {length: samples}.
+
+    For pairs, it also has the two lengths of some pairs, evenly spaced.
     """
     content: dict[str, Any] = versioned(
         {
@@ -157,8 +166,9 @@ def _histogram(lengths: Iterable[int]) -> dict[str, int]:
 
 
 def write_lengths(path: Path, dataset: Any, events: EventWriter) -> None:
-    """Write the lengths of a tokenised data set. Failing is only a warning: the file serves the
-    next plan.
+    """Write the lengths of a tokenised data set.
+
+    A failure is only a warning, since the file serves the next plan.
     """
     try:
         write(path, build_content(read_lengths(dataset)))

@@ -1,9 +1,8 @@
-"""Compares the requested setup with what the trainer actually set up, read from the trainer's own
-state.
+"""Compares the requested set-up with the trainer's own state, and ends a rank that differs.
 
-accelerate falls back silently: `--cpu --num_processes 2` runs one process, DeepSpeed on a machine
-without a GPU becomes plain DDP or one isolated process per rank. Such a run is stopped here, before
-it trains.
+accelerate falls back silently: `--cpu --num_processes 2` runs one process, and DeepSpeed on a
+machine without a GPU becomes plain DDP or one isolated process per rank. Such a run is stopped
+here, before it trains.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from . import hooks
 from .channel import EventWriter
-from .evidence import REFUTED, Evidence, judge_all
+from .evidence import REFUTED, Evidence
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
@@ -53,8 +52,9 @@ EVIDENCE = (
 
 
 class UnmetExpectation(SystemExit):
-    """Ends the rank with exit code 3 and its message on stderr; a trainer's `except Exception` does
-    not catch it.
+    """Ends the rank with exit code 3, and its message on stderr.
+
+    A trainer's `except Exception` does not catch it.
     """
 
     def __init__(self, message: str) -> None:
@@ -65,18 +65,21 @@ class UnmetExpectation(SystemExit):
 def report_evidence(
     evidence: Sequence[Evidence], allowed: Collection[str], events: EventWriter
 ) -> None:
-    """Send the evidence as events, and end the rank if a requested setting is not proven and not in
-    `allowed`.
+    """Send the evidence as events, and end the rank if a requested setting is not proven.
 
-    Raises UnmetExpectation.
+    A setting whose id is in `allowed` only warns. Raises UnmetExpectation.
     """
+    stopping = []
     for item in evidence:
         events.emit("evidence", **item.fields())
-    findings = [finding for item in evidence if (finding := item.finding(allowed))]
-    for finding in findings:
-        if finding.allowed:
+    for item in evidence:
+        finding = item.finding(allowed)
+        if finding is None:
+            continue
+        if finding.stops:
+            stopping.append(finding)
+        else:
             events.warn(str(finding))
-    stopping = [finding for finding in findings if finding.stops]
     if stopping:
         ids = [finding.id for finding in stopping]
         message = f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway"
@@ -102,14 +105,15 @@ def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
             )
             reasons = dict.fromkeys(STATE, patch)
         reasons["device"] = "torch sees no GPU on this machine"
-    found = judge_all(
-        (Evidence(key, state[key], "accelerate's state") for key in STATE if key in requested),
-        requested,
-    )
-    return [
-        replace(item, note=reasons.get(item.what)) if item.verdict == REFUTED else item
-        for item in found
-    ]
+    evidence = []
+    for key in STATE:
+        if key not in requested:
+            continue
+        item = Evidence(key, state[key], "accelerate's state").compare(requested[key])
+        if item.verdict == REFUTED:
+            item = replace(item, note=reasons.get(key))
+        evidence.append(item)
+    return evidence
 
 
 def check_when_built(
@@ -124,18 +128,19 @@ def check_when_built(
         return
 
     def compare(built: Any) -> None:
+        evidence = check_state(built, requested)
         backend = process_group_backend()
-        groups = (
-            [Evidence("backend", backend, "torch's process group")] if backend is not None else []
-        )
-        report_evidence([*check_state(built, requested), *groups], allowed, events)
+        if backend is not None:
+            evidence.append(Evidence("backend", backend, "torch's process group"))
+        report_evidence(evidence, allowed, events)
 
     hooks.when_built(compare)
 
 
 def process_group_backend() -> str | None:
-    """Return the backend of the process group, `cuda:nccl` or `cpu:gloo,...`; None for a single
-    process.
+    """Return the backend of the process group, `cuda:nccl` or `cpu:gloo,...`.
+
+    A single process has none.
     """
     import torch
 
@@ -165,13 +170,14 @@ class PendingEvidence:
         self.report([Evidence(what, value, how).compare(requested)])
 
     def show_rest(self) -> None:
-        """Accept the settings that no step could show: no step was left, or none after an
-        update.
+        """Accept the settings that no step could show.
+
+        No step was left to this attempt, or none after an update.
         """
         rest = []
         for what, requested in self._requested.items():
-            finding = Evidence(what, "not sampled", "no such step in this attempt")
-            rest.append(finding.judge(requested, True))
+            evidence = Evidence(what, "not sampled", "no such step in this attempt")
+            rest.append(evidence.judge(requested, True))
         self.report(rest)
 
     def report(self, evidence: Sequence[Evidence]) -> None:

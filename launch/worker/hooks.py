@@ -1,6 +1,4 @@
-"""Replaces functions of libraries, and calls back when the trainer's `Accelerator` is built,
-prepares or clips.
-"""
+"""Replaces functions of libraries, and calls back from the trainer's `Accelerator`."""
 
 from __future__ import annotations
 
@@ -10,10 +8,9 @@ from typing import Any
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put the decorated function in the place of `owner.name`. Its first argument is what it
-    replaces.
+    """Put the decorated function in the place of `owner.name`.
 
-    Raises AttributeError if `owner` has no such attribute.
+    Its first argument is the function that it replaces. Raises AttributeError if `owner` has no such attribute.
 
     >>> import types
     >>> library = types.SimpleNamespace(double=lambda number: 2 * number)
@@ -105,8 +102,9 @@ def engine_norm(engine: Any) -> float | None:
 
 
 class LastNorm:
-    """Keeps what the trainer's clipping returned; only `value` reads the tensor, which waits for
-    the device.
+    """Keeps the norm that the trainer's clipping returned.
+
+    Only `value` reads the tensor, which waits for the device.
     """
 
     def __init__(self) -> None:
@@ -119,8 +117,9 @@ class LastNorm:
         self._norm = norm
 
     def value(self) -> float | None:
-        """Return the gradient norm of the last step before clipping; None if it was not
-        measured.
+        """Return the gradient norm of the last step before clipping.
+
+        None is returned if it was not measured.
         """
         engine = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
         if engine is not None:
@@ -128,8 +127,9 @@ class LastNorm:
         return None if self._norm is None else float(self._norm)
 
     def add_to(self, metrics: dict[str, Any]) -> None:
-        """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its
-        trackers.
+        """Add the norm, if it was measured, to the metrics that a trainer prints.
+
+        The trainer also sends them to its trackers.
         """
         norm = self.value()
         if norm is not None:

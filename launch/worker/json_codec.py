@@ -17,7 +17,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 # The number of the format of a run folder and of a trial's record, written into each of their JSON
 # files as `schema_version`. A change that a reader of the number would misread raises it; a folder
@@ -33,15 +33,12 @@ def to_json(value: Any) -> Any:
     {'loss': None, 'loss_text': 'nan', 'path': 'a', 'sizes': [1, 2]}
     """
     if is_dataclass(value):
-        own = getattr(value, "as_json", None)
-        value = (
-            own() if own else {_key(item.name): getattr(value, item.name) for item in fields(value)}
-        )
+        value = _fields_of(value)
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for name, item in value.items():
             out[name] = to_json(item)
-            if isinstance(item, float) and not math.isfinite(item):
+            if _is_not_finite(item):
                 out[f"{name}_text"] = str(item)
         return out
     if isinstance(value, (list, tuple)):
@@ -50,7 +47,19 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, Path):
         return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if _is_not_finite(value) else value
+
+
+def _fields_of(value: Any) -> Any:
+    """Return the fields of a dataclass by key, or what its `as_json` returns."""
+    as_json = getattr(value, "as_json", None)
+    if as_json is not None:
+        return as_json()
+    return {_key(item.name): getattr(value, item.name) for item in fields(value)}
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def versioned(value: Any, version: int = SCHEMA_VERSION) -> dict[str, Any]:
@@ -72,10 +81,10 @@ def decode(cls: type[T], text: str | bytes) -> T:
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """Return the dataclass that a JSON object holds; a key that is not a field's is skipped, as of
-    another version.
+    """Return the dataclass that a JSON object holds.
 
-    Raises ValueError for a value of another type, and for a missing one that has no default.
+    A key that is not a field's is skipped: another version may have written it. Raises ValueError
+    for a value of another type, and for a missing one that has no default.
     """
     result: T = _parse(cls, value, cls.__name__)
     return result
@@ -85,19 +94,23 @@ def _key(name: str) -> str:
     return name.removesuffix("_")
 
 
+class _Field(NamedTuple):
+    """A field of a dataclass."""
+
+    name: str
+    key: str  # in JSON
+    type: Any
+    is_required: bool  # it has no default
+
+
 @cache
-def _fields(cls: type) -> list[tuple[str, str, Any, bool]]:
-    """Return the fields of a dataclass: name, key, type, and whether it has no default."""
-    types_of = get_type_hints(cls)
-    return [
-        (
-            item.name,
-            _key(item.name),
-            types_of[item.name],
-            item.default is MISSING and item.default_factory is MISSING,
-        )
-        for item in fields(cls)
-    ]
+def _fields(cls: type) -> list[_Field]:
+    types_by_name = get_type_hints(cls)
+    described = []
+    for item in fields(cls):
+        is_required = item.default is MISSING and item.default_factory is MISSING
+        described.append(_Field(item.name, _key(item.name), types_by_name[item.name], is_required))
+    return described
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
@@ -117,11 +130,9 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
             return list(items) if origin is list else tuple(items)
     elif kind is Any or type(value) is kind or (origin is Literal and value in arguments):
         return value
-    elif isinstance(kind, type) and (
-        type(value) is int
-        if kind is float
-        else type(value) is str and issubclass(kind, (Path, Enum))
-    ):
+    elif kind is float and type(value) is int:
+        return float(value)
+    elif isinstance(kind, type) and issubclass(kind, (Path, Enum)) and type(value) is str:
         return kind(value)
     raise ValueError(f"{where} is not a {getattr(kind, '__name__', kind)}: {value!r:.80}")
 
@@ -137,17 +148,20 @@ def _parse_union(kinds: Sequence[Any], value: Any, where: str) -> Any:
 
 
 def _parse_object(kind: Any, arguments: Sequence[Any], value: Mapping[str, Any], where: str) -> Any:
+    """Return an object as a mapping, whose types are `arguments`, or as the dataclass `kind`."""
     if arguments:
         return {name: _parse(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
     given = {}
-    for name, key, hint, is_required in _fields(kind):
-        if key in value:
-            given[name] = _parse(hint, _read(value, key), f"{where}.{name}")
-        elif is_required:
-            raise ValueError(f"{where}.{name} is missing")
+    for field in _fields(kind):
+        place = f"{where}.{field.name}"
+        if field.key in value:
+            given[field.name] = _parse(field.type, _read(value, field.key), place)
+        elif field.is_required:
+            raise ValueError(f"{place} is missing")
     return kind(**given)
 
 
 def _read(value: Mapping[str, Any], key: str) -> Any:
-    text = value.get(f"{key}_text") if value[key] is None else None
-    return value[key] if text is None else float(text)
+    """Return the value of a key; of a number that is not finite the text is under another key."""
+    text = value.get(f"{key}_text")
+    return float(text) if value[key] is None and text is not None else value[key]

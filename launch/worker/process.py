@@ -33,8 +33,9 @@ def die_with_parent() -> None:
 
 
 def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
-    """Set TMPDIR as it was before the supervisor had the processes above this rank use its own
-    folder.
+    """Set TMPDIR as it was before the supervisor started the processes above this rank.
+
+    The supervisor has these processes use its own folder.
     """
     folder = environment.pop("LAUNCH_TMPDIR", None)
     if folder is None:
@@ -42,11 +43,11 @@ def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
     environment["TMPDIR"] = folder
     if not folder:
         del environment["TMPDIR"]
-    tempfile.tempdir = None  # what was chosen until now
+    tempfile.tempdir = None  # forgets the folder that was chosen until now
 
 
 def show_one_gpu(environment: MutableMapping[str, str]) -> None:
-    """Leave a rank that is alone the first of the visible GPUs, as its plan has it.
+    """Show a rank that is alone only the first of the visible GPUs, as its plan has it.
 
     TRL would spread the model over all of them (device_map="auto", trl/trainer/utils.py:1351).
     """

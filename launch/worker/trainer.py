@@ -1,6 +1,4 @@
-"""The trainer of this process: its command line, running its unmodified script, and what its errors
-report.
-"""
+"""The trainer of this process: its command line, its unmodified script, and its errors."""
 
 from __future__ import annotations
 
@@ -33,8 +31,9 @@ class TrainerProgram:
         return Path(self.script or "").name
 
     def flag(self, name: str) -> str | None:
-        """Return the value of `--name VALUE` or `--name=VALUE`, or None; dashes equal underscores,
-        the last wins.
+        """Return the value of `--name VALUE` or `--name=VALUE`; None without the flag.
+
+        Dashes equal underscores, and the last of several flags wins.
         """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", dest="value")
@@ -63,35 +62,28 @@ def run(trainer: TrainerProgram) -> None:
 
 
 def error_location(error: BaseException) -> Sequence[str]:
-    """Return up to three innermost frames of `error` as "file:line in function", innermost
-    first.
+    """Return up to three innermost frames of `error`, innermost first.
+
+    A frame is given as "file:line in function".
     """
     innermost = list(traceback.walk_tb(error.__traceback__))[:-4:-1]
-    return [
-        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in innermost
-    ]
+    places = []
+    for frame, line in innermost:
+        code = frame.f_code
+        places.append(f"{code.co_filename}:{line} in {code.co_name}")
+    return places
 
 
 def error_chain(error: BaseException) -> list[dict[str, Any]]:
-    """Return the type and message of `error` and of the exceptions that led to it, the root first,
-    whether each was being handled when the next one was raised, and the packages whose code it
-    passed through.
+    """Return `error` and the exceptions that led to it, the root first.
 
-    These are those that Python prints: the `__cause__`, else the `__context__` unless it is
-    suppressed.
+    Each has its type and message, whether it was being handled when the next one was raised, and
+    the packages whose code it passed through. Of a long chain the root and the outermost exceptions
+    are returned.
     """
-    chain: list[tuple[BaseException, bool]] = []
-    current: BaseException | None = error
-    was_handled = False
-    while current is not None and not any(item is current for item, _ in chain):
-        # multiprocessing: the text of the same error's traceback
-        if type(current).__name__ != "RemoteTraceback":
-            chain.insert(0, (current, was_handled))
-        was_handled = current.__cause__ is None
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
-    shown = chain if len(chain) <= _MOST_ERRORS else [chain[0], *chain[1 - _MOST_ERRORS :]]
+    chain = _find_chain(error)
+    if len(chain) > _MOST_ERRORS:
+        chain = [chain[0], *chain[1 - _MOST_ERRORS :]]
     return [
         {
             "type": type(item).__name__,
@@ -99,18 +91,40 @@ def error_chain(error: BaseException) -> list[dict[str, Any]]:
             "was_handled": was_handled,
             "packages": _packages(item)[:_MOST_PACKAGES],
         }
-        for item, was_handled in shown
+        for item, was_handled in chain
     ]
+
+
+def _find_chain(error: BaseException) -> list[tuple[BaseException, bool]]:
+    """Return the exceptions that Python prints, the root first, and whether each was handled.
+
+    An exception was led to by its `__cause__`, else by its `__context__` unless that is suppressed.
+    """
+    chain: list[tuple[BaseException, bool]] = []
+    current: BaseException | None = error
+    was_handled = False
+    while current is not None and not any(item is current for item, _ in chain):
+        # A RemoteTraceback of multiprocessing is the text of the same error's traceback.
+        if type(current).__name__ != "RemoteTraceback":
+            chain.insert(0, (current, was_handled))
+        was_handled = current.__cause__ is None
+        if current.__cause__ is not None:
+            current = current.__cause__
+        else:
+            current = None if current.__suppress_context__ else current.__context__
+    return chain
 
 
 def _packages(error: BaseException) -> list[str]:
-    """Return the top-level packages of the frames that an exception passed through, the innermost
-    first.
+    """Return the top-level packages of the code that an exception passed through.
+
+    The innermost package comes first.
     """
-    modules = [
-        str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    return list(dict.fromkeys(module.partition(".")[0] for module in reversed(modules)))
+    packages = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__"))
+        packages.append(module.partition(".")[0])
+    return list(dict.fromkeys(reversed(packages)))
 
 
 def shorten(text: str, limit: int) -> str:
