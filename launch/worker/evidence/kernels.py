@@ -27,26 +27,30 @@ _COST = "without flash attention a row of T tokens costs T x T, masked or not"
 def check_attention(
     objects: TrainerObjects, first: ForwardInputs | None, packing: str | None, requested: str | None
 ) -> list[Evidence]:
-    """Return the finding "attention" and, for packed documents ("flatten", "bins"), the finding
-    "isolation".
-    """
+    """Return the evidence "attention" and, for packed documents, the evidence "isolation"."""
     kinds = sorted(_find_implementations(objects.model))
     how = "the configuration that the attention layers read"
     wanted = _TRANSFORMERS_NAMES.get(str(requested), requested)
-    finding = Evidence("attention", ",".join(kinds) or None, how)
-    finding = finding.judge(requested, kinds == [wanted] if kinds else None)
-    packed = packing in (FLATTEN, BINS)
-    return [finding, _test_isolation(objects, first, kinds)] if packed else [finding]
+    attention = Evidence("attention", ",".join(kinds) or None, how)
+    attention = attention.judge(requested, kinds == [wanted] if kinds else None)
+    if packing not in (FLATTEN, BINS):
+        return [attention]
+    return [attention, _test_isolation(objects, first, kinds)]
 
 
 def _find_implementations(model: Any) -> set[str]:
-    """Return the implementations of the attention layers, or the model's own if no layer has a
-    configuration.
+    """Return the implementations that the attention layers have in their configurations.
+
+    If no layer has a configuration, that of the model counts.
     """
     layers = [module for module in model.modules() if type(module).__name__.endswith("Attention")]
-    configs = [layer.config for layer in layers if hasattr(layer, "config")] or [model.config]
-    kinds = [getattr(config, "_attn_implementation", None) for config in configs]
-    return {str(kind) for kind in kinds if kind}
+    configs = [layer.config for layer in layers if hasattr(layer, "config")]
+    kinds = set()
+    for config in configs or [model.config]:
+        kind = getattr(config, "_attn_implementation", None)
+        if kind:
+            kinds.add(str(kind))
+    return kinds
 
 
 def _test_isolation(
@@ -66,8 +70,9 @@ def _test_isolation(
 
 
 def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None) -> Evidence:
-    """Return the finding "isolation": whether documents that share a row are apart, by a test that
-    may fail itself.
+    """Return the evidence "isolation": whether attention keeps the documents of a row apart.
+
+    `leaks` tests it; a test that fails itself proves nothing.
     """
     try:
         has_leak = leaks()
@@ -116,8 +121,9 @@ def _second_document(backbone: Any, ids: Any, names: frozenset[str]) -> Any:
 
 
 def _build_arguments(ids: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Build the arguments for two documents of equal length in one row, using those of `names` that
-    mark documents.
+    """Build the arguments for two documents of equal length in one row.
+
+    Of those that mark documents, the arguments in `names` are used.
     """
     import torch
 
@@ -133,20 +139,18 @@ def _build_arguments(ids: Any, names: frozenset[str]) -> dict[str, Any]:
         "max_length_k": _DOCUMENT,
         "seq_idx": (torch.arange(2 * _DOCUMENT, device=device)[None] // _DOCUMENT).to(torch.int32),
     }
-    return {
-        "input_ids": ids,
-        "use_cache": False,
-        **{name: available[name] for name in names if name in available},
-    }
+    marks = {name: available[name] for name in names if name in available}
+    return {"input_ids": ids, "use_cache": False, **marks}
 
 
 def _shrink_config(config: Any) -> Any:
-    """Reduce `config` to one layer, two heads and 64 tokens; the head size stays, because kernels
-    depend on it.
+    """Return `config` with one layer, two heads and 64 tokens.
+
+    The size of a head stays, because kernels depend on it.
     """
     small = copy.deepcopy(config)
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads
     grouped = heads > key_value_heads
     wanted = {
@@ -162,7 +166,7 @@ def _shrink_config(config: Any) -> Any:
         if hasattr(small, name):
             setattr(small, name, value)
     if getattr(small, "layer_types", None):
-        # of mixed layers the last one has full attention
+        # Where the layers differ, the last one has full attention.
         small.layer_types = list(small.layer_types)[-1:]
     return small
 
@@ -193,8 +197,8 @@ class KernelCount:
 
 
 def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
-    """Return the finding "liger" on all `requested` kernels (names with commas), and one finding
-    per kernel.
+    """Return the evidence "liger" of all `requested` kernels (names with commas), and evidence of
+    each kernel.
 
     A kernel that Liger does not have for this model type does not affect the verdict. A kernel
     counts as engaged if at least one place uses it; the value gives the count.
@@ -252,14 +256,14 @@ def _unwrap(function: Any) -> Any:
 
 
 def _forward(module: Any) -> Any:
-    """Return the forward that runs; accelerate keeps the one it wraps for mixed precision as
-    `_original_forward`.
+    """Return the forward that a module runs.
+
+    For mixed precision accelerate wraps it, and keeps it as `_original_forward`.
     """
-    return (
-        module.__dict__.get("_original_forward")
-        or module.__dict__.get("forward")
-        or type(module).forward
-    )
+    for name in ("_original_forward", "forward"):
+        if name in vars(module):
+            return vars(module)[name]
+    return type(module).forward
 
 
 def _count_kernels(model: Any, trainer: Any) -> dict[str, KernelCount]:
@@ -293,16 +297,18 @@ def _count_liger(functions: Iterable[Any]) -> KernelCount:
 
 
 def _rotation(attention: Any) -> Any:
-    """Return the rotary function that an attention layer's forward calls, a global of its
-    module.
+    """Return the rotary function that an attention layer's forward calls.
+
+    It is a global of the forward's Python module.
     """
     function = _unwrap(_forward(attention))
     return getattr(function, "__globals__", {}).get("apply_rotary_pos_emb")
 
 
 def _cross_entropy(model: Any) -> Callable[..., Any] | None:
-    """Return the model's own loss function, which Liger replaces in torch.nn.functional or the
-    model's module.
+    """Return the model's own loss function.
+
+    Liger replaces it in torch.nn.functional, or in the Python module of the model.
     """
     import torch
 
@@ -318,19 +324,24 @@ def _has_liger_attribute(trainer: Any) -> bool:
 
 
 def _find_offered(model_type: str) -> set[str]:
-    """Return the kernels of the installed Liger for a model type; that of a gated MLP is always
-    named "swiglu".
+    """Return the kernels that the installed Liger has for a model type.
+
+    That of a gated MLP is always named "swiglu".
     """
     try:
         from liger_kernel.transformers import monkey_patch
     except ImportError:
-        # not installed: every requested kernel is missing
+        # Liger is not installed, so that every requested kernel is missing.
         return set(LAYERS) | {"fused_linear_cross_entropy"}
     apply = monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model_type)
     if apply is None:
         return set()
     parameters = inspect.signature(apply).parameters
     offered = {name for name in KERNELS if name in parameters}
-    # some types list a kernel but do not support it: its default is False (qwen3_next's rope)
-    offered -= {name for name in LAYERS if name in parameters and parameters[name].default is False}
-    return offered | ({"swiglu"} if "geglu" in parameters else set())
+    for name in LAYERS:
+        # Some types list a kernel but do not support it: its default is False (qwen3_next's rope).
+        if name in offered and parameters[name].default is False:
+            offered.remove(name)
+    if "geglu" in parameters:
+        offered.add("swiglu")
+    return offered

@@ -1,7 +1,6 @@
-"""Checks what is in effect in OLMo-core's trainers, in the train module, its model and its data
-loader.
+"""Checks what is in effect in OLMo-core's train module, its model and its data loader.
 
-They shard with FSDP, so a parameter is a shard with its mesh; nothing is gathered or reduced.
+They shard with FSDP, so that a parameter is a shard with its mesh. Nothing is gathered or reduced.
 """
 
 from __future__ import annotations
@@ -36,26 +35,25 @@ _READ_BACK = 8  # tensors of a checkpoint
 def collect(
     module: Any, first: ForwardInputs | None, program: TrainerProgram, requested: Mapping[str, str]
 ) -> list[Evidence]:
-    """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer
+    """Collect the evidence of `module`, a TransformerTrainModule, before its first optimizer
     step.
     """
     packing = _check_packing(module, first)
-    found = [
+    norm = float(module.max_grad_norm or 0)
+    template = requested.get("chat_template")
+    evidence = [
         *_check_ranks(module),
         _check_sharding(module),
         *_check_dtypes(module),
         packing,
         _check_attention(module, requested.get("attention")),
         _check_checkpointing(module),
-        judge_clipping(
-            float(module.max_grad_norm or 0),
-            "the norm that optim_step() clips at",
-            requested.get("clip"),
-        ),
-        check_template(_find_tokenizer(), program, requested.get("chat_template")),
-        *([_test_isolation(module, first)] if packing.value == BINS else []),
+        judge_clipping(norm, "the norm that optim_step() clips at", requested.get("clip")),
+        check_template(_find_tokenizer(), program, template),
     ]
-    return judge_all(found, requested)
+    if packing.value == BINS:
+        evidence.append(_test_isolation(module, first))
+    return judge_all(evidence, requested)
 
 
 def count_ranks() -> int:
@@ -67,30 +65,26 @@ def count_ranks() -> int:
 
 def _check_ranks(module: Any) -> list[Evidence]:
     how = "torch's process group"
-    device = Evidence("device", module.device.type, "the train module")
     return [
         Evidence("world_size", count_ranks(), how),
-        device,
+        Evidence("device", module.device.type, "the train module"),
         Evidence("backend", process_group_backend(), how),
     ]
 
 
 def _check_sharding(module: Any) -> Evidence:
-    """ "sharding": over how many ranks FSDP cuts the parameters, and how many copies of them there
-    are.
+    """Return the evidence "sharding": over how many ranks FSDP cuts the parameters, and how many
+    copies of them there are.
     """
     parameters = list(module.model.parameters())
-    meshes = [
-        parameter.device_mesh for parameter in parameters if hasattr(parameter, "device_mesh")
-    ]
-    if not meshes:
+    shards = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
+    if not shards:
         return Evidence("sharding", "none", "no parameter is a shard")
-    mesh = meshes[0]
+    mesh = shards[0].device_mesh
     names = mesh.mesh_dim_names or ("dp",) * mesh.ndim
     sizes = ", ".join(f"{name} {mesh.size(position)}" for position, name in enumerate(names))
-    return Evidence(
-        "sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards"
-    )
+    how = f"{len(shards)} of {len(parameters)} parameters are shards"
+    return Evidence("sharding", f"fsdp ({sizes})", how)
 
 
 def _check_dtypes(module: Any) -> list[Evidence]:
@@ -156,19 +150,17 @@ def _check_attention(module: Any, requested: str | None) -> Evidence:
     api = sys.modules.get("olmo_core.nn.attention.flash_attn_api")
     uses_torch_kernel = type(getattr(api, "flash_attn_2", None)).__name__ == "TorchFlashAttention"
     how = "the backends of the attention layers"
-    note = (
-        "flash_2 is torch's own build of the kernel"
-        if uses_torch_kernel and "flash_2" in names
-        else None
-    )
-    finding = Evidence("attention", ",".join(names) or None, how, note=note)
+    note = None
+    if uses_torch_kernel and "flash_2" in names:
+        note = "flash_2 is torch's own build of the kernel"
+    evidence = Evidence("attention", ",".join(names) or None, how, note=note)
     wanted = "sdpa" if requested == "torch" else requested
-    return finding.judge(requested, names == [wanted] if names else None)
+    return evidence.judge(requested, names == [wanted] if names else None)
 
 
 def _check_checkpointing(module: Any) -> Evidence:
-    """Check torch.compile's activation budget and wrapped modules
-    (train_module/transformer/common.py).
+    """Return the evidence "gradient_checkpointing": wrapped modules, or torch.compile's activation
+    budget (olmo_core/train/train_module/transformer/common.py).
     """
     import torch._functorch.config as functorch
 
@@ -188,7 +180,7 @@ def _check_checkpointing(module: Any) -> Evidence:
 
 
 def _find_tokenizer() -> Any:
-    """Return the tokenizer of open-instruct's `main(args, tc)`, an outer frame."""
+    """Return the tokenizer of open-instruct's `main(args, tc)`, which is an outer frame."""
     frame = find_frame("tc", "args")
     return None if frame is None else getattr(frame.f_locals["tc"], "tokenizer", None)
 
@@ -222,9 +214,8 @@ def leaks(backend: Any, device: Any) -> bool:
 
     def random_heads(heads: int) -> Any:
         shape = (1, 2 * _DOCUMENT, heads, backend.head_dim)
-        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(
-            torch.bfloat16
-        )
+        drawn = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+        return drawn.to(torch.bfloat16)
 
     q = random_heads(backend.n_heads)
     k = random_heads(backend.n_kv_heads)
@@ -244,10 +235,10 @@ def leaks(backend: Any, device: Any) -> bool:
 
 
 def check_checkpoint(folder: Path, model: Any) -> Evidence:
-    """Return the finding "saved_weights" of a checkpoint of OLMo-core, which this rank reads some
-    tensors of.
+    """Return the evidence "saved_weights" of a checkpoint of OLMo-core.
 
-    The first rank's part of a sharded tensor begins where the tensor does.
+    The first rank reads some tensors of it. Its part of a sharded tensor begins where the tensor
+    does.
     """
     import torch
     import torch.distributed.checkpoint as dcp
@@ -268,18 +259,18 @@ def check_checkpoint(folder: Path, model: Any) -> Evidence:
 
 
 def check_export(folder: Path, model: Any) -> Evidence:
-    """Return the finding "saved_weights" of a model of transformers that open-instruct made of
+    """Return the evidence "saved_weights" of a model of transformers that open-instruct made of
     OLMo-core's weights.
 
-    Renamed, split or joined: the sum of the bits is that of the weights that were gathered from the
-    ranks (olmo_core_utils.py, `save_state_dict_as_hf`).
+    It renames, splits and joins tensors, which keeps the sum of all bits: that is compared with the
+    weights that were gathered from the ranks (olmo_core_utils.py, `save_state_dict_as_hf`).
     """
-    finding = check_saved(folder, model, None)
+    evidence = check_saved(folder, model, None)
     frame = find_frame("converted", "state_dict")
     gathered = {} if frame is None else frame.f_locals["state_dict"]
-    if finding.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
-        return finding
-    changed = replace(finding, value="others than in memory", note="the export changed them")
+    if evidence.value != "trained" or _sum_bits(gathered) == _sum_bits(model.state_dict()):
+        return evidence
+    changed = replace(evidence, value="others than in memory", note="the export changed them")
     return changed.judge("trained", False)
 
 

@@ -1,13 +1,11 @@
-"""Checks what a run starts from: the checkpoint's weights, the adapter, the chat template, the
-step.
-"""
+"""Checks what a run starts from: the weights, the adapter, the chat template and the step."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,9 @@ _TRL_DIGESTS = Path(__file__).parents[2] / "upstream" / "data" / "chat_templates
 def check_weights(model: Any, source: object, info: Any) -> Evidence:
     """Compare a model's weights with what its checkpoint had.
 
-    `info`: transformers' LoadStateDictInfo: `missing_keys` are drawn at random, and so are
-    `mismatched_keys`, whose shape differs. `unexpected_keys` are left out: those of another head do
-    no harm, a layer that the configuration does not have makes another model.
+    `info` is transformers' LoadStateDictInfo. Its `missing_keys` are drawn at random, and so are
+    its `mismatched_keys`, whose shape differs. Its `unexpected_keys` are not loaded: those of
+    another head do no harm, while a layer that the configuration does not have makes another model.
     """
     how = f"transformers' report of loading {source}"
     commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
@@ -55,7 +53,7 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
 
 def _describe_random_weights(model_class: str, info: Any) -> list[str]:
     """Return a phrase for each weight that transformers has drawn at random."""
-    # a classification head is new by intention
+    # A classification head is new by intention.
     makes_head = model_class.endswith("ForSequenceClassification")
     missing = sorted(info.missing_keys)
     if makes_head:
@@ -67,50 +65,54 @@ def _describe_random_weights(model_class: str, info: Any) -> list[str]:
 
 
 def pin_base(model: Any) -> None:
-    """Set the commit of an adapter's hub base in its configuration, so that it is loaded on these
-    weights alone.
+    """Set the commit of an adapter's hub base in its configuration.
+
+    The adapter is then loaded on these weights alone.
     """
     for config in getattr(model, "peft_config", {}).values():
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
 def check_template(tokenizer: Any, program: TrainerProgram, requested: str | None) -> Evidence:
-    """Return the finding "chat_template": the name of the one `requested`, or of a known template,
-    else its digest.
+    """Return the evidence "chat_template".
+
+    Its value is the name of the template, `requested` or known, else the digest of its text.
     """
     template = getattr(tokenizer, "chat_template", None)
     if not isinstance(template, str):
-        return Evidence(
-            "chat_template", None, "the trainer's tokenizer was not found, or has no template"
-        )
+        how = "the trainer's tokenizer was not found, or has no template"
+        return Evidence("chat_template", None, how)
+    how = "the trainer's tokenizer"
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program, requested)
-    return Evidence(
-        "chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None
-    )
+    if name is None:
+        return Evidence("chat_template", digest, how)
+    return Evidence("chat_template", name, how, note=digest)
 
 
 def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:
-    """Return its name: that of the run's own file, or among the templates of open-instruct, this
-    project and TRL; or the path of a user's file.
+    """Return the name of a template, by its text; the path of a user's file.
+
+    It is searched in the run's own files, and then among the templates of open-instruct, this
+    project and TRL.
     """
-    upstream = getattr(
-        sys.modules.get("open_instruct.dataset_transformation"), "CHAT_TEMPLATES", {}
-    )
-    paths = (requested, program.flag("chat_template_path"), program.template_file)
-    given = [Path(path) for path in paths if path and Path(path).is_file()]
-    files = [*given, *sorted(_TEMPLATES.glob("*.jinja"))]
-    # not a dict: a name can have two texts, as tulu has
-    templates = [
-        (requested if str(path) == requested else path.stem, path.read_text(encoding="utf-8"))
-        for path in files
-    ]
-    templates[len(given) : len(given)] = upstream.items()
-    without_bos = template.removeprefix(_BOS)
-    forms = (template.strip(), without_bos.strip())
-    return next(
-        (name for name, text in templates if text.strip() in forms), None
-    ) or _find_trl_name(forms)
+    forms = (template.strip(), template.removeprefix(_BOS).strip())
+    for name, text in _known_templates(program, requested):
+        if text.strip() in forms:
+            return name
+    return _find_trl_name(forms)
+
+
+def _known_templates(program: TrainerProgram, requested: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each template; a name can have two texts, as tulu has."""
+    for path in (requested, program.flag("chat_template_path"), program.template_file):
+        if path and Path(path).is_file():
+            name = path if path == requested else Path(path).stem
+            yield name, Path(path).read_text(encoding="utf-8")
+    upstream = sys.modules.get("open_instruct.dataset_transformation")
+    yield from getattr(upstream, "CHAT_TEMPLATES", {}).items()
+    for file in sorted(_TEMPLATES.glob("*.jinja")):
+        yield file.stem, file.read_text(encoding="utf-8")
 
 
 def _find_trl_name(forms: Sequence[str]) -> str | None:
@@ -119,36 +121,38 @@ def _find_trl_name(forms: Sequence[str]) -> str | None:
         names = json.loads(_TRL_DIGESTS.read_text(encoding="utf-8"))["digests"]
     except (OSError, ValueError, LookupError):
         return None
-    files = [text for form in forms for text in (form, f"{form}\n")]
-    files += [text.replace("\n", "\r\n") for text in files]  # of which TRL 1.16 has one
+    files = []
+    for form in forms:
+        for text in (form, f"{form}\n"):
+            files += [text, text.replace("\n", "\r\n")]  # TRL 1.16 has a file with CR LF
     digests = {hashlib.sha256(text.encode()).hexdigest()[:16] for text in files}
     return next((name for name, digest in names.items() if digest in digests), None)
 
 
 def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:
-    """Return the finding "resumed_step": optimizer steps done before this process, 0 for a new
-    run.
+    """Return the evidence "resumed_step": the optimizer steps that were done before this process.
+
+    They are 0 for a new run.
     """
     if objects.step is None:
         return Evidence("resumed_step", None, "the training loop was not found")
-    how = (
-        f"the training loop; loaded {objects.checkpoint}"
-        if objects.checkpoint
-        else "the training loop"
-    )
+    how = "the training loop"
+    if objects.checkpoint:
+        how += f"; loaded {objects.checkpoint}"
     scheduled = _find_scheduled_step(objects)
     agrees = scheduled in (None, objects.step)
     note = None if agrees else f"the checkpoint's learning-rate schedule is at step {scheduled}"
-    finding = Evidence("resumed_step", objects.step, how, note=note)
-    loaded = objects.step == 0 or objects.checkpoint is not None
-    return finding.judge(requested, str(objects.step) == requested and loaded and agrees)
+    evidence = Evidence("resumed_step", objects.step, how, note=note)
+    has_loaded = objects.step == 0 or objects.checkpoint is not None
+    is_requested = str(objects.step) == requested
+    return evidence.judge(requested, is_requested and has_loaded and agrees)
 
 
 def _find_scheduled_step(objects: TrainerObjects) -> int | None:
-    """Return the optimizer steps that accelerate's scheduler, which a checkpoint holds, has seen;
-    None without one.
+    """Return the optimizer steps that accelerate's scheduler has seen; None without a scheduler.
 
-    Every rank steps it once for each of them (accelerate/scheduler.py:75).
+    A checkpoint holds the scheduler. Every rank steps it once for each optimizer step
+    (accelerate/scheduler.py:75).
     """
     prepared: Any = next(iter(getattr(objects.accelerator, "_schedulers", [])), None)
     if not objects.step or type(prepared).__name__ != "AcceleratedScheduler":
@@ -162,10 +166,10 @@ _ADAPTER = "lora_"
 
 
 def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
-    """Return the findings "lora" (rank, layers and trained parameters) and "base_dtype" (of the
-    frozen weights).
+    """Return the evidence "lora" (rank, layers and trained parameters) and "base_dtype" (the type
+    of the frozen weights).
 
-    `rank`: the requested one. Both are left out for a model without an adapter when there is none.
+    `rank` is the requested one. Without it, a model without an adapter gives no evidence.
     """
     ranks = sorted(_find_ranks(objects.model))
     if not ranks:
@@ -192,7 +196,10 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
 
 
 def _find_ranks(model: Any) -> set[int]:
-    by_adapter = (getattr(module, "r", None) for module in model.modules())
-    return {
-        int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()
-    }
+    """Return the ranks of a model's adapted layers, which have one for each adapter."""
+    found: set[int] = set()
+    for module in model.modules():
+        ranks = getattr(module, "r", None)
+        if isinstance(ranks, Mapping):
+            found.update(int(rank) for rank in ranks.values())
+    return found

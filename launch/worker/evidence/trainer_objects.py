@@ -1,6 +1,4 @@
-"""Finds the objects of a training run from inside it: the unwrapped model, the variables of the
-training loop.
-"""
+"""Finds the objects of a training run from inside it: its model, optimizer and data loader."""
 
 from __future__ import annotations
 
@@ -31,20 +29,27 @@ class TrainerObjects:
 
 def unwrap(model: Any) -> Any:
     """Return the transformers model below DDP, DeepSpeed, torch.compile and PEFT."""
-    while True:
-        for name in ("_orig_mod", "module"):
-            inner = getattr(model, name, None)
-            if inner is not None and hasattr(inner, "named_modules"):
-                model = inner
-                break
-        else:
-            get_base = getattr(model, "get_base_model", None)
-            return get_base() if callable(get_base) else model
+    inner = _wrapped_model(model)
+    while inner is not None:
+        model = inner
+        inner = _wrapped_model(model)
+    get_base = getattr(model, "get_base_model", None)
+    return get_base() if callable(get_base) else model
+
+
+def _wrapped_model(model: Any) -> Any:
+    """Return the model that DDP, DeepSpeed or torch.compile has wrapped; None without a wrapper."""
+    for name in ("_orig_mod", "module"):
+        inner = getattr(model, name, None)
+        if inner is not None and hasattr(inner, "named_modules"):
+            return inner
+    return None
 
 
 def find_forward(model: Any) -> Any:
-    """Return the module whose forward pass a trainer calls: of a reward model its backbone
-    (model_utils.get_reward).
+    """Return the module whose forward pass a trainer calls.
+
+    Of a reward model that is the backbone (open_instruct/model_utils.py, `get_reward`).
     """
     model = unwrap(model)
     return model.base_model if type(model).__name__.endswith("ForSequenceClassification") else model
@@ -71,7 +76,7 @@ def find_frame(*names: str) -> FrameType | None:
 def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects:
     """Find the objects of the run that uses `accelerator`; call it from inside the training loop.
 
-    `loaded`: the checkpoint passed to `Accelerator.load_state`, if the trainer resumes with it.
+    `loaded` is the checkpoint that was passed to `Accelerator.load_state`, if there was one.
     """
     local = _find_loop_variables()
     trainer = local.get("trainer")
@@ -109,8 +114,10 @@ def _training_model(accelerator: Any) -> Any:
 
 
 def _find_loop_variables() -> dict[str, Any]:
-    """Find variables of the calling loops: open-instruct's `tokenizer` and `completed_steps`,
-    transformers' Trainer.
+    """Find variables of the outer frames that train.
+
+    They are transformers' Trainer, and the `tokenizer` and `completed_steps` of open-instruct's
+    loops.
     """
     transformers_trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     variables: dict[str, Any] = {}
