@@ -1,6 +1,4 @@
-"""Patches for the samples of a global batch: dealt by length, so that ranks wait less, and weighted
-by their tokens.
-"""
+"""Patches for the samples of a global batch: dealt by length, and weighted by their tokens."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a tra
 
 
 class BalanceReport:
-    """Reports the effect of the dealing over the logged steps, each time their number has
-    doubled.
-    """
+    """Reports the effect of the dealing, each time the number of logged steps has doubled."""
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
@@ -33,8 +29,9 @@ class BalanceReport:
         self._logged: list[StepLoad] = []
 
     def follow(self, batches: GlobalBatchSampler) -> None:
-        """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass,
-        do not count.
+        """Follow a sampler.
+
+        Steps that are not logged by the end of an epoch do not count: they are a reference's.
         """
         batches.on_epoch = self._pending.clear
         batches.on_step = self._pending.append
@@ -90,8 +87,9 @@ def _balance_batches(context: PatchContext) -> None:
 
 
 def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
-    """Raise PatchError for sequence parallelism: its ranks share samples, which the dealing does
-    not support.
+    """Raise PatchError for sequence parallelism.
+
+    Its ranks share samples, which the dealing does not support.
     """
     if int(context.trainer.flag("sequence_parallel_size") or 1) > 1:
         raise PatchError(
@@ -136,9 +134,9 @@ _WEIGHT_KEY = "launch_weight"
 
 
 class WeightingCollator:
-    """Wraps the trainer's collator and adds the weight of the batch's mean loss to its batch.
+    """Wraps the trainer's collator, and adds the weight of the batch's mean loss to the batch.
 
-    `sums`: the gradient is that of the sum over the tokens, as MicroBatch.scale has it.
+    With `sums` the gradient is that of the sum over the tokens, as MicroBatch.scale has it.
     """
 
     def __init__(self, collator: Any, batches: GlobalBatchSampler, *, sums: bool = False) -> None:
@@ -147,8 +145,9 @@ class WeightingCollator:
         self._sums = sums
 
     def __call__(self, features: Sequence[Any]) -> Any:
-        """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were
-        counted.
+        """Collate a micro batch.
+
+        Raises PatchError if its samples are not those whose tokens were counted.
         """
         import torch
 
@@ -170,10 +169,10 @@ class WeightingCollator:
 
 
 class LossWeighter:
-    """Removes the weight from the model's arguments, multiplies the model's loss by it, and scales
-    its gradient.
+    """Removes the weight from the model's arguments, multiplies the loss by it and scales its
+    gradient.
 
-    `averaging`: what the loss of an optimizer step then is, a value of the evidence
+    `averaging` is what the loss of an optimizer step then is: a value of the evidence
     "loss_averaging".
     """
 
@@ -198,18 +197,19 @@ class LossWeighter:
 
         weight, scale = self._weight.to(output.loss.device)
         loss = output.loss
-        # the mean over no tokens is NaN, and NaN * 0 is NaN too
+        # The mean over no tokens is NaN, and NaN * 0 is NaN too.
         weighted = torch.where(weight == 0, loss.nan_to_num(), loss) * weight
         scaled = weighted * scale
-        # the value that is logged is the mean over the tokens, whatever the gradient is scaled by
+        # The logged value is the mean over the tokens, whatever the gradient is scaled by.
         output.loss = weighted.detach() + (scaled - scaled.detach())
         model.loss_averaging_for_launch = self._averaging  # checked by the evidence
         return output
 
 
 def _weight_tokens(patch: str, context: PatchContext) -> None:
-    """Weight the tokens of a global batch equally; by the patch token_sums, with the gradient of
-    their sum.
+    """Weight the tokens of a global batch equally.
+
+    The patch token_sums also makes the gradient that of their sum.
     """
     refuse_sequence_parallel(patch, context)
     if context.trainer.flag("load_balancing_loss") == "true":

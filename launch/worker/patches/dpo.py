@@ -35,15 +35,15 @@ def _make_process_group(context: PatchContext) -> None:
     def make(built: Any) -> None:
         import torch.distributed as dist
 
-        if dist.is_initialized() or built.num_processes != 1:  # accelerate or DeepSpeed created one
-            return
+        if dist.is_initialized() or built.num_processes != 1:
+            return  # accelerate or DeepSpeed has created a group
         # The reference cache is reduced on its own device; on a GPU, barrier() needs NCCL as well.
         backend = "cpu:gloo,cuda:nccl" if built.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         atexit.register(_end_process_group)
         context.events.emit("evidence", what="process_group", value=backend)
 
-    # after accelerate has decided, so that it does not assume a distributed launch
+    # The group is made after accelerate has decided: it would assume a distributed launch.
     hooks.when_built(make)
 
 
@@ -55,11 +55,10 @@ def _end_process_group() -> None:
 
 
 def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
-    """Return the key under which upstream's `get_device_name` (utils.py:2538-2541) would look for
-    `device`, if missing.
+    """Return the key under which upstream would look for a GPU that its table lacks.
 
-    `specs` is upstream's table GPU_SPECS, `device` torch's name of the GPU; None if the table has
-    it.
+    `specs` is upstream's table GPU_SPECS, `device` torch's name of the GPU. None is returned if the
+    table has it, as `get_device_name` would find it (utils.py:2538-2541).
     """
     name = device.lower().replace("-", " ")
     return None if any(key in name for key in specs) else name
@@ -78,8 +77,9 @@ def _not_needed_if_listed(_: PatchContext) -> str | None:
 def list_gpu(
     specs: dict[str, dict[str, float]], device: str, memory: int, context: PatchContext
 ) -> None:
-    """Add `device` (`memory` in bytes, speed unknown) to upstream's table, and warn about
-    utilisation figures.
+    """Add a GPU to upstream's table, with an unknown speed, and warn about utilisation figures.
+
+    `memory` is in bytes.
     """
     name = unlisted_gpu(specs, device)
     if name is None:
@@ -144,7 +144,7 @@ _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 
 def send_step(events: EventWriter, norm: hooks.LastNorm, local: Mapping[str, Any]) -> None:
     """Send the step that the frame with these variables logs."""
-    # which the trainer sends to its trackers after this log line
+    # The trainer sends these metrics to its trackers after the log line.
     norm.add_to(local["metrics_to_log"])
     events.emit("step", **step_fields(local), **peak_memory())
 
@@ -164,8 +164,8 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     }
     fields.update(label_tokens=local["total_tokens_step"], seconds=local["training_time"])
     means = local["global_metrics"]
-    # these are means over the ranks, the micro batches and the steps since the last logged one
-    # (dpo_tune_cache.py:617-624)
+    # These are means over the ranks, the micro batches and the steps since the last logged one
+    # (dpo_tune_cache.py:617-624).
     ranks = local["accelerator"].num_processes
     arguments = local["args"]
     passes = ranks * arguments.gradient_accumulation_steps * arguments.logging_steps
@@ -176,13 +176,11 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_tokens(model: Any) -> None:
-    """Add the tokens of every forward pass of the training loop to the loop's own
-    `local_metrics`.
-    """
+    """Add the tokens of every forward pass of the training to the loop's own `local_metrics`."""
 
     def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not module.training:
-            return  # a reference pass
+            return  # this is a reference pass
         tracker = _find_tracker()
         ids = named.get("input_ids")
         mask = named.get("attention_mask")
@@ -196,7 +194,7 @@ def count_tokens(model: Any) -> None:
 
 
 def _find_tracker() -> Any:
-    """Return the `local_metrics` of the training loop, an outer frame; None outside of it."""
+    """Return the `local_metrics` of the training loop; None outside of the loop."""
     frame = trainer_objects.find_frame("local_metrics")
     return None if frame is None else frame.f_locals["local_metrics"]
 
@@ -254,7 +252,9 @@ def find_commit(model: Any) -> str | None:
 
 
 def describe_pass(pairs: int, seconds: float, *, is_cached: bool) -> dict[str, Any]:
-    """Build the evidence fields for the pass over `pairs`; `is_cached`: they were read from disk.
+    """Build the fields of the evidence on the reference's pass over `pairs`.
+
+    `is_cached` means that their log-probabilities were read from the disk.
 
     >>> describe_pass(600, 12.0, is_cached=False)["value"]
     '600 pairs in 12.0 s, 50.0 a second'
@@ -284,19 +284,14 @@ def _patch_cache(context: PatchContext) -> None:
         built = build(**options)
         if trains_next:
             context.events.begin("training")
-        if is_cached or context.events.rank == 0:  # which writes the cache
+        if is_cached or context.events.rank == 0:  # the first rank writes the cache
             value = "hit" if is_cached else "built"
             context.events.emit("evidence", what="reference_logprobs_cache", value=value)
         if context.events.rank == 0:
-            numbers = describe_pass(
-                int(options["full_dataset_size"]), time.perf_counter() - began, is_cached=is_cached
-            )
-            context.events.emit(
-                "evidence",
-                what="reference_logprobs",
-                how="the call that builds the cache",
-                **numbers,
-            )
+            pairs = int(options["full_dataset_size"])
+            numbers = describe_pass(pairs, time.perf_counter() - began, is_cached=is_cached)
+            how = "the call that builds the cache"
+            context.events.emit("evidence", what="reference_logprobs", how=how, **numbers)
         return built
 
     @replaces(model_utils.TensorCache, "to_disk")

@@ -1,5 +1,4 @@
-"""Patches for finetune.py (a local model folder, its steps) and reward_modeling.py (its models, its
-steps).
+"""Patches for finetune.py (a local model, steps) and reward_modeling.py (models, steps).
 
 finetune.py calls `accelerator.log` only where a tracker is on. A handler on its logger notices the
 line of each logged step and takes, from the frame that logs it, the dictionary that the trainer
@@ -61,9 +60,7 @@ _MEMORY = ("memory_gib", "memory_reserved_gib")
 
 
 class FinetuneSteps:
-    """Sends each step that finetune.py logs, with the gradient norm that it measures for
-    clipping.
-    """
+    """Sends each step that finetune.py logs, with the norm that it measures for clipping."""
 
     def __init__(self, events: EventWriter, norm: hooks.LastNorm) -> None:
         self._events = events
@@ -72,7 +69,7 @@ class FinetuneSteps:
 
     def send(self, local: Mapping[str, Any]) -> None:
         """Send the step that the frame with these variables logs."""
-        # which the trainer sends to its trackers after this log line
+        # The trainer sends these metrics to its trackers after the log line.
         self._norm.add_to(local["metrics_to_log"])
         fields = step_fields(local)
         now = time.perf_counter()
@@ -95,7 +92,7 @@ def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
     for name in _MEMORY:
         if not fields.get(name):
             fields.pop(name, None)
-    if local["args"].load_balancing_loss:  # the metrics get it after the log line
+    if local["args"].load_balancing_loss:  # the metrics get this loss after the log line
         fields["aux_loss"] = local["avg_aux_loss"]
     return fields
 
@@ -177,9 +174,7 @@ _REWARD_EVENT_NAMES = {
 
 
 def reward_fields(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the fields of a "step" event but its number from the metrics that reward_modeling.py
-    prints.
-    """
+    """Build the fields of a "step" event, but its number, from what reward_modeling.py prints."""
     return {
         event_name: metrics[name]
         for name, event_name in _REWARD_EVENT_NAMES.items()

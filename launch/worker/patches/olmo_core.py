@@ -54,21 +54,24 @@ def count_tokens(batch: Any, pad_id: int | None) -> tuple[int, int]:
 
     `pad_id`: the id that marks padding if the batch has neither masks nor document borders.
     """
-    rows = [
-        value
-        for name, value in batch.items()
-        if name.endswith("input_ids") and hasattr(value, "numel")
-    ]
+    rows = [value for value in _values_of(batch, "input_ids") if hasattr(value, "numel")]
+    borders = _values_of(batch, "cu_seq_lens_k")
+    masks = _values_of(batch, "attention_mask")
     padded = sum(int(row.numel()) for row in rows)
-    ends = [value for name, value in batch.items() if name.endswith("cu_seq_lens_k")]
-    masks = [value for name, value in batch.items() if name.endswith("attention_mask")]
-    if ends:
-        return sum(int(end[-1]) for end in ends), padded
-    if masks:
-        return sum(int(mask.sum()) for mask in masks), padded
-    if pad_id is None:
-        return padded, padded
-    return sum(int((row != pad_id).sum()) for row in rows), padded
+    if borders:
+        tokens = sum(int(ends[-1]) for ends in borders)
+    elif masks:
+        tokens = sum(int(mask.sum()) for mask in masks)
+    elif pad_id is not None:
+        tokens = sum(int((row != pad_id).sum()) for row in rows)
+    else:
+        tokens = padded
+    return tokens, padded
+
+
+def _values_of(batch: Any, name: str) -> list[Any]:
+    """Return the values of a batch of this name, which a pair has twice, each with a prefix."""
+    return [value for key, value in batch.items() if key.endswith(name)]
 
 
 def _record_tokens(_: PatchContext) -> None:
@@ -77,14 +80,12 @@ def _record_tokens(_: PatchContext) -> None:
     from olmo_core.train.callbacks import Callback
 
     class TokenCount(Callback):  # type: ignore[misc,unused-ignore]
-        """Records the tokens of a batch before the step, for OLMo-core's own reduction over the
-        ranks.
-        """
+        """Records the tokens of a batch before the step; OLMo-core itself reduces the ranks'."""
 
         def pre_step(self, batch: dict[str, Any]) -> None:
             collator = getattr(self.trainer.data_loader, "collator", None)
             tokens, padded = count_tokens(batch, getattr(collator, "pad_token_id", None))
-            # ranks of one tensor- or context-parallel group share a batch
+            # The ranks of one tensor- or context-parallel group share a batch.
             ranks_per_batch = 1
             if dist.is_initialized():
                 batches = dist.get_world_size(self.trainer.dp_process_group)
@@ -116,7 +117,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train import Trainer
     from olmo_core.train.train_module import TransformerTrainModule
 
-    # a plan reads the patches, and inspects nothing
+    # not above: a plan imports the patches, and inspects nothing
     from ..evidence.olmo_core_collector import OlmoCoreCollector
 
     collector = OlmoCoreCollector(context)
@@ -141,7 +142,7 @@ def _collect_evidence(context: PatchContext) -> None:
         collector.step_ended()
         return result
 
-    # dpo.py writes a model of transformers after the last checkpoint
+    # dpo.py writes a model of transformers after the last checkpoint.
     exports = context.trainer.script_name == "dpo.py"
 
     @replaces(Trainer, "fit")
@@ -191,8 +192,9 @@ _IMPORTER = "open_instruct"
 
 
 class Placeholder(type):
-    """The type of every name in a placeholder package: a class that can be imported and inherited
-    from, not used.
+    """The type of every name in a placeholder package.
+
+    Such a name is a class that can be imported and inherited from, and not used.
     """
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
@@ -210,8 +212,7 @@ def describe_misuse(cls: type) -> str:
     package = base.__module__.partition(".")[0]
     return (
         f"{base.__module__}.{base.__name__} is a placeholder, because {package} is not installed "
-        "and DPO should "
-        f"not use it; install {package} [unused_imports]"
+        f"and DPO should not use it; install {package} [unused_imports]"
     )
 
 
@@ -227,9 +228,7 @@ class PlaceholderModule(ModuleType):
 
 
 class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The last resort of the import system: finds modules of `packages` for imports in
-    open-instruct.
-    """
+    """The last resort of the import system, for open-instruct's imports of missing `packages`."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = frozenset(packages)

@@ -14,8 +14,8 @@ from .patch import PatchContext, PatchInfo
 from .progress import send_dataset
 from .shared import LineListener, listen
 
-# what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and the patch
-# olmo_core_tokens record; OLMo-core's console logger has its own list of the other metrics
+# Patterns of the metrics that olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229
+# and the patch olmo_core_tokens record. OLMo-core's console logger lists the other metrics itself.
 _EXTRA_METRICS = (
     "train_loss",
     "learning_rate",
@@ -38,7 +38,7 @@ _EVENT_NAMES = {
     PADDED: "tokens_padded",
     "train/global_sequences_per_step": "sequences",
     "perf/seconds_per_step": "seconds",
-    # percent of the data sheet's rate, by upstream's operation count (utils.py:2510)
+    # in percent of the data sheet's rate, by upstream's count of operations (utils.py:2510)
     "perf/mfu_step": "mfu",
     "throughput/device/MFU": "mfu",
     "learning_rate": "lr",
@@ -46,9 +46,10 @@ _EVENT_NAMES = {
 
 
 def step_fields(metrics: Mapping[str, float], reported: Sequence[str]) -> dict[str, float]:
-    """Build the fields of a "step" event from the metrics of a step whose names match a pattern.
+    """Build the fields of a "step" event from the metrics of a step.
 
-    The named ones come first. Of two metrics for one field the first counts.
+    Metrics whose names match a pattern in `reported` are taken. Those that get another name come
+    first; of two metrics for one field the first counts.
     """
     named: dict[str, float] = {}
     others: dict[str, float] = {}

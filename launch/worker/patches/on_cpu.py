@@ -10,7 +10,7 @@ from ..cuda import has_cuda
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
-# as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
+# As peak FLOP/s it makes upstream's utilisation figures 0, where they would be wrong numbers.
 UNKNOWN_SPEED = float("inf")
 
 
@@ -32,11 +32,11 @@ def _use_gloo(_: PatchContext) -> None:
     from accelerate.utils import DistributedType
 
     # Without a GPU the original returns no backend; DeepSpeed starts gloo anyway, and accelerate,
-    # having no backend, sets the number of processes to 1.
-    PartialState._prepare_backend = lambda self, *arguments, **options: (
-        "gloo",
-        DistributedType.MULTI_CPU,
-    )
+    # which has no backend, sets the number of processes to 1.
+    def prepare_backend(*_: Any, **__: Any) -> tuple[str, Any]:
+        return "gloo", DistributedType.MULTI_CPU
+
+    PartialState._prepare_backend = prepare_backend
 
 
 DEEPSPEED = PatchInfo(
@@ -69,7 +69,11 @@ def _run_olmo_core(_: PatchContext) -> None:
         self.num_workers = 0
         return build(self, *arguments, **options)
 
-    GPUMemoryMonitorCallback.pre_train = GPUMemoryMonitorCallback.post_step = lambda callback: None
+    def do_nothing(callback: Any) -> None:
+        pass
+
+    GPUMemoryMonitorCallback.pre_train = do_nothing
+    GPUMemoryMonitorCallback.post_step = do_nothing
 
 
 OLMO_CORE = PatchInfo(
@@ -94,7 +98,7 @@ OLMO_CORE = PatchInfo(
 def _replace_current_device(_: PatchContext) -> None:
     import torch
 
-    # the memory statistics themselves are 0 if CUDA was never initialised
+    # The memory statistics themselves are 0 if CUDA was never initialised.
     torch.cuda.current_device = lambda: 0
 
 
@@ -117,11 +121,11 @@ def _replace_cuda_queries(_: PatchContext) -> None:
     import torch
     from open_instruct import utils
 
-    # upstream divides max_memory_allocated(), which is 0 here, by total_memory
+    # Upstream divides max_memory_allocated(), which is 0 here, by total_memory.
     torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=1)
     utils.ModelDims.device_flops = property(lambda dims: UNKNOWN_SPEED)
     # accelerate numbers the CPUs of several ranks ("cpu:1"), and a reference cache is loaded to
-    # that name, which torch.load does not know. 15 is an unused priority in torch, after its own
+    # such a name, which torch.load does not know. 15 is an unused priority in torch, after its own
     # "cpu".
     torch.serialization.register_package(15, lambda storage: None, _load_to_numbered_cpu)
 

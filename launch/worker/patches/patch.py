@@ -1,6 +1,4 @@
-"""Defines a patch and how it is installed: condition, source check, change, and an event that
-reports it.
-"""
+"""Defines a patch, and installs it: it is checked against upstream's code, applied and reported."""
 
 from __future__ import annotations
 
@@ -43,8 +41,9 @@ class UpstreamSource:
         return f"{self.file}:{lines}{version}"
 
     def find(self, trainer: TrainerProgram) -> Path | None:
-        """Return the file that this process would import or run; None if the package is missing.
-        Imports nothing.
+        """Return the file that this process would import or run; nothing is imported.
+
+        None is returned if the package is missing.
         """
         package, _, rest = self.file.partition("/")
         if trainer.script is not None:
@@ -55,9 +54,12 @@ class UpstreamSource:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
             return None
-        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-            if (Path(folder) / rest).is_file():
-                return Path(folder) / rest
+        if spec is None:
+            return None
+        for folder in spec.submodule_search_locations or ():
+            file = Path(folder) / rest
+            if file.is_file():
+                return file
         return None
 
     def matches(self, code: str) -> bool:
@@ -105,13 +107,12 @@ class PatchInfo:
     @property
     def sources(self) -> tuple[UpstreamSource, ...]:
         """The upstream places that it relies on."""
-        places = (
-            (file, at, text) for file, texts in self.lines.items() for at, text in texts.items()
-        )
-        return tuple(
-            UpstreamSource(file, text, *(at if isinstance(at, tuple) else (at, at)))
-            for file, at, text in places
-        )
+        sources = []
+        for file, texts in self.lines.items():
+            for lines, text in texts.items():
+                first, last = lines if isinstance(lines, tuple) else (lines, lines)
+                sources.append(UpstreamSource(file, text, first, last))
+        return tuple(sources)
 
     @property
     def upstream(self) -> tuple[str, ...]:

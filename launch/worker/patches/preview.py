@@ -1,23 +1,22 @@
-"""Hands the tokenised samples over and ends the trainer before it loads a model (`launch preview`,
-`launch check`).
+"""Hands the tokenised samples of open-instruct over, and ends the trainer before it loads a model.
 
-The trainer's own code tokenises: open-instruct's transforms with the arguments that the script
-gives them, or TRL's `_prepare_dataset` with the tokenizer and the template that its trainer
-chooses.
+`launch preview` and `launch check` use it. The trainer's own code tokenises: open-instruct's
+transforms, with the arguments that the script gives them. launch/worker/trl_preview.py does the
+same with TRL.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
 if TYPE_CHECKING:
-    from ..samples import SamplesRequest
+    from ..samples import SamplesRequest, TokenizedSide
 
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
 
@@ -26,7 +25,7 @@ def _preview_open_instruct(context: PatchContext) -> None:
     import datasets
     from open_instruct import dataset_transformation as upstream
 
-    from .. import samples  # a plan reads the patches, and tokenises nothing
+    from .. import samples  # not above: a plan imports the patches, and tokenises nothing
 
     request = samples.SamplesRequest.read(str(context.value))
     datasets.disable_caching()
@@ -61,45 +60,29 @@ def _preview_open_instruct(context: PatchContext) -> None:
 def _hand_over(
     context: PatchContext, request: SamplesRequest, configs: Any, tokenizer_config: Any
 ) -> None:
+    """Tokenise the samples of all data sets, and write what the request asks for."""
     from open_instruct import dataset_transformation as upstream
 
     from .. import samples
 
     tokenizer = tokenizer_config.tokenizer
     collate = _make_collator(context, tokenizer)
-    hidden = _hidden_by_padding(context, tokenizer)
+    find_hidden = _hidden_by_padding(context, tokenizer)
     report = samples.SampleReport(request, tokenizer)
     first: list[Any] = []  # the samples of the first micro batch that is trained on
     for config in configs:
-        steps = list(zip(config.transform_fn, config.transform_fn_args, strict=True))
-        filters = [step for step in steps if upstream.TRANSFORM_FNS[step[0]][1] == "filter"]
-        maps = [step for step in steps if step not in filters]
+        maps, filters = _split_transforms(config)
         config.transform_fn = [name for name, _ in maps]
         config.transform_fn_args = [options for _, options in maps]
         tokenized = upstream.get_dataset_v1(config, tokenizer_config)
-        limits = [options["max_seq_length"] for _, options in maps if "max_seq_length" in options]
-        limit = limits[0] if limits else None
+        limit = None
+        for _, options in maps:
+            if limit is None:
+                limit = options.get("max_seq_length")
         report.begin_dataset()
         for source, row in zip(config.dataset, tokenized, strict=True):
-            kept = all(
-                upstream.TRANSFORM_FNS[name][0](row, tokenizer, **options)
-                for name, options in filters
-            )
-            is_pair = "chosen_input_ids" in row
-            tools = None
-            if not is_pair:
-                # only the transforms of chats render tools (dataset_transformation.py:1811)
-                tools = upstream._normalize_tools_for_chat_template(source.get("tools"))
-            sides = []
-            for name in samples.PAIR if is_pair else ("messages",):
-                prefix = f"{name}_" if is_pair else ""
-                labels = row.get(f"{prefix}labels")
-                loss = samples.loss_of_labels(labels) if labels is not None else None
-                ids = row[f"{prefix}input_ids"]
-                sides.append(
-                    samples.TokenizedSide(name, source[name], ids, loss, tools, hidden(ids))
-                )
-            report.add(sides, kept=kept, limit=limit)
+            kept = _passes(row, filters, tokenizer)
+            report.add(_describe_sides(source, row, find_hidden), kept=kept, limit=limit)
             if kept and len(first) < request.per_device:
                 columns = {name: row[name] for name in row if name.endswith(_COLUMNS)}
                 first.append({"index": len(first), **columns})
@@ -109,22 +92,78 @@ def _hand_over(
     report.write(batch=batch)
 
 
-def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
-    """Return what finds the positions of the tokens that the model does not attend to, in a sample
-    without padding.
+def _split_transforms(config: Any) -> tuple[list[Any], list[Any]]:
+    """Return a data set's transforms that change rows, and those that drop rows.
+
+    A transform is given by its name and its arguments.
     """
-    if context.trainer.script_name != "reward_modeling.py":
-        return lambda ids: []
-    # model_utils.py:397 takes every pad token for padding
-    return lambda ids: [
-        position for position, token in enumerate(ids) if token == tokenizer.pad_token_id
-    ]
+    from open_instruct import dataset_transformation as upstream
+
+    maps: list[Any] = []
+    filters: list[Any] = []
+    for name, options in zip(config.transform_fn, config.transform_fn_args, strict=True):
+        is_filter = upstream.TRANSFORM_FNS[name][1] == "filter"
+        transforms = filters if is_filter else maps
+        transforms.append((name, options))
+    return maps, filters
+
+
+def _passes(row: Any, filters: Sequence[Any], tokenizer: Any) -> bool:
+    """Whether the trainer's filters keep a row."""
+    from open_instruct import dataset_transformation as upstream
+
+    for name, options in filters:
+        keeps = upstream.TRANSFORM_FNS[name][0]
+        if not keeps(row, tokenizer, **options):
+            return False
+    return True
+
+
+def _describe_sides(
+    source: Any, row: Any, find_hidden: Callable[[list[int]], list[int]]
+) -> list[TokenizedSide]:
+    """Return the chat of a row, or the two sides of a pair, as they are tokenised."""
+    from open_instruct import dataset_transformation as upstream
+
+    from .. import samples
+
+    is_pair = "chosen_input_ids" in row
+    tools = None
+    if not is_pair:
+        # Only the transforms of chats render tools (dataset_transformation.py:1811).
+        tools = upstream._normalize_tools_for_chat_template(source.get("tools"))
+    sides = []
+    for name in samples.PAIR if is_pair else ("messages",):
+        prefix = f"{name}_" if is_pair else ""
+        labels = row.get(f"{prefix}labels")
+        loss = None if labels is None else samples.loss_of_labels(labels)
+        ids = row[f"{prefix}input_ids"]
+        hidden = find_hidden(ids)
+        sides.append(samples.TokenizedSide(name, source[name], ids, loss, tools, hidden))
+    return sides
+
+
+def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
+    """Return a function from a sample's tokens to the positions that the model does not attend to.
+
+    The sample has no padding.
+    """
+
+    def find_pad_tokens(ids: list[int]) -> list[int]:
+        return [position for position, token in enumerate(ids) if token == tokenizer.pad_token_id]
+
+    def find_nothing(ids: list[int]) -> list[int]:
+        return []
+
+    # reward_modeling.py takes every pad token for padding (model_utils.py:397).
+    is_reward = context.trainer.script_name == "reward_modeling.py"
+    return find_pad_tokens if is_reward else find_nothing
 
 
 def _make_collator(
     context: PatchContext, tokenizer: Any
 ) -> Callable[[list[Any]], Mapping[str, Any]]:
-    """Return what makes a batch of samples, as the trainer's script builds it."""
+    """Return the function that makes a batch of samples, as the trainer's script builds it."""
     import torch
     from open_instruct import dataset_transformation, dpo_utils, padding_free_collator
     from transformers import DataCollatorForSeq2Seq

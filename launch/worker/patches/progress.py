@@ -1,5 +1,5 @@
-"""Patches that report what an open-instruct script does before and after its training steps: its
-tokenised data, its checkpoints, the saved model.
+"""Patches that report what an open-instruct script does besides its steps: its tokenised data, its
+checkpoints, the saved model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Resumes finetune.py and dpo_tune_cache.py exactly where a checkpoint was written: the same step,
-the same batch.
+"""Resumes finetune.py and dpo_tune_cache.py at the very step and batch of a checkpoint.
 
 `launch` adds this patch only to the command of a resumed run; its value is the checkpoint's folder
 name. What upstream does, and what this patch changes:

@@ -85,7 +85,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.utils import DistributedType
 
-    # a plan reads the patches, and inspects nothing
+    # not above: a plan imports the patches, and inspects nothing
     from ..evidence.collector import EvidenceCollector
 
     collector = EvidenceCollector(context)
@@ -146,17 +146,18 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
 
 
 def _check_loaded_weights(collector: EvidenceCollector) -> None:
-    """Report which weights of a model its checkpoint lacks: transformers draws those at random,
-    with a log line.
+    """Report which weights of a model its checkpoint lacks.
+
+    transformers draws those at random, with a log line alone.
     """
     from transformers.modeling_utils import PreTrainedModel
 
-    # which is static, and called on the class
+    # The method is static, and is called on the class.
     @replaces(PreTrainedModel, "_finalize_model_loading")
     def finalize_and_check(finalize: Any, model: Any, load_config: Any, loading_info: Any) -> Any:
         info = finalize(model, load_config, loading_info)
-        # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and keeps
-        # it nowhere
+        # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and does
+        # not keep the commit.
         revision = (load_config.download_kwargs or {}).get("revision")
         model.config._commit_hash = getattr(revision, "resolved", None)
         collector.weights_loaded(model, load_config.pretrained_model_name_or_path, info)
@@ -215,7 +216,7 @@ def _write_after_tokenizing(context: PatchContext) -> None:
     @replaces(dataset_transformation, "get_cached_dataset_tulu_with_statistics")
     def build_and_write(build: Any, *arguments: Any, **options: Any) -> Any:
         built = build(*arguments, **options)
-        # only the first dataset is the training data
+        # Only the first data set is the training data.
         dataset_transformation.get_cached_dataset_tulu_with_statistics = build
         write_lengths(Path(str(context.value)), built[0], context.events)
         return built
