@@ -33,7 +33,9 @@ def find_tests(module: Path) -> list[Path]:
     imports = re.compile(
         rf"\b{re.escape(parent)}\.{stem}\b|from {re.escape(parent)} import .*\b{stem}\b"
     )
-    importing = [path for path, text in test_files() if imports.search(text)]
+    importing = [
+        path for path, text in test_files() if module.stem in text and imports.search(text)
+    ]
     while not importing:
         importing = [path for path, _ in test_files() if path.parent == folder]
         folder = folder.parent

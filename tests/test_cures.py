@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,11 @@ COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)\
 SOURCES = [*(ROOT / "launch").rglob("*.py"), *(ROOT / "launch").rglob("*.yaml")]
 
 
+@cache
+def source_texts() -> list[str]:
+    return [text for file in SOURCES for text in texts_of(file)]
+
+
 def texts_of(file: Path) -> Iterator[str]:
     """Yield the texts of a source file; of an f-string, with `X` for what is filled in."""
     if file.suffix == ".yaml":
@@ -219,12 +225,7 @@ def texts_of(file: Path) -> Iterator[str]:
 
 def test_every_command_that_is_advised_exists() -> None:
     """Verbs and options of `launch ...` in every message, cure and help text."""
-    found = {
-        match.groups()
-        for file in SOURCES
-        for text in texts_of(file)
-        for match in COMMAND.finditer(text)
-    }
+    found = {match.groups() for text in source_texts() for match in COMMAND.finditer(text)}
     assert len(found) > 20
     helps = {name: help_text(VERBS[name]) for name, _ in found if name in VERBS}
     unknown = [name for name, _ in found if name not in VERBS]
@@ -248,7 +249,7 @@ ADVISED_VARIABLE = re.compile(r"\b(?:export|unset|set|or) \$?([A-Z][A-Z0-9]*_[A-
 
 def test_every_variable_that_is_advised_is_read() -> None:
     """By launch, which looks it up under this name, or by the library that it is for."""
-    texts = [text for file in SOURCES for text in texts_of(file)]
+    texts = source_texts()
     advised = {name for text in texts for name in ADVISED_VARIABLE.findall(text)}
     read_by_launch = {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]+", text)}
     assert {"HF_TOKEN", "WANDB_API_KEY", "OPEN_INSTRUCT_DIR", "CUDA_HOME"} <= advised
@@ -272,8 +273,7 @@ OF_THE_PROJECT = re.compile(
 
 def test_every_file_that_is_named_exists() -> None:
     """Files of the project, and open-instruct's scripts, in every text of the code."""
-    texts = [text for file in SOURCES for text in texts_of(file)]
-    named = sorted({path for text in texts for path in OF_THE_PROJECT.findall(text)})
+    named = sorted({path for text in source_texts() for path in OF_THE_PROJECT.findall(text)})
     assert len(named) > 5
     upstream = Path(os.environ.get("OPEN_INSTRUCT_DIR") or ROOT / "external/open-instruct")
     roots = {True: upstream if (upstream / "open_instruct").is_dir() else None, False: ROOT}
