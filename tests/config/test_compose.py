@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from tests.composing import keep_shipped_files, read_anew
 from tests.conftest import composed
 from tests.messages import outline
 
@@ -51,6 +52,26 @@ def test_a_mistake_is_one_sentence(overrides: str) -> None:
         composed(*overrides.split())
     assert "\n" not in str(refused.value)
     assert outline(str(refused.value)) == MISTAKES[overrides]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "stage=sft model=qwen2_5_7b parallel=zero3 recipe.epochs=3 +flags.anything=1",
+        "stage=lora_rlvr trainer=trl_grpo recipe.prompts_per_step=8 tracking=wandb",
+    ],
+)
+def test_what_the_tests_keep_of_the_shipped_files_is_what_hydra_makes_of_them(
+    overrides: str,
+) -> None:
+    first = composed(*overrides.split()[:2], "recipe.seed=3")  # the same choices, another value
+    kept = composed(*overrides.split())
+    read_anew()
+    try:
+        assert composed(*overrides.split()) == kept != first
+        assert composed(*overrides.split()[:2], "recipe.seed=3") == first
+    finally:
+        keep_shipped_files()
 
 
 def test_flags_are_open_and_everything_else_is_closed() -> None:

@@ -1,0 +1,67 @@
+"""Keeps what Hydra makes of the shipped files, which most of the tests compose and none changes.
+
+A line's own overrides, and all that launch does with the result, run each time. Nothing is kept of
+a line that a user's folder or file takes part in, or that Hydra rejects.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from hydra._internal import config_loader_impl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.defaults_list import DefaultsList, Overrides
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from launch import resources
+
+SHIPPED = str(resources.CONFIGS)
+
+_create_defaults_list = config_loader_impl.create_defaults_list
+_merge = ConfigLoaderImpl._compose_config_from_defaults_list
+_lists: dict[tuple[object, ...], DefaultsList] = {}  # by the choices of a line
+_configs: dict[int, DictConfig] = {}  # by the identity of a list in `_lists`
+
+
+def keep_shipped_files() -> None:
+    """Let Hydra read and merge the shipped files once for all lines with the same choices."""
+    config_loader_impl.create_defaults_list = _kept_defaults_list
+    ConfigLoaderImpl._compose_config_from_defaults_list = _kept_config  # type: ignore[method-assign]
+
+
+def read_anew() -> None:
+    """Let Hydra read and merge the files of each line, as it does for users."""
+    config_loader_impl.create_defaults_list = _create_defaults_list
+    ConfigLoaderImpl._compose_config_from_defaults_list = _merge  # type: ignore[method-assign]
+
+
+def _kept_defaults_list(
+    repo: IConfigRepository, config_name: str | None, overrides_list: list[Override], **how: bool
+) -> DefaultsList:
+    folders = [source.path for source in repo.get_sources() if source.scheme() == "file"]
+    overrides = Overrides(repo, overrides_list)
+    settings = {id(override) for override in overrides.config_overrides}
+    choices = [str(each.input_line) for each in overrides_list if id(each) not in settings]
+    if folders != [SHIPPED] or any("/" in choice.partition("=")[2] for choice in choices):
+        return _create_defaults_list(repo, config_name, overrides_list, **how)
+    key = (config_name, *choices, *how.items())
+    if key not in _lists:
+        _lists[key] = _create_defaults_list(repo, config_name, overrides_list, **how)
+        return _lists[key]
+    overrides.known_choices = _lists[key].overrides.known_choices
+    given = overrides.config_overrides
+    return replace(_lists[key], config_overrides=given, overrides=overrides)
+
+
+def _kept_config(
+    loader: ConfigLoaderImpl, defaults: list[ResultDefault], repo: IConfigRepository
+) -> DictConfig:
+    if not any(kept.defaults is defaults for kept in _lists.values()):
+        return _merge(loader, defaults, repo)
+    if id(defaults) not in _configs:
+        _configs[id(defaults)] = _merge(loader, defaults, repo)
+    return copy.deepcopy(_configs[id(defaults)])
