@@ -9,6 +9,7 @@ import os
 import random
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -42,11 +43,16 @@ CHATS = {
 ANSWERS = ("It is one.", "It is two.")
 
 
+@cache
+def compiled(source: str, environment: jinja2.Environment) -> jinja2.Template:
+    return environment.from_string(source)
+
+
 def render(
     source: str, chat: list[tuple[str, str]], prompt: bool, environment: jinja2.Environment
 ) -> str:
     messages = [{"role": role, "content": content} for role, content in chat]
-    template = environment.from_string(source)
+    template = compiled(source, environment)
     return template.render(messages=messages, eos_token="</s>", add_generation_prompt=prompt)
 
 
