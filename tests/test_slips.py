@@ -10,6 +10,7 @@ value or to type a command.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from launch.__main__ import main
 from launch.api.cures import apply_way, check_cures, exact_ways
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS
-from launch.config.compose import compose_once
+from launch.config import compose
+from launch.config.compose import Composed
 from launch.config.line import CommandLine, parse_line
 from launch.errors import EXIT_REFUSED, UserError
 from launch.worker.finding import Finding
@@ -30,9 +32,31 @@ TABLE: dict[str, dict[str, str]] = yaml.safe_load(FILE.read_text("utf-8"))
 SLIPS = [slip for slips in TABLE.values() for slip in slips.items()]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compositions() -> Iterator[None]:
+    """Compose each line once: the command, the check of its cures and the tests share it."""
+    compose_anew = compose.compose_once
+    kept: dict[CommandLine, Composed | UserError] = {}
+
+    def compose_or_raise(line: CommandLine) -> Composed:
+        if line not in kept:
+            try:
+                kept[line] = compose_anew(line)
+            except UserError as error:
+                kept[line] = error
+        result = kept[line]
+        if isinstance(result, UserError):
+            raise result
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compose, "compose_once", compose_or_raise)
+        yield
+
+
 def problems_of(line: CommandLine) -> tuple[Finding, ...]:
     try:
-        plan_composed(compose_once(line))
+        plan_composed(compose.compose_once(line))
     except UserError as error:
         return error.problems
     return ()
