@@ -404,7 +404,12 @@ def checkout_status(project: Path, history: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("target", "problem"), [(OLDER, "trainer_script_missing"), ("nothing", "unknown_commit")]
+    ("target", "problem"),
+    [
+        # starts the parser of each trainer
+        pytest.param(OLDER, "trainer_script_missing", marks=pytest.mark.slow),
+        ("nothing", "unknown_commit"),
+    ],
 )
 def test_a_bump_that_cannot_be_made_changes_nothing(
     project: Path, history: Path, target: str, problem: str
