@@ -4,38 +4,48 @@ lists the starts.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from launch.__main__ import main
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
-# runs a command of launch, and prints every program that its process starts, and every file that it
-# executes as Python
-AUDITED = f"""
-import json, runpy, sys
-started = []
-def note(event, arguments):
-    if event in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
-        started.append(str(arguments[0]))
-    elif event == "os.system":
-        started.append(arguments[0])
-    elif event == "compile" and str(arguments[1]).startswith(FOLDER):
-        started.append(arguments[1])
-FOLDER = sys.argv.pop(1)
-sys.path.insert(0, {str(ROOT)!r})
-sys.addaudithook(note)
-try:
-    runpy.run_module("launch", run_name="__main__", alter_sys=True)
-except SystemExit as end:
-    print(json.dumps({{"code": end.code, "started": started}}), file=sys.stderr)
-"""
 ALLOWED = ("nvidia-smi", "squeue", "scontrol")  # on the PATH of the tests
+
+
+class Audit:
+    """Notes every program that this process starts, and every file of a folder that it compiles,
+    while it has a folder; an audit hook cannot be removed.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.started: list[str] = []
+
+    def note(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.folder is None:
+            return
+        if event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"):
+            self.started.append(str(arguments[0]))
+        elif event == "compile" and str(arguments[1]).startswith(str(self.folder)):
+            self.started.append(str(arguments[1]))
+
+
+@cache
+def audit() -> Audit:
+    """The one audit of this process."""
+    installed = Audit()
+    sys.addaudithook(installed.note)
+    return installed
+
+
+Audited = Callable[..., tuple[int, list[str], str]]
 
 
 @pytest.fixture
@@ -68,22 +78,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def audited(home: Path, *argv: str) -> tuple[int, list[str], str]:
-    """Return the exit code, the programs and files of the user's that were executed, and the
-    output.
+@pytest.fixture
+def audited(home: Path, capsys: pytest.CaptureFixture[str]) -> Audited:
+    """Run a command of launch, and return its exit code, the programs and files of the user's that
+    were executed, and its output.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", AUDITED, str(home), *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    report = json.loads(done.stderr.splitlines()[-1])
-    started = [program for program in report["started"] if Path(program).name not in ALLOWED]
-    if (home / "executed").exists():
-        started.append("executed")
-    return report["code"], started, done.stdout + done.stderr
+
+    def run(*argv: str) -> tuple[int, list[str], str]:
+        audit().folder, audit().started = home, []
+        try:
+            code = main(list(argv))
+        finally:
+            audit().folder = None
+        programs = audit().started
+        started = [program for program in programs if Path(program).name not in ALLOWED]
+        if (home / "executed").exists():
+            started.append("executed")
+        return code, started, "".join(capsys.readouterr())
+
+    return run
 
 
 def write(home: Path, file: str, text: str) -> None:
@@ -108,20 +121,20 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_interpreter_of_a_stage_file(
-    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    home: Path, audited: Audited, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, shown = VARIANTS[name]
     monkeypatch.setenv("HOME", str(home / "work"))
     text = value.format(work=home / "work")
     write(home, "stage/mine.yaml", f'{STAGE}python: "{text}"\nstage:\n  description: ./evil\n')
     for trainer in ("trl_sft", "finetune"):
-        code, started, output = audited(home, "plan", "stage=mine", f"trainer={trainer}")
+        code, started, output = audited("plan", "stage=mine", f"trainer={trainer}")
         assert started == [] and shown in output, output
         assert code == (0 if shown in (SHOWN, "read from their folders") else 2), output
 
 
 @pytest.mark.parametrize("place", ["base", "cluster", "tuned", "model", "config"])
-def test_the_interpreter_of_another_file(home: Path, place: str) -> None:
+def test_the_interpreter_of_another_file(home: Path, audited: Audited, place: str) -> None:
     header, argv = "# @package _global_\n", ["plan", "stage=demo", "trainer=trl_sft"]
     if place == "base":
         write(home, "stage/first.yaml", f"{STAGE}python: ./evil\n")
@@ -134,34 +147,37 @@ def test_the_interpreter_of_another_file(home: Path, place: str) -> None:
         name = "tiny" if place == "model" else "mine"
         write(home, f"{place}/{name}.yaml", f"{header}python: ./evil\n")
         argv.append(f"{'+' if place == 'tuned' else ''}{place}={name}")
-    _, started, output = audited(home, *argv)
+    _, started, output = audited(*argv)
     assert started == [], output
 
 
-def test_upstreams_folder_of_a_stage_file_is_read_and_not_executed(home: Path) -> None:
+def test_upstreams_folder_of_a_stage_file_is_read_and_not_executed(
+    home: Path, audited: Audited
+) -> None:
     checkout = home / "work" / "checkout" / "open_instruct"
     checkout.mkdir(parents=True)
     for name in ("__init__", "utils", "finetune", "dataset_transformation", "dataset_processor"):
         (checkout / f"{name}.py").write_text(f"open({str(home / 'executed')!r}, 'w')\n")
     write(home, "stage/mine.yaml", f"{STAGE}upstream:\n  dir: ./checkout\n")
-    _, started, output = audited(home, "plan", "stage=mine")
+    _, started, output = audited("plan", "stage=mine")
     # parsed, which is what `compile` notes
     assert started in ([], [str(checkout / "finetune.py")]), output
 
 
-def test_an_interpreter_that_the_command_line_names_is_asked(home: Path) -> None:
-    code, started, output = audited(home, "plan", "stage=demo", "trainer=trl_sft", "python=./evil")
+def test_an_interpreter_that_the_command_line_names_is_asked(home: Path, audited: Audited) -> None:
+    code, started, output = audited("plan", "stage=demo", "trainer=trl_sft", "python=./evil")
     assert (code, started) == (0, [str(home / "work" / "evil"), "executed"]), output
     assert SHOWN not in output
 
 
-def test_check_starts_the_interpreter_of_a_stage_file(home: Path) -> None:
+def test_check_starts_the_interpreter_of_a_stage_file(home: Path, audited: Audited) -> None:
     write(home, "stage/mine.yaml", f"{STAGE}python: ./evil\n")
-    _, started, output = audited(home, "check", "stage=mine", "trainer=trl_sft")
+    (home / "work" / "evil").write_text(f"#!/bin/sh\ntouch {home}/executed\nexit 1\n")
+    _, started, output = audited("check", "stage=mine", "trainer=trl_sft")
     assert "executed" in started, output
 
 
-def test_the_other_verbs(home: Path) -> None:
+def test_the_other_verbs(home: Path, audited: Audited) -> None:
     run = write_run(home / "work" / "runs" / "demo" / "mine", steps=2)
     (run / "config.yaml").write_text("python: ./evil\nupstream: {dir: ./evil}\n")
     (run / "command.sh").write_text("touch ../../../executed\n")
@@ -175,5 +191,5 @@ def test_the_other_verbs(home: Path) -> None:
         ["report", "mine"],
         ["logs", "mine"],
     ):
-        _, started, output = audited(home, *argv)
+        _, started, output = audited(*argv)
         assert started == [], (argv, output)
