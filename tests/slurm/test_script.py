@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -27,9 +28,9 @@ from launch.slurm.cluster import (
 )
 from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
 from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
-from tests.conftest import composed, fixed_machine, planned
+from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.messages import names
-from tests.slurm.cluster import environment, launch
+from tests.slurm.cluster import environment
 
 TOKENS = "/home/me/.cache/huggingface/token:/run/token"
 SFT = ("stage=sft_25pct", "nodes=2", "gpus=8")
@@ -387,17 +388,22 @@ def test_a_cluster_may_mount_folders_by_itself(allow: str, ids: set[str]) -> Non
     } == ids
 
 
-def without_slurm(tmp_path: Path) -> dict[str, str]:
-    return {**environment(), "PATH": str(tmp_path)}
+@pytest.fixture
+def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command of Slurm, and no job around this process."""
+    for name in {*os.environ} - {*environment()}:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_slurm")
+def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path, launch: Launch) -> None:
     argv = ("submit", "stage=demo", "trainer=trl_sft", "nodes=2", "name=x")
-    refused = launch(*argv, cwd=tmp_path, environ=without_slurm(tmp_path))
+    refused = launch(*argv)
     assert refused.returncode == 2
     assert names(refused.stderr, "squeue") and "[no_slurm]" in refused.stderr
 
-    written = launch(*argv, "dry_run=true", cwd=tmp_path, environ=without_slurm(tmp_path))
+    written = launch(*argv, "dry_run=true")
     folder = tmp_path / "runs" / ".jobs" / "demo" / "x"
     assert written.returncode == 0 and str(folder / "job.sbatch") in written.stdout, written.stderr
     assert {path.name for path in folder.iterdir()} == {
@@ -416,11 +422,12 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
         (["submit=all", "dry_run=true", "cluster.time='4h'"], "bad_time_limit"),
     ],
 )
+@pytest.mark.usefixtures("without_slurm")
 def test_a_rollout_that_cannot_be_submitted_does_not_begin(
-    overrides: list[str], id: str, tmp_path: Path
+    overrides: list[str], id: str, tmp_path: Path, launch: Launch
 ) -> None:
     stage = ("stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2x1")
-    refused = launch("rollout", *stage, *overrides, cwd=tmp_path, environ=without_slurm(tmp_path))
+    refused = launch("rollout", *stage, *overrides)
     assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
     assert not list(tmp_path.rglob("rollout.json"))
 
@@ -492,9 +499,8 @@ LORA_CHAIN = (
         ),
     ],
 )
-def test_what_submit_refuses(overrides: list[str], id: str, tmp_path: Path) -> None:
-    refused = launch(
-        "submit", "dry_run=true", *overrides, cwd=tmp_path, environ=without_slurm(tmp_path)
-    )
+@pytest.mark.usefixtures("without_slurm")
+def test_what_submit_refuses(overrides: list[str], id: str, tmp_path: Path, launch: Launch) -> None:
+    refused = launch("submit", "dry_run=true", *overrides)
     assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
     assert not (tmp_path / "runs" / ".jobs").exists()
