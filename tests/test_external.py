@@ -31,7 +31,11 @@ def test_failures_are_raised() -> None:
 
 def _launch(tmp_path: Path, level: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "LAUNCH_LOG": level, "HF_TOKEN": "hf_" + "a" * 34}
-    argv = [sys.executable, "-m", "launch", "check", "stage=demo", "trainer=trl_sft"]
+    python = tmp_path / "python"  # another one than launch's own, so that a plan asks it
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    plan = ["plan", "stage=demo", "trainer=trl_sft", f"python={python}"]
+    argv = [sys.executable, "-m", "launch", *plan]
     return subprocess.run(
         argv, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )
