@@ -36,7 +36,7 @@ from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.finding import Finding
-from tests.composing import keep_shipped_files
+from tests.composing import keep_files
 
 _BUILD_SECONDS = 600.0  # longer than any build of an extension
 GOLDEN = Path(__file__).parent / "golden"
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the tests a configuration folder of their own, as the user's may hold stages and
     settings that change them; and let the shipped files be read once.
     """
-    keep_shipped_files()
+    keep_files()
     folder = tempfile.mkdtemp(prefix="config-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["XDG_CONFIG_HOME"] = folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from tests.composing import keep_shipped_files, read_anew
+from tests.composing import keep_files, read_anew
 from tests.conftest import composed
 from tests.messages import outline
 
@@ -61,7 +61,7 @@ def test_a_mistake_is_one_sentence(overrides: str) -> None:
         "stage=lora_rlvr trainer=trl_grpo recipe.prompts_per_step=8 tracking=wandb",
     ],
 )
-def test_what_the_tests_keep_of_the_shipped_files_is_what_hydra_makes_of_them(
+def test_what_the_tests_keep_of_the_files_is_what_hydra_makes_of_them(
     overrides: str,
 ) -> None:
     first = composed(*overrides.split()[:2], "recipe.seed=3")  # the same choices, another value
@@ -71,7 +71,7 @@ def test_what_the_tests_keep_of_the_shipped_files_is_what_hydra_makes_of_them(
         assert composed(*overrides.split()) == kept != first
         assert composed(*overrides.split()[:2], "recipe.seed=3") == first
     finally:
-        keep_shipped_files()
+        keep_files()
 
 
 def test_flags_are_open_and_everything_else_is_closed() -> None:
@@ -124,3 +124,14 @@ def test_what_a_removed_node_leaves_without_a_value_is_named() -> None:
         composed("stage=sft", "~recipe")
     assert {problem.id for problem in refused.value.problems} == {"missing_value"}
     assert any("'recipe.learning_rate'" in problem.message for problem in refused.value.problems)
+
+
+def test_what_the_tests_keep_of_a_users_file_ends_with_its_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "stage").mkdir()
+    for seed in (3, 4):
+        text = f"# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: {seed}\n"
+        (tmp_path / "stage" / "mine.yaml").write_text(text)
+        assert composed("stage=mine").config.recipe.seed == seed
