@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,15 +11,22 @@ import pytest
 import yaml
 
 from launch.commands.drafts import new
+from launch.config.json_schema import stage_schema
 from launch.errors import UserError
 from tests.conftest import composed, fixed_machine, planned
 from tests.data.files import CHAT, PAIR, chat, write_csv, write_lines
 from tests.messages import values_of
 
+STAGE_SCHEMA = cache(stage_schema)
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of configurations; there is no checkout of open-instruct."""
+    """The user's folder of configurations; there is no checkout of open-instruct.
+
+    The JSON Schema that each draft writes beside it, which is always the same, is made once.
+    """
+    monkeypatch.setattr("launch.commands.drafts.stage_schema", STAGE_SCHEMA)
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "conf"))
     monkeypatch.setattr("launch.commands.drafts.find_checkout", lambda *arguments: None)
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ that Hydra refuses.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ jsonschema = pytest.importorskip("jsonschema", reason="the `open-instruct` depen
 STAGES = sorted((resources.CONFIGS / "stage").glob("*.yaml"))
 
 
+@cache
+def validator() -> Any:
+    return jsonschema.Draft202012Validator(stage_schema())
+
+
 def errors(content: Any) -> list[str]:
-    return [
-        "/".join(map(str, error.path))
-        for error in jsonschema.Draft202012Validator(stage_schema()).iter_errors(content)
-    ]
+    return ["/".join(map(str, error.path)) for error in validator().iter_errors(content)]
 
 
 def test_it_is_printed_and_is_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
