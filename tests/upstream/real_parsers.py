@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class RealParsers:
         )
         return subprocess.Popen(
             [
-                warm.python(),
+                sys.executable if trainer == "synthetic" else warm.python(),
                 str(HERE / "parser_server.py"),
                 entry,
                 *([] if trainer in TRL else [str(root)]),

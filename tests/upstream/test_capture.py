@@ -34,6 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
+@pytest.mark.slow
 def test_the_trainer_of_the_pin_has_the_locked_flags(upstream: Path) -> None:
     pin = load_lock().pin
     if not has_commit(upstream, pin):

@@ -25,6 +25,12 @@ from transformers import HfArgumentParser
 @dataclass
 class Args:
     model_name_or_path: str = ""
+    num_train_epochs: int = 1
+    final_lr_ratio: float | None = None
+
+    def __post_init__(self):
+        if self.final_lr_ratio is not None and not 0 <= self.final_lr_ratio <= 1:
+            raise ValueError(f"final_lr_ratio must be between 0 and 1, not {self.final_lr_ratio=}")
 
 if __name__ == "__main__":
     HfArgumentParser(Args).parse_args_into_dataclasses()
@@ -37,12 +43,27 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(start, "_cache_folder", lambda: folder)
 
 
+@pytest.mark.slow
 def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
     root = checkout()
     if root is None:
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
     machine = replace(fixed_machine(tmp_path, checkout=root), python=sys.executable)
+    check_that_the_parser_decides(build_plan(composed("stage=demo", "trainer=finetune"), machine))
+
+
+def test_the_parser_of_a_script_decides(tmp_path: Path) -> None:
+    (tmp_path / "open_instruct").mkdir()
+    (tmp_path / "open_instruct" / "finetune.py").write_text(SCRIPT)
+    machine = replace(fixed_machine(tmp_path, checkout=tmp_path), python=sys.executable)
     plan = build_plan(composed("stage=demo", "trainer=finetune"), machine)
+    options = plan.command.index("--") + 1
+    plan = replace(plan, command=(*plan.command[:options], "--model_name_or_path", "x"))
+    check_that_the_parser_decides(plan)
+
+
+def check_that_the_parser_decides(plan: Plan) -> None:
+    """Ask the parser of a plan's trainer for its own command, and for three that it refuses."""
 
     def finding(*more: str, of: Plan = plan) -> Finding:
         identity = plan.identity if not more else f"{plan.identity}+"
@@ -74,7 +95,9 @@ def test_the_parser_of_the_pin_decides(tmp_path: Path) -> None:
         matches_pin=False,
         description="1 file differs from the lock: open_instruct/x.py",
     )
-    other = finding("--no_such", "1", of=replace(plan, machine=replace(machine, upstream=edited)))
+    other = finding(
+        "--no_such", "1", of=replace(plan, machine=replace(plan.machine, upstream=edited))
+    )
     assert "open_instruct/x.py" in str(other.cure)
 
 
