@@ -19,7 +19,6 @@ from tests.upstream.real_parsers import RealParsers
 RULES = {
     f"{known['file']}:{rule['line']}": rule for known in load_rules() for rule in known["rules"]
 }
-LATE = ("grpo_fast", "trl_dpo", "trl_grpo")  # whose parsers are reached after many seconds
 NEEDED = {
     "dpo_tune_cache": ("--model_name_or_path", "m"),
     "grpo_fast": ("--model_name_or_path", "m"),
@@ -132,26 +131,13 @@ BROKEN = {
 NOT_REACHED = ("open_instruct/finetune.py:329", "open_instruct/dpo_utils.py:340")
 
 
-def of_each_file() -> list[object]:
-    return [
-        pytest.param(
-            file,
-            marks=pytest.mark.slow if BROKEN[file][0] in LATE else (),
-            id=file.rpartition("/")[2],
-        )
-        for file in BROKEN
-    ]
-
-
 def test_every_rule_has_an_example() -> None:
     places = {f"{file}:{line}" for file, (_, examples) in BROKEN.items() for line in examples}
     assert places | {*NOT_REACHED} == RULES.keys()
 
 
-@pytest.mark.parametrize("file", of_each_file())
-def test_what_breaks_a_rule_is_refused_by_the_real_class(
-    file: str, schema_of: Callable[[str], Schema], real_parsers: RealParsers
-) -> None:
+@pytest.mark.parametrize("file", BROKEN, ids=lambda file: file.rpartition("/")[2])
+def test_what_breaks_a_rule_is_refused(file: str, schema_of: Callable[[str], Schema]) -> None:
     """With and without upstream's text here the rule is reported once, in its own words."""
     trainer, examples = BROKEN[file]
     schema = schema_of(trainer)
@@ -166,7 +152,17 @@ def test_what_breaks_a_rule_is_refused_by_the_real_class(
             assert len(texts) == 1, (place, report)
             assert RULES[place]["message"] in texts[0]
             assert report.refused
-        assert real_parsers.query(trainer=trainer, argv=argv)["raised"], place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", BROKEN, ids=lambda file: file.rpartition("/")[2])
+def test_what_breaks_a_rule_is_refused_by_the_real_class_too(
+    file: str, real_parsers: RealParsers
+) -> None:
+    trainer, examples = BROKEN[file]
+    for line, text in examples.items():
+        argv = [*shlex.split(text), *NEEDED.get(trainer, ())]
+        assert real_parsers.query(trainer=trainer, argv=argv)["raised"], f"{file}:{line}"
 
 
 def draw_argv(schema: Schema, drawn: random.Random) -> list[str]:
@@ -185,17 +181,9 @@ def values_of(field: Field) -> list[str]:
     return kinds.get(field.kind, ["token", "gs://d", "x", "0.5", "{}", "none", ""])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "trainer",
-    [
-        "finetune",
-        "dpo_tune_cache",
-        "trl_sft",
-        *(
-            pytest.param(trainer, marks=pytest.mark.slow)
-            for trainer in ("grpo_fast", "trl_dpo", "trl_grpo")
-        ),
-    ],
+    "trainer", ["finetune", "dpo_tune_cache", "trl_sft", "grpo_fast", "trl_dpo", "trl_grpo"]
 )
 def test_the_rules_refuse_only_what_the_real_class_refuses(
     trainer: str, schema_of: Callable[[str], Schema], real_parsers: RealParsers

