@@ -27,6 +27,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(folder / "0"), str(folder / "1")
 
 
+@pytest.mark.slow
 def test_models_answer_side_by_side(
     models: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,6 +39,7 @@ def test_models_answer_side_by_side(
     assert output.count("[cut off after 4 tokens; max_tokens=N allows more]") == 4
 
 
+@pytest.mark.slow
 def test_models_answer_a_file_into_a_file(
     models: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

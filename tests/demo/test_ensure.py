@@ -207,6 +207,7 @@ def test_chats_then_preferences(tmp_path: Path) -> None:
     ).built  # another kind in the same place is replaced
 
 
+@pytest.mark.slow
 def test_model_is_made_once_by_the_interpreter_that_was_named(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the train group is not installed")
     model = ensure_model(tmp_path / "model", sys.executable)

@@ -61,6 +61,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_another_seed_other_weights(
     built: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

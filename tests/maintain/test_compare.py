@@ -42,6 +42,7 @@ def changes_between(
     return compare_schemas(before, after, pairs, old_help, new_help)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [

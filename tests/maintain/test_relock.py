@@ -21,6 +21,7 @@ from tests.trl_texts import INSTALLED
 from tests.upstream.checkouts import checkout, has_commit
 
 
+@pytest.mark.slow
 def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -53,6 +54,7 @@ def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(
     assert f"transformers=={locked}" in str(problem.cure)
 
 
+@pytest.mark.slow
 def test_relock_writes_the_digests_of_the_installed_templates() -> None:
     if not INSTALLED:
         pytest.skip("TRL is not installed")

@@ -186,6 +186,7 @@ def test_a_run_of_twelve_is_found_wherever_it_begins(before: int, tmp_path: Path
     assert own_words.Scanner({"ours": " ".join([*words[:11], "lake"]).encode()}).scan(theirs) == {}
 
 
+@pytest.mark.slow
 def test_what_only_looks_alike_is_not_found(tree: Tree) -> None:
     lines = THEIRS.splitlines()
     imports = "\n".join(lines[: lines.index("def settle(pond, heron):")])
@@ -201,6 +202,7 @@ def test_what_only_looks_alike_is_not_found(tree: Tree) -> None:
     assert overlaps(tree.compare()[1]) == {}
 
 
+@pytest.mark.slow
 def test_what_nobody_can_compare_is_refused(tree: Tree) -> None:
     tree.write("launch/corpus.jsonl.gz", gzip.compress(DOCSTRING.encode()))
     tree.write("launch/renamed.dat", gzip.compress(DOCSTRING.encode()))
@@ -229,6 +231,7 @@ def test_what_nobody_can_compare_is_refused(tree: Tree) -> None:
     assert [*overlaps(lines)] == ["docs/long.json:1"]  # a refused text is compared too
 
 
+@pytest.mark.slow
 def test_an_exception_is_one_file(tree: Tree) -> None:
     tree.write("LICENSE", DOCSTRING)
     tree.write("docs/LICENSE", DOCSTRING)
@@ -236,6 +239,7 @@ def test_an_exception_is_one_file(tree: Tree) -> None:
     assert (code, [*overlaps(lines)]) == (1, ["docs/LICENSE:1"])
 
 
+@pytest.mark.slow
 def test_without_a_checkout_the_rest_is_compared(tree: Tree) -> None:
     tree.write("docs/upstream.md", UPSTREAM)
     code, lines = tree.compare(checkout=tree.folder)
@@ -247,6 +251,7 @@ def test_without_a_checkout_the_rest_is_compared(tree: Tree) -> None:
     assert [*overlaps(tree.compare(checkout=tree.folder)[1])] == ["docs/library.md:1"]
 
 
+@pytest.mark.slow
 def test_an_exception_that_nothing_needs_is_reported(tree: Tree) -> None:
     packages = tree.folder / ".venv" / "lib" / "python3.11" / "site-packages"
     for name in ("transformers", "accelerate", "peft", "deepspeed", "datasets", "olmo_core"):
@@ -267,6 +272,7 @@ def test_the_exceptions_of_the_tree_are_few_and_outside_the_package() -> None:
         assert len(reason.split()) >= 4
 
 
+@pytest.mark.slow
 def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> None:
     packages = ".venv/lib/python3.11/site-packages"
     page = "Herons for everyone: a library that counts the frogs of any pond while nobody looks"
@@ -289,6 +295,7 @@ def test_a_librarys_own_page_and_files_of_any_name_are_compared(tree: Tree) -> N
     }
 
 
+@pytest.mark.slow
 def test_pythons_own_library_is_compared(tree: Tree) -> None:
     source = Path(shutil.__file__).read_text(encoding="utf-8")
     docstring = re.findall(r'"""(Copy data from src to dst.+?)"""', source, re.DOTALL)[0]

@@ -57,13 +57,13 @@ class Room:
     unreached: int  # functions that only a training or a real Slurm reaches, which are not drawn
 
 
-def find_rooms(contexts: Contexts) -> dict[str, Room]:
-    """Return the rooms of launch/ by name."""
+def find_rooms(contexts: Contexts, only: str | None = None) -> dict[str, Room]:
+    """Return the rooms of launch/ by name, or one of them."""
     rooms: dict[str, Room] = {}
     for path in sorted((ROOT / "launch").rglob("*.py")):
         file = str(path.relative_to(ROOT))
         folder = Path(file).parts[1] if len(Path(file).parts) > 2 else _FILES
-        if file in contexts.changed:
+        if file in contexts.changed or only not in (None, folder):
             continue
         found: dict[tuple[str, str], list[Change]] = {}
         for change in find_changes(path.read_text(encoding="utf-8")):

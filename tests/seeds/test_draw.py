@@ -5,7 +5,6 @@ they reached.
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import coverage
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from tests.paths import ROOT
 from tests.seeds.catalogue import Fault
 from tests.seeds.contexts import Contexts, choose_tests
-from tests.seeds.draw import LEAST, draw, find_rooms, load_equivalent
+from tests.seeds.draw import LEAST, Room, draw, find_rooms, load_equivalent
 from tests.seeds.operators import find_changes
 from tests.seeds.runner import Result, Tested, judge, shares
 
@@ -73,14 +72,14 @@ def test_every_change_of_a_module_is_another_valid_one() -> None:
     assert all(ast.dump(ast.parse(change.apply(text))) != before for change in changes)
 
 
-@pytest.fixture
-def contexts(tmp_path: Path) -> Contexts:
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
     """One test reaches every line of a module, another one half of them; a process that it started,
     the rest.
     """
     lines = range(1, 400)
     reached = {"tests/a.py::test_all": [*lines], "tests/b.py::test_half": [*lines[:150]]}
-    data = coverage.CoverageData(str(tmp_path / "data"))
+    data = coverage.CoverageData(str(tmp_path_factory.mktemp("contexts") / "data"))
     for context, numbers in reached.items():
         data.set_context(context)
         data.add_lines({str(ROOT / PLANNED): numbers})
@@ -91,6 +90,11 @@ def contexts(tmp_path: Path) -> Contexts:
     return Contexts(
         "0", frozenset(), data, {"tests/a.py::test_all": 2.0, "tests/b.py::test_half": 0.5}
     )
+
+
+@pytest.fixture(scope="module")
+def planning(contexts: Contexts) -> dict[str, Room]:
+    return find_rooms(contexts, "planning")
 
 
 def test_tests_are_found_by_what_they_or_their_processes_reached(contexts: Contexts) -> None:
@@ -117,12 +121,13 @@ def test_the_tests_of_a_module_come_first_and_all_fit_the_time() -> None:
     assert choose_tests(["tests/c.py::three"], seconds, [], 1.0) == ["tests/c.py::three"]
 
 
-def test_a_number_draws_the_same_faults_again(contexts: Contexts) -> None:
-    rooms = {"planning": find_rooms(contexts)["planning"]}
+def test_a_number_draws_the_same_faults_again(
+    contexts: Contexts, planning: dict[str, Room]
+) -> None:
     # nothing else was reached
-    assert {file for file, _ in rooms["planning"].functions} == {PLANNED}
-    assert rooms["planning"].unreached > 100
-    first, again, other = (draw(rooms, contexts, number, 20) for number in ("a1", "a1", "b2"))
+    assert {file for file, _ in planning["planning"].functions} == {PLANNED}
+    assert planning["planning"].unreached > 100
+    first, again, other = (draw(planning, contexts, number, 20) for number in ("a1", "a1", "b2"))
     assert first == again != other
     assert len(first) >= LEAST and len({(fault.id, fault.difference) for fault in first}) == len(
         first
@@ -130,8 +135,10 @@ def test_a_number_draws_the_same_faults_again(contexts: Contexts) -> None:
     assert all(fault.tests for fault in first)
 
 
-def test_a_fault_of_a_draw_is_caught_by_any_failure(contexts: Contexts) -> None:
-    fault: Fault = draw({"planning": find_rooms(contexts)["planning"]}, contexts, "a1", 10)[0]
+def test_a_fault_of_a_draw_is_caught_by_any_failure(
+    contexts: Contexts, planning: dict[str, Room]
+) -> None:
+    fault: Fault = draw(planning, contexts, "a1", 10)[0]
     verdicts = {
         status: judge(fault, Tested(status, 1.0, (), "")).caught
         for status in (0, 1, 2, 4, -9, None)

@@ -95,6 +95,7 @@ def test_the_copy_is_what_its_processes_import(sandbox: Sandbox) -> None:
     assert "99." in shown
 
 
+@pytest.mark.slow
 def test_only_a_failed_assertion_catches_a_fault(sandbox: Sandbox) -> None:
     def verdict(seed: Seed) -> tuple[bool, str]:
         with sandbox.apply(seed):

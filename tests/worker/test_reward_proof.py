@@ -159,6 +159,7 @@ def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
 MIXTURE = {"func_name": "validate_lowercase", "N": None, "quantifier": None, "options": None}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("upstream")
 def test_rows_of_the_tulu_mixture_are_proven(tmp_path: Path) -> None:
     """As in RLVR-GSM-MATH-IF-Mixed-Constraints, whose `ifeval` rows name open-instruct's

@@ -117,15 +117,15 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: Comman
 @pytest.mark.parametrize(
     ("line", "megabytes"),
     [
-        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 1),
-        ('echo "$(date)" > log; X=$((1 + 2))\n', 1),
-        ("a ", 1),
-        ("cat <<EOF\n", 1),
-        ("$(", 1),
-        ("((", 1),
-        ('"', 1),
-        ("`", 1),
-        (GOOD, 0.3),
+        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 0.3),
+        ('echo "$(date)" > log; X=$((1 + 2))\n', 0.3),
+        ("a ", 0.3),
+        ("cat <<EOF\n", 0.3),
+        ("$(", 0.3),
+        ("((", 0.3),
+        ('"', 0.3),
+        ("`", 0.3),
+        (GOOD, 0.1),
     ],
 )
 def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabytes: float) -> None:
@@ -133,20 +133,20 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     path.write_text(GOOD + line * int(megabytes * 1e6 / len(line)))
     start = time.process_time()
     checked = check_file(path, checker)
-    assert time.process_time() - start < 15  # quadratic would be hours
+    assert time.process_time() - start < 5  # quadratic would be many minutes
     assert checked.verdicts[0].ok is False
 
 
 def test_many_unknown_flags(tmp_path: Path, checker: CommandChecker) -> None:
-    flags = " ".join(f"--flag_{number} 1" for number in range(20_000))
+    flags = " ".join(f"--flag_{number} 1" for number in range(5_000))
     start = time.process_time()
     (verdict,) = check_text(
         tmp_path, f"python open_instruct/finetune.py {flags} --sed 1\n", checker=checker
     )
     # argparse alone, given all of them at once, takes longer
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 5
     assert (len(verdict.problems), values_of(str(verdict.problems[-1].cure))) == (
-        20_001,
+        5_001,
         ["--seed"],
     )
 
