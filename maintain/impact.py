@@ -41,8 +41,8 @@ class TrainerImpact:
     schema: Schema | None  # None if it can't be captured
     changes: tuple[FlagChange, ...]  # compared with the lock
     problem: Finding | None = None  # why it can't be captured
-    # flags that were added or removed and whose help could not be read: one may be a rename of
-    # another
+    # flags that were added or removed and whose help could not be read, so that one of them may be
+    # a rename of another
     unknown_help: tuple[str, ...] = ()
 
 
@@ -112,12 +112,12 @@ def _assess_trainer(
     new_help = read_help(schema.fields.values(), [root, *package_folders(python)])
     known = {**backwards, **renames, **confirmed}
     changes = compare_schemas(locked, schema, known, old_help.texts, new_help.texts)
-    unknown_by_kind = {"removed": old_help.unknown, "added": new_help.unknown}
+    removed = [change.flag for change in changes if change.kind == "removed"]
+    added = [change.flag for change in changes if change.kind == "added"]
     unknown_help: list[str] = []
-    if unknown_by_kind.keys() <= {change.kind for change in changes}:  # a rename is possible
-        unknown_help = [
-            change.flag for change in changes if change.flag in unknown_by_kind.get(change.kind, ())
-        ]
+    if removed and added:  # one may be a rename of another
+        unknown_help += [flag for flag in removed if flag in old_help.unknown]
+        unknown_help += [flag for flag in added if flag in new_help.unknown]
     return TrainerImpact(name, schema, tuple(changes), unknown_help=tuple(unknown_help))
 
 

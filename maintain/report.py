@@ -12,32 +12,28 @@ from maintain.impact import Impact, TrainerImpact
 
 
 def impact_json(impact: Impact) -> dict[str, Any]:
-    """Return the comparison as JSON: `changes` by trainer, in `unreadable` why a trainer has none,
-    and in `unknown_help` its new and removed flags that may be a rename, because their help can't be
-    read.
+    """Return the comparison as JSON.
+
+    `changes` are by trainer. `unreadable` has the reason for each trainer that could not be
+    captured. `unknown_help` has the new and removed flags of a trainer whose help can't be read, so
+    that one may be a rename of another.
     """
     changes = {}
-    unread_help = {}
+    unknown_help = {}
     unreadable = {}
     for trainer in impact.trainers:
         if trainer.schema:
             changes[trainer.trainer] = trainer.changes
-        if trainer.unread:
-            unread_help[trainer.trainer] = trainer.unread
+        if trainer.unknown_help:
+            unknown_help[trainer.trainer] = trainer.unknown_help
         if trainer.problem:
             unreadable[trainer.trainer] = trainer.problem
     content = {
         "pin": load_lock().pin,
         "commit": impact.commit,
-        "changes": {trainer.trainer: trainer.changes for trainer in captured},
-        "unknown_help": {
-            trainer.trainer: trainer.unknown_help
-            for trainer in impact.trainers
-            if trainer.unknown_help
-        },
-        "unreadable": {
-            trainer.trainer: trainer.problem for trainer in impact.trainers if trainer.problem
-        },
+        "changes": changes,
+        "unknown_help": unknown_help,
+        "unreadable": unreadable,
         "breaks": impact.breaks,
     }
     return versioned(content)

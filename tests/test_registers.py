@@ -25,7 +25,7 @@ from launch.check.machine.rule import PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
 from launch.execution.facts import Guard
-from launch.execution.reward_guards import GUARDS
+from launch.execution.guards import GUARDS
 from launch.trials.rollout.gate import Gate, gate
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Finding

@@ -102,15 +102,8 @@ def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding under the keys that `check` has in its JSON."""
-    return {
-        "id": finding.id,
-        "verdict": finding.severity,
-        "facts": finding.message,
-        "cure": finding.cure,
-        "where": finding.where,
-        "allowed": finding.allowed,
-    }
+    """Return the finding as JSON, its severity and message under the names of this verb, too."""
+    return {**finding.as_json(), "verdict": finding.severity, "facts": finding.message}
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:

@@ -93,7 +93,8 @@ def flags(args: list[str]) -> int:
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
         advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
-        unknown_help = unknown_help and replace(unknown_help, cure=advice)
+        if unknown_help:
+            unknown_help = replace(unknown_help, cure=advice)
         source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
         unknown_items: list[Any] = list(schema.unknown)
@@ -117,18 +118,15 @@ def flags(args: list[str]) -> int:
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
     if unknown_help:
-        plural = "s" if len(fields) > 1 else ""
-        count = f"{len(help_texts.unknown)} of {len(fields)} flag{plural}"
-        cure = f"; {unknown_help.cure}" if unknown_help.cure else ""
-        notify(f"the help of {count} is unknown: {unknown_help.reason}{cure}")
+        _notify_unknown_help(unknown_help, len(help_texts.unknown), len(fields))
     return EXIT_DONE
 
 
-def _notify_unread(unread: Unread, count: int, total: int) -> None:
+def _notify_unknown_help(unknown: UnknownHelp, count: int, total: int) -> None:
     """Print why the help of `count` of the flags is unknown, and what provides it."""
     plural = "s" if total > 1 else ""
-    cure = f"; {unread.cure}" if unread.cure else ""
-    notify(f"the help of {count} of {total} flag{plural} is unread: {unread.reason}{cure}")
+    cure = f"; {unknown.cure}" if unknown.cure else ""
+    notify(f"the help of {count} of {total} flag{plural} is unknown: {unknown.reason}{cure}")
 
 
 def _find_packages(configured: str | None, python: str, *, may_start: bool) -> list[Path]:

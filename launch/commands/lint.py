@@ -43,7 +43,7 @@ def lint(argv: list[str]) -> int:
     is_named = checkout is None or checkout.found_by != SUBMODULE
     schemas = TrainerSchemas(checkout, packages, may_capture=not options.from_lock and is_named)
     checker = CommandChecker(schemas)
-    reports = [check_argv(command, checker)] if command else []
+    reports = [check_command_line(command, checker)] if command else []
     reports += check_files(options.files, checker, trainer)
     verdicts: list[LintVerdict] = []
     for report in reports:

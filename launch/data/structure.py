@@ -32,8 +32,8 @@ class DataStructure:
     all_: bool  # whether these are all rows
     validation: int | None  # number of rows that are held out; None if it is not known
     formats: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()  # of the turns
-    turns: tuple[int, int] = (0, 0)  # of a row: least, most
+    roles: tuple[str, ...] = ()  # roles of the turns
+    turns: tuple[int, int] = (0, 0)  # least and largest number of turns in a row
     not_read_because: str | None = None  # None: the rows were read
     notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
@@ -58,8 +58,8 @@ class DataStructure:
 def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStructure:
     """Read and convert the first `rows` rows (None: all), without a tokenizer.
 
-    Parquet is described as not read where pyarrow is missing. Raises UserError with what is wrong
-    with the rows: see `Conversion.rows`.
+    Parquet files are not read if pyarrow is missing, and the description explains it. Raises
+    UserError: those of `Conversion.rows`.
     """
     try:
         structure = _read_rows(data, rows)

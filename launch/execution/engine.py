@@ -57,7 +57,7 @@ from launch.planning.adapter import ADAPTER_CONFIG
 from launch.planning.expectations import overridden_settings, requested_settings
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untested_trainer
-from launch.worker.finding import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
+from launch.worker.evidence import FEW_STEPS, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 
 RankRunner = Callable[[Plan, RunFolder, Display], Outcome]  # runs a plan's processes to their end

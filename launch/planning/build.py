@@ -112,7 +112,7 @@ def build_plan(
     UserError for settings that cannot work.
     """
     try:
-        supported, replaced = _use_nearest_values(composed)
+        supported, replaced = _use_fallback_values(composed)
 
         def build(template_digests: Mapping[str, str]) -> Plan:
             return _build(
@@ -292,8 +292,8 @@ def _build(
     return replace(plan, warnings=(*plan.warnings, *find_warnings(plan)))
 
 
-def _use_nearest_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Replace values of a shipped stage that the trainer lacks by the nearest that it has.
+def _use_fallback_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
+    """Replace values of a shipped stage that the trainer lacks by those that its file gives.
 
     Returns the configuration, and the replaced values by key.
     """
@@ -302,9 +302,9 @@ def _use_nearest_values(composed: Composed) -> tuple[Composed, dict[str, Any]]:
     replaced = find_unsupported_values(config.trainer, recipe, composed.origins)
     if not replaced:
         return composed, {}
-    nearest = {key: config.trainer.nearest[key] for key in replaced}
-    config = replace(config, recipe=replace_recipe_values(config.recipe, nearest))
-    plain = {**composed.plain, "recipe": {**recipe, **nearest}}
+    fallbacks = {key: config.trainer.fallback_values[key] for key in replaced}
+    config = replace(config, recipe=replace_recipe_values(config.recipe, fallbacks))
+    plain = {**composed.plain, "recipe": {**recipe, **fallbacks}}
     return replace(composed, config=config, plain=plain), replaced
 
 

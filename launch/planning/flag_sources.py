@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.config.origins import Origin, Origins
-from launch.config.ranges import HIGH_LEARNING_RATE
+from launch.config.ranges import HIGH_LEARNING_RATE, is_number
 from launch.config.schema import (
     RECIPE_KEYS,
     RLVR_KEYS,
@@ -30,7 +30,7 @@ from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import map_recipe_key, mapping_of
 from launch.planning.rlvr import ray_flags
 from launch.planning.user_flags import (
-    find_inert_flags,
+    find_ineffective_flags,
     find_out_of_range,
     find_refused_values,
     read_user_flags,
@@ -90,7 +90,7 @@ def build_flags(
     if problems:
         raise UserError(problems)
 
-    warnings += find_inert_flags(config, flags)
+    warnings += find_ineffective_flags(config, flags)
     warnings += _warn_of_high_learning_rate(flags.get("learning_rate"))
     warnings += _warn_of_remote_code(flags, inputs.model.reference)
     return Flags(flags, tuple(warnings), subset, mixture, template)
@@ -156,7 +156,7 @@ def _recipe_flags(
             value = recipe_value(recipe, key, lora)
             if key == "chat_template" and template is not None:
                 value = _template_value(trainer, template)
-            values = map_recipe_key(key, value, mapping, trainer.why, trainer.name)
+            values = map_recipe_key(key, value, mapping, trainer.unsupported_because, trainer.name)
         except UserError as error:
             problems += error.problems
             continue
@@ -168,7 +168,10 @@ def _recipe_flags(
 
 def _unmapped_key(trainer: TrainerConfig, key: str) -> Finding:
     message = f"{trainer.name} does not map recipe.{key}"
-    cure = f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
+    cure = (
+        "map it to its flag, or give the reason why it has none in "
+        f"trainer.unsupported_because.{key}"
+    )
     return Finding.error("unmapped_recipe", message, f"trainer.recipe.{key}", cure)
 
 
@@ -254,7 +257,7 @@ def _warn_of_remote_code(flags: Mapping[str, Flag], model: str) -> list[Finding]
 
 
 def _warn_of_high_learning_rate(flag: Flag | None) -> list[Finding]:
-    if flag is None or not isinstance(flag.value, int | float) or flag.value <= HIGH_LEARNING_RATE:
+    if flag is None or not is_number(flag.value) or flag.value <= HIGH_LEARNING_RATE:
         return []
     message = (
         f"a learning rate of {flag.value:g} is above {HIGH_LEARNING_RATE:g}, where nearly "

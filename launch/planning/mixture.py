@@ -161,7 +161,7 @@ def share_of_unstaged_data(
     kind = config.stage.kind
     trl_evaluates = kind in (Kind.sft, Kind.dpo)
     if not trainer.validation_flags and (unstaged or not trl_evaluates):
-        reason = trainer.why.get("validation", "its file has no validation_flags")
+        reason = trainer.unsupported_because.get("validation", "its file has no validation_flags")
         message = f"{trainer.name} does not evaluate while it trains: {reason}"
         sentence = "remove {0} and score the finished model with {1}"
         if trl_evaluates:

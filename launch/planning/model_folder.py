@@ -39,7 +39,7 @@ def find_output_faults(output: Path, output_glob: str) -> list[str]:
         return find_model_faults(output)
     matches = [*output.glob(output_glob)]
     if not matches:
-        return [f"{leaves} is missing"]
+        return [f"{output_glob} is missing"]
     folders = {path.parent for path in matches if path.name == "config.json"}
     faults = []
     for folder in sorted(folders):

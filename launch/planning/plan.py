@@ -150,7 +150,7 @@ class Plan:
 
     def find_output_faults(self) -> list[str]:
         """Return why the trainer's output is not a finished model, a sentence for each reason."""
-        return find_output_faults(self.model_dir, self.config.trainer.leaves)
+        return find_output_faults(self.model_dir, self.config.trainer.output_glob)
 
     @property
     def started_from(self) -> str | None:

@@ -180,14 +180,14 @@ def check_generation(config: RootConfig, parallel: Parallel, flags: Mapping[str,
 def generation_warnings(
     config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]
 ) -> tuple[Finding, ...]:
-    """Return the warnings few_cpus, vllm_untried and bf16_sampling, where they apply."""
+    """Return the warnings few_cpus, vllm_untested and bf16_sampling, where they apply."""
     warnings: list[Finding] = []
     if config.trainer.launcher == Launcher.ray:
         warnings += _few_cpus(config, parallel.width, ray_needs(flags))
     elif uses_vllm(config):
         message = "generation with vLLM is planned and checked, and no run of it has been made here"
         cure = "watch sampling/sampling_logp_difference"
-        warnings.append(Finding.warning("vllm_untried", message, "recipe.generation", cure))
+        warnings.append(Finding.warning("vllm_untested", message, "recipe.generation", cure))
     problem = _find_rounded_updates(parallel, flags)
     if problem is not None:
         warnings.append(problem.as_warning())
@@ -224,15 +224,15 @@ def _few_cpus(config: RootConfig, width: Width, needs: RayNeeds) -> list[Finding
     return [Finding.warning("few_cpus", message, "cluster.cpus_per_rank", cure)]
 
 
-def refuse_untried(config: RootConfig) -> None:
-    """Refuse to start what is only planned and checked. Raises UserError: untried_trainer."""
+def refuse_untested_trainer(config: RootConfig) -> None:
+    """Refuse to start what is only planned and checked. Raises UserError: untested_trainer."""
     trainer = config.trainer
-    if not trainer.untried or config.cache_only:
+    if not trainer.untested or config.cache_only:
         return
-    message = f"launch plans and checks {trainer.name} but does not start it: {trainer.untried}"
+    message = f"launch plans and checks {trainer.name} but does not start it: {trainer.untested}"
     sentence = "{0} prints its command; {1} trains with TRL"
     cure = Fix.of(sentence, "$ launch plan", "trainer=trl_grpo")
-    raise refusal("untried_trainer", message, "trainer", cure)
+    raise refusal("untested_trainer", message, "trainer", cure)
 
 
 # The first and the last version of vLLM that go with TRL 1.16, torch 2.13 and transformers 5.23,
@@ -308,8 +308,7 @@ def _resolve_verifier(entry: Any, where: str | None, cwd: Path) -> tuple[str, fl
     content = entry if isinstance(entry, Mapping) else {"name": entry}
     name = content.get("name")
     weight = content.get("weight", 1.0)
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    is_weight = is_number and weight > 0
+    is_weight = is_number(weight) and VERIFIER_WEIGHT.contains(weight)
     if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
         message = f"recipe.verifier: {entry!r} is not a verifier"
         cure = (

@@ -78,7 +78,7 @@ def check_evaluation(config: RootConfig) -> None:
     if config.stage.kind == Kind.rm:
         message = "a reward model generates no text, so evaluate=true cannot score it"
         raise refusal("not_generative", message, "evaluate", Fix.of("remove it", "~evaluate"))
-    if not config.trainer.leaves.endswith("config.json"):
+    if not config.trainer.output_glob.endswith("config.json"):
         message = (
             f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
         )

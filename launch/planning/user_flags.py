@@ -8,8 +8,8 @@ from typing import Any
 
 from launch.config.line import format_value
 from launch.config.origins import Origin, Origins, Provenance
+from launch.config.ranges import check_flag_range, is_below
 from launch.config.schema import RefusedValue, RootConfig
-from launch.config.validate import flag_problem
 from launch.planning.flags import Flag
 from launch.planning.recipe import flags_of_key
 from launch.worker.finding import Finding, Fix, Way
@@ -56,9 +56,9 @@ def read_user_flags(
             message = f"--{name}: {trainer.refused[name]}"
             problems.append(Finding.error("refused_flag", message, where))
             continue
-        if name in trainer.unread:
+        if name in trainer.ignored_flags:
             message = f"{trainer.name} accepts --{name} and never reads it"
-            warnings.append(Finding.warning("unread_flag", message, where))
+            warnings.append(Finding.warning("ignored_flag", message, where))
         if name in recipe_keys:
             key = recipe_keys[name]
             entry = trainer.recipe[key]
@@ -128,19 +128,19 @@ def find_refused_values(
         flag = flags.get(name)
         if flag is None or not _is_refused(refused, flag.value):
             continue
-        if not refused.undoes:
+        if not refused.conflicts_with:
             if "refused_value" not in config.allow:
-                message = f"--{name} {flag.value}: {refused.why}"
+                message = f"--{name} {flag.value}: {refused.reason}"
                 problems.append(Finding.error("refused_value", message, flag.provenance.where))
             continue
-        requested = _value_at(plain, refused.undoes)
+        requested = _value_at(plain, refused.conflicts_with)
         is_requested = requested not in (None, False)
         # a flag of the trainer's file comes before the flags of the key, which win
         is_set_by_user = flag.provenance.origin != Origin.launcher
         if is_requested and is_set_by_user and "flag_over_recipe" not in config.allow:
             message = (
                 f"--{name} {format_value(flag.value)} undoes "
-                f"{refused.undoes}={format_value(requested)}: {refused.why}"
+                f"{refused.conflicts_with}={format_value(requested)}: {refused.reason}"
             )
             cure = Fix.of("remove it, or set {1}", f"~flags.{name}", "allow=[flag_over_recipe]")
             where = flag.provenance.where
@@ -150,8 +150,7 @@ def find_refused_values(
 
 def _is_refused(refused: RefusedValue, value: Any) -> bool:
     """Return whether a flag's value is one of those that a trainer's file refuses."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and refused.below is not None and value < refused.below:
+    if refused.below is not None and is_below(value, refused.below):
         return True
     text = format_value(value)
     if refused.matching is not None and not re.fullmatch(refused.matching, text):
@@ -167,13 +166,13 @@ def _value_at(plain: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def find_inert_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Finding]:
+def find_ineffective_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Finding]:
     """Find the user's flags that have no effect with the other flags as they are."""
     warnings = []
     for name in config.flags:
         if name not in flags:
             continue
-        for other, effective_values in config.trainer.inert.get(name, {}).items():
+        for other, effective_values in config.trainer.effective_only_with.get(name, {}).items():
             other_value = flags[other].value if other in flags else None
             items = other_value if isinstance(other_value, list) else [other_value]
             texts = [format_value(item) for item in items]
@@ -186,7 +185,7 @@ def find_inert_flags(config: RootConfig, flags: Mapping[str, Flag]) -> list[Find
                 f"flags.{other}=",
             )
             where = flags[name].provenance.where
-            warnings.append(Finding.warning("inert_flag", message, where, cure))
+            warnings.append(Finding.warning("ineffective_flag", message, where, cure))
     return warnings
 
 
@@ -208,7 +207,8 @@ def find_out_of_range(
         is_allowed = "refused_value" in config.allow and name in trainer.refused_values
         if where in refused or is_allowed:
             continue
-        problem = flag_problem(name, config.recipe, recipe_keys.get(name), value, where)
+        recipe_key = recipe_keys.get(name)
+        problem = check_flag_range(name, value, config.recipe, recipe_key, where)
         if problem is not None:
             problems.append(problem)
     return problems

@@ -22,7 +22,7 @@ from launch.planning.flags import values_of
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
-from launch.worker.finding import Evidence
+from launch.worker.evidence import Evidence
 
 # Values of Outcome.cause_id. launch/execution/engine.py ends a run whose seconds are used up;
 # launch/execution/diagnosis/known.yaml has the other two. A run on GPUs can use up the memory of its

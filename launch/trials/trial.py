@@ -17,7 +17,6 @@ from launch.execution.resume import refuse_other_format
 from launch.planning.build import plan_line
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan
-from launch.table import format_row
 from launch.trials.measurement import (
     TIME_USED,
     Measurement,

@@ -32,15 +32,15 @@ def read_help(fields: Iterable[Field], folders: Sequence[Path]) -> HelpTexts:
     """Read the help of `fields`, from the first of `folders` that has the file of a field."""
     texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
-    files: dict[str, _Stated | str] = {}
+    candidates_by_file: dict[str, _Candidates | str] = {}
     for field in fields:
         if field.help_digest is None:
             continue
-        if field.file not in files:
-            files[field.file] = _read_stated(field.file, folders)
-        stated = files[field.file]
-        if isinstance(stated, str):
-            unknown[field.name] = stated
+        if field.file not in candidates_by_file:
+            candidates_by_file[field.file] = _read_candidates(field.file, folders)
+        candidates_of_file = candidates_by_file[field.file]
+        if isinstance(candidates_of_file, str):
+            unknown[field.name] = candidates_of_file
             continue
         candidates = candidates_of_file.get((field.owner, field.name), ())
         fitting = [text for text in candidates if digest_help(text) == field.help_digest]

@@ -89,11 +89,10 @@ def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
     """
     for section, levels in _LEVELS.items():
         yield from _flags_below(trainer.get(section), (section,), levels)
-    yield from ((flag, ("refused", flag), None) for flag in trainer.get("refused") or {})
-    yield from (
-        (flag, ("ignored_flags", str(index)), None)
-        for index, flag in enumerate(trainer.get("ignored_flags") or ())
-    )
+    for flag in trainer.get("refused") or {}:
+        yield flag, ("refused", flag), None
+    for index, flag in enumerate(trainer.get("ignored_flags") or ()):
+        yield flag, ("ignored_flags", str(index)), None
 
 
 def _flags_below(

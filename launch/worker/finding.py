@@ -1,13 +1,11 @@
-"""`Finding`: what a check found, its `Fix`, and how it is shown as text, as JSON and on a page.
-`Evidence`: what a trainer shows of a requested setting.
-"""
+"""`Finding`: what a check found, its `Fix`, and how it is shown as text, as JSON and on a page."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ Severity = Literal["pass", "skipped", "warn", "fail"]
 _OPEN_VALUE = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
 # The space before the next override; the value of an override may have spaces too.
 _NEXT_OVERRIDE = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
-_PLACE = re.compile(r"\{(\d)\}")
+_PLACE_OF_WAY = re.compile(r"\{(\d)\}")
 _LEVELS = {"fail": "error", "warn": "warning"}
 _UNCERTAIN = "possibly: "  # how a cure begins that may not be the right one
 
@@ -196,60 +194,3 @@ class Finding:
             numbers=numbers if isinstance(numbers, dict) else {},
             allowed=entry.get("allowed") is True,
         )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One setting of the running trainer: what the plan requested, and what is in effect."""
-
-    what: str  # a stable name
-    value: Any  # what was found; None if it could not be determined
-    how: str | None  # where it was found
-    requested: str | None = None  # None if the plan left it open
-    verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
-    note: str | None = None
-
-    def judge(self, requested: str | None, holds: bool | None) -> Evidence:
-        """Return a copy with a verdict on what is `requested`; `holds` None means that it can't be
-        determined.
-        """
-        if requested is None:
-            return self
-        verdict = PROVEN if holds else REFUTED
-        if holds is None:
-            verdict = UNPROVEN
-        return replace(self, requested=requested, verdict=verdict)
-
-    def compare(self, requested: str | None) -> Evidence:
-        """Return a copy with a verdict: whether the value is what is `requested`; None can't be
-        determined.
-        """
-        return self.judge(requested, None if self.value is None else str(self.value) == requested)
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of an "evidence" event."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    def finding(self, allow: Collection[str]) -> Finding | None:
-        """Return the failure of a requested setting that is not proven though the run could prove
-        it, else None.
-
-        Its id, which `allow` takes, is "refuted_liger", "unproven_packing", ...
-        """
-        if self.verdict in (None, PROVEN) or self.how == TOO_SHORT:
-            return None
-        state = "nothing proves that it is in effect"
-        # what was found may be what was requested, with something else wrong
-        if self.verdict == REFUTED:
-            is_other = str(self.value) != self.requested
-            state = f"the trainer has {self.value}" if is_other else "it is not in effect"
-        message = f"requested {self.what}={self.requested}, but {state} ({self.note or self.how})"
-        return Finding(f"{self.verdict}_{self.what}", message).apply_allow(allow)
-
-
-def judge_found(found: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:
-    """Compare what has no verdict yet with what is requested; what was neither found nor requested
-    is left out.
-    """
-    judged = [item if item.verdict else item.compare(requested.get(item.what)) for item in found]
-    return [item for item in judged if item.verdict or item.value is not None]

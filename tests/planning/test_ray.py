@@ -13,7 +13,7 @@ from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages, ray_finds_cpus
 from launch.errors import UserError
 from launch.planning.digest_cache import DigestCache
-from launch.planning.rlvr import ray_needs, refuse_untried
+from launch.planning.rlvr import ray_needs, refuse_untested_trainer
 from tests.conftest import fixed_machine, planned, problem
 from tests.messages import values_of
 

@@ -38,9 +38,11 @@ def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     `ends_after` is the number of steps after which the run is ended.
     """
     interval = checkpoint_interval(plan)
+    if not interval:
+        return 0
     known_steps = [steps for steps in (planned_steps(plan), ends_after) if steps is not None]
-    steps = min(known_steps, default=None)
-    if not interval or (steps is not None and steps < interval):
+    written = min(known_steps) // interval if known_steps else None
+    if written == 0:
         return 0
     flag = plan.flags.get(_kept_checkpoints_flag(plan))
     kept = flag.value if flag is not None else _KEPT

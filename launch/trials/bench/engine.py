@@ -256,7 +256,8 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
     if record.same_setting:
         yield "  A and B are the same setting: their difference is the measurement noise"
     for difference in record.differences:
-        yield f"  differs: {difference}"
+        in_a, in_b = difference.values
+        yield f"  differs: {difference.name}: {in_a or '-'} in A, {in_b or '-'} in B"
 
 
 def rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:

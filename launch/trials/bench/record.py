@@ -26,18 +26,6 @@ from launch.worker.finding import Finding
 Pair = tuple[int, Figures, Figures]  # number of the repeat, A's figures, B's figures
 
 
-@dataclass(frozen=True)
-class SettingDifference:
-    """A difference between the two plans."""
-
-    what: str  # configuration key, or the name of a fact
-    a: str  # its value in A
-    b: str  # its value in B
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.a} in A, {self.b} in B"
-
-
 @dataclass
 class BenchSide:
     """One of the two settings, and what its runs measured."""

@@ -21,7 +21,8 @@ from launch.trials.measurement import (
     second_half_ratio,
 )
 from launch.trials.rollout.gate import LOSS_KINDS, GateCase, failed, gate, passed, warned
-from launch.worker.finding import PROVEN, REFUTED, TOO_SHORT, Evidence, Finding
+from launch.worker.evidence import PROVEN, REFUTED, TOO_SHORT, Evidence
+from launch.worker.finding import Finding
 
 _DPO = (Kind.dpo,)
 _NO_REFERENCE = ("simpo",)  # the losses of DPO that need no reference model

@@ -13,8 +13,8 @@ from launch.execution.record.outcome import Outcome
 from launch.planning.build import build_plan
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan
-from launch.trials.measurement import Measurement
-from launch.trials.rollout.gates import GateCase
+from launch.trials.measurement import Measurement, read_evidence_item
+from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine

@@ -18,9 +18,7 @@ from launch.planning.build import build_plan
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import planned_setting
 from launch.planning.lengths import Histogram, Lengths
-from launch.trials.measurement import Measurement, compute_figures
-from launch.trials.record import State
-from launch.trials.tune.predict import (
+from launch.trials.measurement import (
     HOST_MEMORY,
     OUT_OF_MEMORY,
     Measurement,
