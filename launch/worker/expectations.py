@@ -41,6 +41,12 @@ EVIDENCE = (
     "lora",  # the adapter's rank
     "base_dtype",  # of the weights that an adapter leaves frozen
     "first_update",  # what the first optimizer step does
+    "learning_rate",  # the highest of the schedule; the rate of every step
+    "lr_scheduler",
+    "warmup_ratio",
+    "weight_decay",
+    "epochs",
+    "max_steps",
     "resumed_step",  # optimizer steps done before the first step of this process
     "reward_variance",  # of RLVR (launch/worker/trl_rlvr.py), on the start model
     "complete_answers",

@@ -39,6 +39,9 @@ class EvidenceCollector:
         self._is_clipping_checked = False
         self._steps = 0  # of this process
         self._updates: updates.Updates | None = None
+        self._rate_check: optimizer.RateCheck | None = None
+        # the learning rates of the optimizer's groups in the current step
+        self._rates: list[float] = []
 
     def model_prepared(self, model: Any) -> None:
         """Record the inputs of the model's first forward pass, and of those of the first step."""
@@ -65,6 +68,7 @@ class EvidenceCollector:
     def backward_begins(self, accelerator: Any) -> None:
         """Check everything but the clipping: the first micro batch has gone through the model."""
         if self._objects is not None:
+            self._note_rates()
             return
         self._objects = trainer_objects.find_trainer_objects(accelerator, self._checkpoint)
         if not self._counts_samples:
@@ -74,12 +78,16 @@ class EvidenceCollector:
             self._check_clipping(self._objects)
         if self._objects.model is not None and self._objects.optimizer is not None:
             self._updates = updates.Updates(self._objects)
+            self._rate_check = self._make_rate_check(self._objects)
+            self._note_rates()
 
     def step_ended(self) -> None:
         """Check what the optimizer step changed."""
         if self._objects is not None and self._objects.engine is not None:
             # DeepSpeed steps within backward(), so that `step_begins` is not called.
             self._count_samples()
+        if self._rate_check is not None:
+            self._report(self._rate_check.step(self._steps_done(), self._rates))
         if self._updates is not None:
             self._steps += 1
             self._report(self._updates.after_step())
@@ -103,13 +111,14 @@ class EvidenceCollector:
         for item in evidence:
             self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
-            self._context.events.emit("saved", step=self._objects.step + self._steps)
+            self._context.events.emit("saved", step=self._steps_done())
 
     def step_begins(self) -> None:
         """Check the samples and the clipping of a trainer without DeepSpeed, before its first
         optimizer step.
         """
         self._count_samples()
+        self._note_rates()
         if self._updates is not None:
             self._updates.note_gradients()
         if self._objects is not None:
@@ -151,8 +160,39 @@ class EvidenceCollector:
             precision.check_checkpointing(objects),
             start.check_template(objects.tokenizer, self._context.trainer, template),
             start.check_step(objects, requested.get("resumed_step")),
+            *optimizer.check_decay(objects, requested.get(optimizer.DECAY)),
+            *self._check_steps(objects),
         ]
         return judge_all(evidence, requested)
+
+    def _check_steps(self, objects: TrainerObjects) -> list[Evidence]:
+        """Check how many optimizer steps the trainer will make."""
+        count = self._count_steps(objects)
+        rows = optimizer.count_rows(objects)
+        total = None if count is None else count.total
+        return optimizer.check_steps(total, rows, self._requested)
+
+    def _count_steps(self, objects: TrainerObjects) -> optimizer.StepCount | None:
+        epochs = self._requested.get(optimizer.EPOCHS)
+        script = self._context.trainer.script_name
+        return optimizer.count_steps(objects, script, None if epochs is None else int(epochs))
+
+    def _make_rate_check(self, objects: TrainerObjects) -> optimizer.RateCheck | None:
+        """Return what compares the rate of each step; None if no schedule is requested."""
+        count = self._count_steps(objects)
+        if count is None or not optimizer.RateCheck.is_requested(self._requested):
+            return None
+        return optimizer.RateCheck(self._requested, optimizer.transformers_share, count)
+
+    def _note_rates(self) -> None:
+        """Note the rates of the next optimizer step: DeepSpeed may move its schedule within it."""
+        if self._objects is not None and self._objects.optimizer is not None:
+            self._rates = [float(group["lr"]) for group in self._objects.optimizer.param_groups]
+
+    def _steps_done(self) -> int:
+        """Return the optimizer steps that the run has done, those before a resume included."""
+        before = 0 if self._objects is None else self._objects.step or 0
+        return before + self._steps
 
     def _count_samples(self) -> None:
         """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""

@@ -24,6 +24,7 @@ class OlmoCoreCollector:
         self._trainer: Any = None  # olmo_core.train.Trainer, once the first step begins
         # what the steps change; None until the first one begins
         self._updates: Updates | None = None
+        self._rate_check: optimizer.RateCheck | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -51,12 +52,23 @@ class OlmoCoreCollector:
         self._report(evidence)
         self._trainer = module.trainer
         steps_done = self._trainer.global_step - 1
-        self._updates = Updates(
-            TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
-        )
+        objects = TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
+        evidence += optimizer.check_decay(objects, requested.get(optimizer.DECAY))
+        total = int(self._trainer.max_steps)
+        rows = olmo_core.count_rows(self._trainer.data_loader)
+        evidence += optimizer.check_steps(total, rows, requested)
+        self._report(evidence)
+        if optimizer.RateCheck.is_requested(requested):
+            count = optimizer.StepCount(total)
+            self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_share, count)
+        self._updates = Updates(objects)
 
     def step_ended(self) -> None:
         """Check what an optimizer step changed."""
+        if self._rate_check is not None:  # the schedule moves within the step
+            groups = self._trainer.train_module.optim.param_groups
+            rates = [float(group["lr"]) for group in groups]
+            self._report(self._rate_check.step(self._trainer.global_step - 1, rates))
         if self._updates is not None:
             self._updates.note_gradients()  # as the step has clipped them
             self._report(self._updates.after_step())

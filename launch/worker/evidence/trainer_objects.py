@@ -23,6 +23,7 @@ class TrainerObjects:
     dataloader: Any = None  # the source of the training batches
     trainer: Any = None  # transformers' Trainer
     tokenizer: Any = None
+    arguments: Any = None  # the script's own, of open-instruct
     step: int | None = None  # optimizer steps already done
     checkpoint: str | None = None
 
@@ -99,6 +100,7 @@ def find_trainer_objects(accelerator: Any, loaded: str | None) -> TrainerObjects
         dataloader=loaders[0] if loaders else None,
         trainer=trainer,
         tokenizer=tokenizer,
+        arguments=local.get("args"),
         step=step if isinstance(step, int) else None,
         checkpoint=loaded or local.get("resume_from_checkpoint"),
     )
@@ -131,4 +133,5 @@ def _find_loop_variables() -> dict[str, Any]:
         if "accelerator" in local and "tokenizer" in local:
             variables.setdefault("completed_steps", local.get("completed_steps"))
             variables.setdefault("tokenizer", local["tokenizer"])
+            variables.setdefault("args", local.get("args"))
     return variables

@@ -1,0 +1,281 @@
+"""Checks the optimizer against the recipe: its learning rate at every step, the number of steps, and its weight decay.
+
+The rate that a step is expected to have comes from the recipe's own numbers and from what the
+library calls `linear` or `cosine`; the trainer's own schedule is not asked. Rates are numbers on the
+host, so a step costs a few comparisons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..finding import Evidence
+from .trainer_objects import TrainerObjects
+
+PEAK = "learning_rate"
+SHAPE = "lr_scheduler"
+WARMUP = "warmup_ratio"
+DECAY = "weight_decay"
+EPOCHS = "epochs"
+MAX_STEPS = "max_steps"
+
+# A rate differs from the expected one if it is further from it than this share of the peak:
+# OLMo-core keeps rates in fp32, and a schedule of a million steps changes by 1e-6 in one.
+_TOLERANCE = 1e-7
+
+_RATES = "the rates of the optimizer's groups"
+
+Share = Callable[[int], float]  # of the peak, by the optimizer steps that were done before
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """The optimizer steps that a run consists of, and how its trainer counts them in a schedule."""
+
+    total: int
+    per_step: int = 1  # steps that the schedule makes in one optimizer step
+    scheduled: int | None = None  # steps of the schedule in all; None: total * per_step
+    rounds_up: bool = False  # whether a warm-up that is no whole number of steps is rounded up
+
+    @property
+    def schedule_total(self) -> int:
+        return self.total * self.per_step if self.scheduled is None else self.scheduled
+
+    def warmup(self, ratio: float) -> int:
+        """Return the steps of the schedule that warm up."""
+        steps = self.schedule_total * ratio
+        return math.ceil(steps) if self.rounds_up else int(steps)
+
+
+def transformers_share(name: str, ratio: float, count: StepCount) -> Share:
+    """Return the share of the peak that transformers' schedule `name` gives each optimizer step
+    (transformers/optimization.py, get_scheduler).
+
+    Raises ValueError for a schedule that depends on more than the step.
+    """
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    schedule = get_scheduler(
+        name,
+        optimizer,
+        num_warmup_steps=count.warmup(ratio),
+        num_training_steps=count.schedule_total,
+    )
+    functions: Sequence[Share] = getattr(schedule, "lr_lambdas", ())
+    if not functions:
+        raise ValueError(f"{name} depends on more than the step")
+    return lambda step: functions[0](step * count.per_step)
+
+
+def olmo_core_share(name: str, ratio: float, count: StepCount) -> Share:
+    """Return the share of the peak that OLMo-core's schedule gives each optimizer step
+    (open_instruct/olmo_core_utils.py:279-288, olmo_core/optim/scheduler.py).
+
+    OLMo-core counts the step that it makes, so the first one is step 1.
+    """
+    from open_instruct.olmo_core_utils import build_scheduler
+
+    schedule = build_scheduler(name, ratio, count.schedule_total)
+    return lambda step: float(schedule.get_lr(1.0, step + 1, count.schedule_total))
+
+
+def count_steps(
+    objects: TrainerObjects, script: str | None, epochs: int | None
+) -> StepCount | None:
+    """Return the steps of a run by the variables of its training loop; None if they are not there.
+
+    `epochs`: None if the number of steps is requested instead. finetune.py and dpo_tune_cache.py
+    step their schedule once for each rank; for epochs, its length is what one rank would make of
+    all rows (finetune.py:676-703, dpo_tune_cache.py:433-459).
+    """
+    if objects.trainer is not None:
+        return StepCount(int(objects.trainer.state.max_steps), rounds_up=True)
+    arguments = objects.arguments
+    if script == "reward_modeling.py":
+        total = getattr(arguments, "num_training_steps", None)
+        return None if total is None else StepCount(int(total))
+    total = getattr(arguments, "max_train_steps", None)
+    if total is None:
+        return None
+    ranks = int(objects.accelerator.num_processes)
+    dataset = getattr(objects.dataloader, "dataset", None)
+    scheduled = None
+    if epochs is not None and dataset is not None:
+        passes = math.ceil(len(dataset) / int(arguments.per_device_train_batch_size))
+        scheduled = epochs * math.ceil(passes / int(arguments.gradient_accumulation_steps))
+    return StepCount(int(total), ranks, scheduled)
+
+
+def count_rows(objects: TrainerObjects) -> tuple[int, int] | None:
+    """Return the rows of an epoch and those of an optimizer step; None if they are not known."""
+    ranks = int(objects.accelerator.num_processes)
+    if objects.trainer is not None:
+        arguments = objects.trainer.args
+        rows = len(objects.trainer.train_dataset)
+        # of GRPO, where a row is a prompt and a batch counts completions
+        rows *= getattr(objects.trainer, "num_generations", 1)
+        rows *= getattr(objects.trainer, "num_iterations", 1)
+    else:
+        arguments = objects.arguments
+        dataset = getattr(objects.dataloader, "dataset", None)
+        if arguments is None or dataset is None:
+            return None
+        rows = len(dataset)
+    size = int(arguments.per_device_train_batch_size)
+    return rows, size * ranks * int(arguments.gradient_accumulation_steps)
+
+
+class RateCheck:
+    """Compares the rate of every optimizer step with the one that the recipe requests."""
+
+    def __init__(
+        self,
+        requested: Mapping[str, str],
+        schedule: Callable[[str, float, StepCount], Share],
+        count: StepCount,
+    ) -> None:
+        ratio = float(requested[WARMUP])
+        self._requested = {name: requested[name] for name in (PEAK, SHAPE, WARMUP)}
+        self._peak = float(requested[PEAK])
+        self._share = schedule(requested[SHAPE], ratio, count)
+        self._total = count.total
+        self._warmup = count.warmup(ratio) / count.per_step  # optimizer steps
+        self._last = 0  # the last step that was compared, from 1
+        self._compared = 0
+        self._is_refuted = False
+
+    @staticmethod
+    def is_requested(requested: Mapping[str, str]) -> bool:
+        return all(name in requested for name in (PEAK, SHAPE, WARMUP))
+
+    def step(self, done: int, rates: Sequence[float]) -> list[Evidence]:
+        """Compare the rates of the optimizer's groups in the step that follows `done` ones.
+
+        Returns the findings on the first step of this process, and on the first one whose rate
+        differs; [] for every other.
+        """
+        if self._is_refuted:  # and allowed
+            return []
+        expected = self._peak * self._share(done)
+        furthest = max(rates, key=lambda rate: abs(rate - expected))
+        self._last = done + 1
+        if not abs(furthest - expected) <= _TOLERANCE * self._peak:  # as for NaN
+            self._is_refuted = True
+            return [self._refute(furthest, expected)]
+        self._compared += 1
+        return self.summary() if self._compared == 1 else []
+
+    def summary(self) -> list[Evidence]:
+        """Return what the steps so far have shown."""
+        if self._is_refuted or not self._compared:
+            return []
+        steps = "1 step" if self._compared == 1 else f"{self._compared} steps"
+        note = f"{steps} up to step {self._last} of {self._total} had the rate of the recipe"
+        return [
+            Evidence(name, value, _RATES, note=note).compare(value)
+            for name, value in self._requested.items()
+        ]
+
+    def _refute(self, rate: float, expected: float) -> Evidence:
+        """Return the finding on a step with another rate.
+
+        It is on the peak if no step before had the rate that was expected, else on the warm-up or
+        on the schedule, by where the step is.
+        """
+        name = PEAK
+        if self._compared:
+            name = WARMUP if self._last <= self._warmup else SHAPE
+        note = (
+            f"step {self._last} has a rate of {rate:.4g} where {expected:.4g} is due: "
+            f"{self._requested[SHAPE]} over {self._total} steps, peak {self._peak:g}, "
+            f"warm-up {self._requested[WARMUP]}"
+        )
+        found = Evidence(name, f"{rate:.4g} at step {self._last}", _RATES, note=note)
+        return found.judge(self._requested[name], False)
+
+
+def check_steps(
+    total: int | None, rows: tuple[int, int] | None, requested: Mapping[str, str]
+) -> list[Evidence]:
+    """Return the finding on how many optimizer steps the trainer will make.
+
+    `rows`: those of an epoch and of an optimizer step; None if they are not known.
+    """
+    how = "the steps that the trainer counts before the first one"
+    if MAX_STEPS in requested:
+        return [Evidence(MAX_STEPS, total, how).compare(requested[MAX_STEPS])]
+    if EPOCHS not in requested:
+        return []
+    epochs = requested[EPOCHS]
+    if total is None or rows is None:
+        missing = "the trainer's steps" if total is None else "the rows of an epoch"
+        return [Evidence(EPOCHS, None, f"{missing} were not found").judge(epochs, None)]
+    due = bound_steps(*rows, int(epochs))
+    holds = total in due
+    note = f"{total} steps; {rows[0]} rows in steps of {rows[1]} are {due[0]}"
+    if len(due) > 1:
+        note = f"{note} to {due[-1]}"
+    value = epochs if holds else f"{total} steps"
+    return [Evidence(EPOCHS, value, how, note=note).judge(epochs, holds)]
+
+
+def bound_steps(rows: int, batch: int, epochs: int) -> range:
+    """Return the numbers of optimizer steps that `epochs` of `rows` may take: the rest of an epoch
+    may be left out, or be a step of its own.
+
+    >>> bound_steps(10, 4, 3)
+    range(6, 10)
+    """
+    return range(rows // batch * epochs, math.ceil(rows / batch) * epochs + 1)
+
+
+def check_decay(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+    """Return the finding "weight_decay": that of every trained matrix, in the optimizer's groups.
+
+    Vectors and embeddings may have another one: open-instruct leaves biases and norms without
+    (utils.py:1507-1529), and transformers and OLMo-core do so, too. DeepSpeed's groups hold flat
+    copies, so there the largest group counts.
+    """
+    if requested is None or objects.optimizer is None:
+        return []
+    groups = objects.optimizer.param_groups
+    decays = _decays_of_matrices(objects, groups)
+    how = "the optimizer's groups of trained matrices"
+    if not decays:
+        largest = max(groups, key=lambda group: sum(p.numel() for p in group["params"]))
+        decays = {float(largest["weight_decay"])}
+        how = "the largest of the optimizer's groups"
+    value = ",".join(f"{decay:g}" for decay in sorted(decays))
+    return [Evidence(DECAY, value, how).judge(requested, decays == {float(requested)})]
+
+
+def _decays_of_matrices(objects: TrainerObjects, groups: Sequence[Mapping[str, Any]]) -> set[float]:
+    matrices = _find_matrices(objects.model)
+    decays = set()
+    for group in groups:
+        if any(id(parameter) in matrices for parameter in group["params"]):
+            decays.add(float(group.get("weight_decay") or 0))
+    return decays
+
+
+def _find_matrices(model: Any) -> set[int]:
+    """Return the ids of the trained parameters that are matrices, without those of embeddings."""
+    matrices = set()
+    embeddings = set()
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if "Embedding" in type(module).__name__:
+                embeddings.add(id(parameter))
+            elif parameter.requires_grad and len(_whole_shape(parameter)) > 1:
+                matrices.add(id(parameter))
+    return matrices - embeddings
+
+
+def _whole_shape(parameter: Any) -> Sequence[int]:
+    """Return the shape of a parameter before ZeRO-3 cut it, which leaves an empty tensor."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
