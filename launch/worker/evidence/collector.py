@@ -182,7 +182,7 @@ class EvidenceCollector:
         count = self._count_steps(objects)
         if count is None or not optimizer.RateCheck.is_requested(self._requested):
             return None
-        return optimizer.RateCheck(self._requested, optimizer.transformers_share, count)
+        return optimizer.RateCheck(self._requested, optimizer.transformers_rates, count)
 
     def _note_rates(self) -> None:
         """Note the rates of the next optimizer step: DeepSpeed may move its schedule within it."""

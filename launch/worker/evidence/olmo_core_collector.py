@@ -60,7 +60,7 @@ class OlmoCoreCollector:
         self._report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             count = optimizer.StepCount(total)
-            self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_share, count)
+            self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
         self._updates = Updates(objects)
 
     def step_ended(self) -> None:

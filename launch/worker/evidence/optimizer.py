@@ -26,9 +26,9 @@ MAX_STEPS = "max_steps"
 # OLMo-core keeps rates in fp32, and a schedule of a million steps changes by 1e-6 in one.
 _TOLERANCE = 1e-7
 
-_RATES = "the rates of the optimizer's groups"
+_GROUPS = "the rates of the optimizer's groups"
 
-Share = Callable[[int], float]  # of the peak, by the optimizer steps that were done before
+Rates = Callable[[int], float]  # the rate of a step, by the optimizer steps that were done before
 
 
 @dataclass(frozen=True)
@@ -50,30 +50,30 @@ class StepCount:
         return math.ceil(steps) if self.rounds_up else int(steps)
 
 
-def transformers_share(name: str, ratio: float, count: StepCount) -> Share:
-    """Return the share of the peak that transformers' schedule `name` gives each optimizer step
-    (transformers/optimization.py, get_scheduler).
+def transformers_rates(name: str, peak: float, ratio: float, count: StepCount) -> Rates:
+    """Return the rates that transformers' schedule `name` gives optimizer steps
+    (transformers/optimization.py, get_scheduler). `ratio`: the share of the steps that warm up.
 
     Raises ValueError for a schedule that depends on more than the step.
     """
     import torch
     from transformers import get_scheduler
 
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=peak)
     schedule = get_scheduler(
         name,
         optimizer,
         num_warmup_steps=count.warmup(ratio),
         num_training_steps=count.schedule_total,
     )
-    functions: Sequence[Share] = getattr(schedule, "lr_lambdas", ())
-    if not functions:
+    factors: Sequence[Rates] = getattr(schedule, "lr_lambdas", ())
+    if not factors:
         raise ValueError(f"{name} depends on more than the step")
-    return lambda step: functions[0](step * count.per_step)
+    return lambda step: peak * factors[0](step * count.per_step)
 
 
-def olmo_core_share(name: str, ratio: float, count: StepCount) -> Share:
-    """Return the share of the peak that OLMo-core's schedule gives each optimizer step
+def olmo_core_rates(name: str, peak: float, ratio: float, count: StepCount) -> Rates:
+    """Return the rates that OLMo-core's schedule `name` gives optimizer steps
     (open_instruct/olmo_core_utils.py:279-288, olmo_core/optim/scheduler.py).
 
     OLMo-core counts the step that it makes, so the first one is step 1.
@@ -81,7 +81,7 @@ def olmo_core_share(name: str, ratio: float, count: StepCount) -> Share:
     from open_instruct.olmo_core_utils import build_scheduler
 
     schedule = build_scheduler(name, ratio, count.schedule_total)
-    return lambda step: float(schedule.get_lr(1.0, step + 1, count.schedule_total))
+    return lambda step: float(schedule.get_lr(peak, step + 1, count.schedule_total))
 
 
 def count_steps(
@@ -136,17 +136,18 @@ class RateCheck:
     def __init__(
         self,
         requested: Mapping[str, str],
-        schedule: Callable[[str, float, StepCount], Share],
+        schedule: Callable[[str, float, float, StepCount], Rates],
         count: StepCount,
     ) -> None:
         ratio = float(requested[WARMUP])
         self._requested = {name: requested[name] for name in (PEAK, SHAPE, WARMUP)}
         self._peak = float(requested[PEAK])
-        self._share = schedule(requested[SHAPE], ratio, count)
+        self._expected = schedule(requested[SHAPE], self._peak, ratio, count)
         self._total = count.total
         self._warmup = count.warmup(ratio) / count.per_step  # optimizer steps
         self._last = 0  # the last step that was compared, from 1
         self._compared = 0
+        self._has_risen = False  # whether one of them was above 0, as the first of a warm-up is not
         self._is_refuted = False
 
     @staticmethod
@@ -161,13 +162,14 @@ class RateCheck:
         """
         if self._is_refuted:  # and allowed
             return []
-        expected = self._peak * self._share(done)
+        expected = self._expected(done)
         furthest = max(rates, key=lambda rate: abs(rate - expected))
         self._last = done + 1
         if not abs(furthest - expected) <= _TOLERANCE * self._peak:  # as for NaN
             self._is_refuted = True
             return [self._refute(furthest, expected)]
         self._compared += 1
+        self._has_risen |= expected > 0
         return self.summary() if self._compared == 1 else []
 
     def summary(self) -> list[Evidence]:
@@ -177,25 +179,25 @@ class RateCheck:
         steps = "1 step" if self._compared == 1 else f"{self._compared} steps"
         note = f"{steps} up to step {self._last} of {self._total} had the rate of the recipe"
         return [
-            Evidence(name, value, _RATES, note=note).compare(value)
+            Evidence(name, value, _GROUPS, note=note).compare(value)
             for name, value in self._requested.items()
         ]
 
     def _refute(self, rate: float, expected: float) -> Evidence:
         """Return the finding on a step with another rate.
 
-        It is on the peak if no step before had the rate that was expected, else on the warm-up or
-        on the schedule, by where the step is.
+        It is on the peak if no step before had an expected rate above 0, else on the warm-up or on
+        the schedule, by where the step is.
         """
         name = PEAK
-        if self._compared:
+        if self._has_risen:
             name = WARMUP if self._last <= self._warmup else SHAPE
         note = (
             f"step {self._last} has a rate of {rate:.4g} where {expected:.4g} is due: "
             f"{self._requested[SHAPE]} over {self._total} steps, peak {self._peak:g}, "
             f"warm-up {self._requested[WARMUP]}"
         )
-        found = Evidence(name, f"{rate:.4g} at step {self._last}", _RATES, note=note)
+        found = Evidence(name, f"{rate:.4g} at step {self._last}", _GROUPS, note=note)
         return found.judge(self._requested[name], False)
 
 
