@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import (
+    AdapterStart,
     Device,
     Family,
     Launcher,

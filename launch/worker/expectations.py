@@ -39,6 +39,8 @@ EVIDENCE = (
     "gradient_checkpointing",
     "chat_template",
     "lora",  # the adapter's rank
+    "lora_alpha",
+    "lora_dropout",
     "base_dtype",  # of the weights that an adapter leaves frozen
     "first_update",  # what the first optimizer step does
     "learning_rate",  # the highest of the schedule; the rate of every step
@@ -47,6 +49,12 @@ EVIDENCE = (
     "weight_decay",
     "epochs",
     "max_steps",
+    "beta",  # of DPO
+    "loss",  # by the trainer's own name
+    "temperature",  # of RLVR, as the next three
+    "kl_beta",
+    "clip_range",
+    "response_length",
     "resumed_step",  # optimizer steps done before the first step of this process
     "reward_variance",  # of RLVR (launch/worker/trl_rlvr.py), on the start model
     "complete_answers",

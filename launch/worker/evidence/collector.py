@@ -54,7 +54,7 @@ class EvidenceCollector:
 
     def weights_loaded(self, model: Any, source: object, info: Any) -> None:
         """Check what transformers reports of a model that it has just loaded from `source`."""
-        self._report([start.check_weights(model, source, info)])
+        self.report([start.check_weights(model, source, info)])
 
     def state_loaded(self, folder: object) -> None:
         """Note that `Accelerator.load_state` loads this folder."""
@@ -87,10 +87,10 @@ class EvidenceCollector:
             # DeepSpeed steps within backward(), so that `step_begins` is not called.
             self._count_samples()
         if self._rate_check is not None:
-            self._report(self._rate_check.step(self._steps_done(), self._rates))
+            self.report(self._rate_check.step(self._steps_done(), self._rates))
         if self._updates is not None:
             self._steps += 1
-            self._report(self._updates.after_step())
+            self.report(self._updates.after_step())
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
         """Check the files of the model if `folder` is the trainer's output; a finding there ends no
@@ -162,6 +162,7 @@ class EvidenceCollector:
             start.check_step(objects, requested.get("resumed_step")),
             *optimizer.check_decay(objects, requested.get(optimizer.DECAY)),
             *self._check_steps(objects),
+            *objective.check_trl(objects.trainer, requested),
         ]
         return judge_all(evidence, requested)
 
@@ -211,5 +212,6 @@ class EvidenceCollector:
         # Without a verdict the step was the rest of an epoch, and the next step is whole.
         self._report([evidence])
 
-    def _report(self, evidence: Sequence[Evidence]) -> None:
+    def report(self, evidence: Sequence[Evidence]) -> None:
+        """Send findings; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class OlmoCoreCollector:
         total = int(self._trainer.max_steps)
         rows = olmo_core.count_rows(self._trainer.data_loader)
         evidence += optimizer.check_steps(total, rows, requested)
-        self._report(evidence)
+        self.report(evidence)
         if optimizer.RateCheck.is_requested(requested):
             count = optimizer.StepCount(total)
             self._rate_check = optimizer.RateCheck(requested, optimizer.olmo_core_rates, count)
@@ -68,7 +68,7 @@ class OlmoCoreCollector:
         if self._rate_check is not None:  # the schedule moves within the step
             groups = self._trainer.train_module.optim.param_groups
             rates = [float(group["lr"]) for group in groups]
-            self._report(self._rate_check.step(self._trainer.global_step - 1, rates))
+            self.report(self._rate_check.step(self._trainer.global_step - 1, rates))
         if self._updates is not None:
             self._updates.note_gradients()  # as the step has clipped them
             self._report(self._updates.after_step())
@@ -109,5 +109,6 @@ class OlmoCoreCollector:
         if is_first_rank and is_last:
             events.emit("saved", step=self._trainer.global_step)
 
-    def _report(self, evidence: list[Evidence]) -> None:
+    def report(self, evidence: Sequence[Evidence]) -> None:
+        """Send findings; end the rank if a requested setting is not in effect."""
         report_evidence(evidence, self._context.allowed, self._context.events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -193,6 +194,48 @@ def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
         lora.judge(rank, has_rank and not others),
         Evidence("base_dtype", stored, "the weights of the adapted layers"),
     ]
+
+
+def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evidence]:
+    """Return the findings "lora_alpha" and "lora_dropout", as far as they are requested.
+
+    The alpha is that of the factor that a layer multiplies the adapter's output with, which is
+    alpha / rank, or alpha / sqrt(rank) with rsLoRA (peft/tuners/lora/layer.py, update_layer).
+    """
+    found = {
+        "lora_alpha": (_find_alphas(model), "the scaling of the adapted layers"),
+        "lora_dropout": (_find_dropouts(model), "the dropout of the adapted layers"),
+    }
+    findings = []
+    for name, (values, how) in found.items():
+        if name in requested:
+            value = ",".join(f"{number:g}" for number in sorted(values)) or "none"
+            is_requested = values == {float(requested[name])}
+            findings.append(Evidence(name, value, how).judge(requested[name], is_requested))
+    return findings
+
+
+def _find_alphas(model: Any) -> set[float]:
+    alphas = set()
+    for module in model.modules():
+        if not isinstance(getattr(module, "scaling", None), Mapping):
+            continue
+        uses_rslora = getattr(module, "use_rslora", {})
+        for adapter, scaling in module.scaling.items():
+            rank = module.r[adapter]
+            divisor = math.sqrt(rank) if uses_rslora.get(adapter) else rank
+            alphas.add(round(scaling * divisor, 6))
+    return alphas
+
+
+def _find_dropouts(model: Any) -> set[float]:
+    dropouts: set[float] = set()
+    for module in model.modules():
+        layers = getattr(module, "lora_dropout", None)
+        if layers is not None and hasattr(layers, "values"):
+            # without dropout the layer is an Identity
+            dropouts.update(float(getattr(layer, "p", 0.0)) for layer in layers.values())
+    return dropouts
 
 
 def _find_ranks(model: Any) -> set[int]:

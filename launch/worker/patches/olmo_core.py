@@ -121,6 +121,8 @@ def _collect_evidence(context: PatchContext) -> None:
     from ..evidence.olmo_core_collector import OlmoCoreCollector
 
     collector = OlmoCoreCollector(context)
+    if context.trainer.script_name == "dpo.py":
+        watch_dpo_loss(context.requested, collector.report)
     zero_grads = TransformerTrainModule.zero_grads
 
     @replaces(TransformerTrainModule, "__init__")

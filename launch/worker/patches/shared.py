@@ -87,8 +87,11 @@ def _collect_evidence(context: PatchContext) -> None:
 
     # not above: a plan imports the patches, and inspects nothing
     from ..evidence.collector import EvidenceCollector
+    from ..evidence.objective import watch_dpo_loss
 
     collector = EvidenceCollector(context)
+    if context.trainer.script_name == "dpo_tune_cache.py":
+        watch_dpo_loss(context.requested, collector.report)
     hooks.when_prepared(collector.model_prepared)
     hooks.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
 

@@ -1,0 +1,104 @@
+"""Checks what a trainer of preferences or rewards optimizes: its loss, DPO's beta, RLVR's sampling and clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import hooks
+from ..finding import Evidence
+
+BETA = "beta"
+LOSS = "loss"
+# The settings of RLVR by the attribute of TRL's GRPOTrainer that its loss or its sampling reads
+# (trl/trainer/grpo_trainer.py).
+_OF_RLVR = {
+    "temperature": "temperature",
+    "kl_beta": "beta",
+    "clip_range": "epsilon_low",
+    "response_length": "max_completion_length",
+    LOSS: "loss_type",
+}
+# Losses of open-instruct's DPO that are -log sigmoid of the difference of the two rewards.
+_OF_MARGIN = ("dpo", "dpo_norm")
+_TOLERANCE = 1e-6
+
+
+def check_trl(trainer: Any, requested: Mapping[str, str]) -> list[Evidence]:
+    """Return the findings on a trainer of TRL, as far as they are requested: on the attributes that
+    its loss and its sampling read.
+    """
+    if trainer is None:
+        return []
+    if hasattr(trainer, "num_generations"):
+        found = {name: getattr(trainer, attribute) for name, attribute in _OF_RLVR.items()}
+    else:
+        found = {
+            BETA: getattr(trainer, "beta", None),
+            LOSS: ",".join(getattr(trainer, "loss_types", ())) or None,
+        }
+    how = f"the live {type(trainer).__name__}"
+    return [
+        _compare(Evidence(name, value, how), requested[name])
+        for name, value in found.items()
+        if name in requested
+    ]
+
+
+def _compare(finding: Evidence, requested: str) -> Evidence:
+    """Return a finding with its verdict; numbers are compared as numbers."""
+    if isinstance(finding.value, int | float):
+        return finding.judge(requested, abs(finding.value - float(requested)) <= _TOLERANCE)
+    return finding.compare(requested)
+
+
+def watch_dpo_loss(
+    requested: Mapping[str, str], report: Callable[[Sequence[Evidence]], None]
+) -> None:
+    """Check the loss of open-instruct's DPO when it is first computed (dpo_utils.py:645)."""
+    if requested.keys().isdisjoint((BETA, LOSS)):
+        return
+    from open_instruct import dpo_utils
+
+    @hooks.replaces(dpo_utils, "compute_loss")
+    def compute_and_check(compute: Any, *arguments: Any, **options: Any) -> Any:
+        result = compute(*arguments, **options)
+        dpo_utils.compute_loss = compute
+        report(check_dpo_loss(compute, arguments, options, requested))
+        return result
+
+
+def check_dpo_loss(
+    compute: Callable[..., Any],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    requested: Mapping[str, str],
+) -> list[Evidence]:
+    """Return the findings "beta" and "loss" on a loss function that was called with `arguments`.
+
+    The function is called twice more, on the log-probabilities of the batch and on those of the
+    chosen answers plus 1: a reward is beta times a log-probability, so it rises by beta. Without
+    label smoothing, DPO's loss is -log sigmoid(chosen reward - rejected reward).
+    """
+    import torch
+
+    settings, batch, chosen, rejected, *rest = arguments
+    chosen = chosen.detach().double()
+    rejected = rejected.detach().double()
+    losses, rewards, rejected_rewards = compute(settings, batch, chosen, rejected, *rest, **options)
+    _, raised, _ = compute(settings, batch, chosen + 1, rejected, *rest, **options)
+    beta = float((raised - rewards).mean())
+    name = str(settings.loss_type)
+    found = []
+    if BETA in requested:
+        how = "the rise of the rewards with a log-probability, in the trainer's own loss"
+        value = float(f"{beta:.6g}")
+        found.append(_compare(Evidence(BETA, value, how), requested[BETA]))
+    if LOSS in requested:
+        how = "the trainer's own loss on the first pairs"
+        holds = name == requested[LOSS]
+        if name in _OF_MARGIN and not settings.label_smoothing:
+            due = torch.nn.functional.softplus(rejected_rewards - rewards)
+            holds = holds and torch.allclose(losses.double(), due.double(), atol=_TOLERANCE)
+        found.append(Evidence(LOSS, name, how).judge(requested[LOSS], holds))
+    return found
