@@ -75,6 +75,63 @@ def test_what_the_recipe_leaves_open_is_not_asked() -> None:
     assert {"liger", "attention"}.isdisjoint(expected(composed("stage=sft", "gpus=8")))
 
 
+SCHEDULE = {"learning_rate", "lr_scheduler", "warmup_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pairs"),
+    [
+        (
+            ["stage=sft"],
+            {
+                "learning_rate": "5e-06",
+                "lr_scheduler": "linear",
+                "warmup_ratio": "0.03",
+                "weight_decay": "0.0",
+                "epochs": "2",
+            },
+        ),
+        # the default of finetune.py
+        (["stage=sft", "recipe.warmup_ratio=null"], {"warmup_ratio": "0.03"}),
+        # that of transformers, and a trainer that has no warm-up
+        (["stage=sft", "trainer=trl_sft", "recipe.warmup_ratio=null"], {"warmup_ratio": "0.0"}),
+        (["stage=rm"], {"warmup_ratio": "0.0", "epochs": "1"}),
+        (["stage=sft", "recipe.max_steps=50"], {"max_steps": "50"}),
+        (["stage=dpo"], {"beta": "5.0", "loss": "dpo_norm"}),
+        (["stage=dpo", "trainer=trl_dpo"], {"beta": "5.0", "loss": "sigmoid_norm"}),
+        (["stage=lora_sft"], {"lora_alpha": "32", "lora_dropout": "0.0"}),
+        (
+            ["stage=demo_rlvr"],
+            {"temperature": "1.0", "response_length": "16", "kl_beta": "0.0", "clip_range": "0.2"},
+        ),
+    ],
+)
+def test_the_numbers_of_the_recipe_are_asked(overrides: list[str], pairs: dict[str, str]) -> None:
+    settings = expected(composed(*overrides))
+    assert settings.items() >= pairs.items()
+    assert ("epochs" in settings) != ("max_steps" in settings)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "flags.learning_rate=1e-6",
+        "flags.final_lr_ratio=0.1",
+        "flags.sequence_parallel_size=2",
+        "recipe.lr_scheduler=reduce_lr_on_plateau",
+    ],
+)
+def test_no_rate_is_asked_where_the_recipe_does_not_decide_it(override: str) -> None:
+    settings = expected(composed("stage=sft", "gpus=8", override))
+    assert SCHEDULE.isdisjoint(settings)
+    assert "weight_decay" in settings
+
+
+def test_a_number_of_steps_among_the_flags_leaves_the_epochs_open() -> None:
+    settings = expected(composed("stage=sft", "gpus=8", "flags.max_train_steps=10"))
+    assert {"epochs", "max_steps"}.isdisjoint(settings)
+
+
 def test_a_flag_of_the_users_own_wins_over_the_recipe() -> None:
     settings = expected(
         composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3", "flags.packing=true")

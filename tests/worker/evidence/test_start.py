@@ -14,6 +14,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from launch.worker.evidence import start  # noqa: E402
 from launch.worker.patches import shared  # noqa: E402
+from tests.worker.evidence import models  # noqa: E402
 
 SHAPE = {
     "hidden_size": 8,
@@ -107,3 +108,37 @@ def test_an_adapter_names_the_commit_of_its_hub_base(
     options = {"cache_dir": tmp_path, "local_files_only": True, "revision": config.revision}
     again = AutoModelForCausalLM.from_pretrained("lab/tiny", **options)
     assert again.lm_head.weight.equal(base.lm_head.weight)
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_an_adapter_shows_its_alpha_and_its_dropout(rslora: bool) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(
+        target_modules=["q_proj"], r=4, lora_alpha=8, lora_dropout=0.1, use_rslora=rslora
+    )
+    adapted = peft.get_peft_model(models.model(), settings)
+    requested = {"lora_alpha": "8", "lora_dropout": "0.1"}
+    found = start.check_adapter_settings(adapted, requested)
+    assert [(item.what, item.value, item.verdict) for item in found] == [
+        ("lora_alpha", "8", "proven"),
+        ("lora_dropout", "0.1", "proven"),
+    ]
+    for module in adapted.modules():
+        if isinstance(getattr(module, "scaling", None), dict):
+            module.scaling["default"] /= 2
+            module.lora_dropout["default"].p = 0.0
+    found = start.check_adapter_settings(adapted, requested)
+    assert [(item.value, item.verdict) for item in found] == [("4", "refuted"), ("0", "refuted")]
+
+
+def test_an_adapter_without_dropout_has_a_dropout_of_zero() -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["q_proj"], r=4, lora_alpha=8)
+    adapted = peft.get_peft_model(models.model(), settings)
+    (found,) = start.check_adapter_settings(adapted, {"lora_dropout": "0.0"})
+    assert (found.value, found.verdict) == ("0", "proven")
+
+
+def test_a_model_without_an_adapter_has_no_alpha() -> None:
+    (found,) = start.check_adapter_settings(models.model(), {"lora_alpha": "8"})
+    assert (found.value, found.verdict) == ("none", "refuted")
