@@ -12,7 +12,6 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import (
-    AdapterStart,
     Device,
     Family,
     Launcher,

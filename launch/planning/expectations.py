@@ -6,9 +6,22 @@ is not checked.
 
 from __future__ import annotations
 
-from launch.config.schema import Family, Kind, Launcher, Packing, Quantization, RootConfig
+from collections.abc import Mapping
+
+from launch.config.schema import (
+    AdapterStart,
+    Family,
+    Kind,
+    Launcher,
+    Packing,
+    Quantization,
+    RootConfig,
+    TrainerConfig,
+)
+from launch.errors import UserError
 from launch.planning.parallel import Parallel
-from launch.planning.recipe import flags_of_key
+from launch.planning.recipe import flags_of_key, map_recipe_key
+from launch.upstream.pin.lock import locked_schema
 
 _LIGER_LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -23,8 +36,25 @@ _SPLIT_SAMPLES = (
     "context_parallel_degree",
     "pad_to_multiple_of",
 )
+# The rate of a step is expected by these three, and by nothing else: with one of these flags, or with
+# a schedule that depends on the loss, none of them is checked.
+_SCHEDULE = ("learning_rate", "lr_scheduler", "warmup_ratio")
+_SCHEDULE_FLAGS = (
+    "final_lr_ratio",
+    "lr_scheduler_kwargs",
+    "sequence_parallel_size",
+    "warm_up_steps",
+)
+_MEASURED_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 # The key of the evidence by the key of the recipe, where they differ.
-_NAMES_OF_EVIDENCE = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
+_NAMES_OF_EVIDENCE = {
+    "max_grad_norm": "clip",
+    "clip": "clip_range",
+    "lora.rank": "lora",
+    "lora.alpha": "lora_alpha",
+    "lora.dropout": "lora_dropout",
+    "lora.quantize": "base_dtype",
+}
 
 
 def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
@@ -56,7 +86,20 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
             requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
     if "packing" not in requested:  # it is unknown how many samples a row holds
         requested.pop("global_batch", None)
+    if _has_other_schedule(config, requested):
+        for key in _SCHEDULE:
+            requested.pop(key, None)
+    max_steps = config.trainer.recipe.get("max_steps")
+    if flags_of_key(max_steps) & config.flags.keys():
+        requested.pop("epochs", None)
     return requested
+
+
+def _has_other_schedule(config: RootConfig, requested: Mapping[str, str]) -> bool:
+    """Whether the rate of a step depends on more than the recipe says."""
+    is_measured = requested.get("lr_scheduler") in _MEASURED_SCHEDULES
+    is_changed = not config.flags.keys().isdisjoint(_SCHEDULE_FLAGS)
+    return is_measured or is_changed or not requested.keys() >= set(_SCHEDULE)
 
 
 def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
@@ -77,6 +120,8 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
     }
+    requested.update(_optimizer_settings(config))
+    requested.update(_objective_settings(config))
     if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
         unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
         requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
@@ -93,11 +138,71 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         requested["chat_template"] = recipe.chat_template
     if recipe.lora.rank is not None:
         requested["lora"] = str(recipe.lora.rank)
+        if recipe.lora.start == AdapterStart.merged:  # else the adapter keeps its own
+            alpha = 2 * recipe.lora.rank if recipe.lora.alpha is None else recipe.lora.alpha
+            requested["lora_alpha"] = str(alpha)
+            requested["lora_dropout"] = repr(float(recipe.lora.dropout))
         requested["base_dtype"] = parallel.precision.value
         if recipe.lora.quantize != Quantization.none:
             requested["base_dtype"] = recipe.lora.quantize.value
         requested["first_update"] = "adapter"
     return requested
+
+
+def _optimizer_settings(config: RootConfig) -> dict[str, str]:
+    """Return the rates, the weight decay and the steps that the recipe requests.
+
+    What it leaves open is the trainer's default, as the lock has it; of a trainer that is not in
+    the lock it is not checked.
+    """
+    recipe = config.recipe
+    requested = {"learning_rate": repr(recipe.learning_rate), "lr_scheduler": recipe.lr_scheduler}
+    for key in ("warmup_ratio", "weight_decay"):
+        value = getattr(recipe, key)
+        if value is None:
+            value = _default_of(config.trainer, key)
+        if value is not None:
+            requested[key] = repr(float(value))
+    if recipe.max_steps is not None:
+        requested["max_steps"] = str(recipe.max_steps)
+    else:
+        requested["epochs"] = str(recipe.epochs)
+    return requested
+
+
+def _objective_settings(config: RootConfig) -> dict[str, str]:
+    """Return the loss and its numbers, as far as the recipe has them."""
+    recipe = config.recipe
+    numbers = {
+        "beta": recipe.beta,
+        "temperature": recipe.temperature,
+        "kl_beta": recipe.kl_beta,
+        "clip_range": recipe.clip,
+    }
+    requested = {name: repr(float(value)) for name, value in numbers.items() if value is not None}
+    if recipe.response_length is not None:
+        requested["response_length"] = str(recipe.response_length)
+    mapping = config.trainer.recipe.get("loss")
+    if recipe.loss is not None and mapping:
+        # the trainer's own name of the loss
+        (name,) = map_recipe_key("loss", recipe.loss, mapping, {}, config.trainer.name).values()
+        requested["loss"] = ",".join(name) if isinstance(name, list) else str(name)
+    return requested
+
+
+def _default_of(trainer: TrainerConfig, key: str) -> float | None:
+    """Return the value that a trainer gives a recipe key that is left open; None if it is unknown.
+
+    A trainer without warm-up has no flag for it, and 0 steps of it.
+    """
+    entry = trainer.recipe.get(key)
+    if not isinstance(entry, str):
+        return 0.0 if key == "warmup_ratio" else None
+    try:
+        default = locked_schema(trainer.name).fields[entry].default
+    except (UserError, LookupError):  # a trainer of the user's own
+        return None
+    return default if isinstance(default, int | float) else None
 
 
 def allowed_expectations(config: RootConfig) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from . import (
     batches,
     judge_all,
     kernels,
+    objective,
+    optimizer,
     precision,
     saved_model,
     start,
@@ -73,7 +75,7 @@ class EvidenceCollector:
         self._objects = trainer_objects.find_trainer_objects(accelerator, self._checkpoint)
         if not self._counts_samples:
             self._passes.stop()
-        self._report(self.collect(self._objects))
+        self.report(self.collect(self._objects))
         if self._objects.engine is not None:  # DeepSpeed clips and steps within backward()
             self._check_clipping(self._objects)
         if self._objects.model is not None and self._objects.optimizer is not None:
@@ -108,6 +110,8 @@ class EvidenceCollector:
 
         followed = self._updates  # None in a resumed run that had no step left
         evidence = [saved_model.try_check(check)] if followed is None else followed.at_end(check)
+        if self._rate_check is not None:
+            evidence += self._rate_check.summary()
         for item in evidence:
             self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
@@ -130,7 +134,7 @@ class EvidenceCollector:
             return
         self._is_clipping_checked = True
         requested = self._requested.get("clip")
-        self._report([precision.check_clipping(objects, self._clip_norm, requested)])
+        self.report([precision.check_clipping(objects, self._clip_norm, requested)])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
@@ -157,6 +161,7 @@ class EvidenceCollector:
             *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
             *precision.check_dtypes(objects),
             *start.check_adapter(objects, requested.get("lora")),
+            *start.check_adapter_settings(objects.model, requested),
             precision.check_checkpointing(objects),
             start.check_template(objects.tokenizer, self._context.trainer, template),
             start.check_step(objects, requested.get("resumed_step")),
@@ -210,7 +215,7 @@ class EvidenceCollector:
             self._counts_samples = False
             self._passes.stop()
         # Without a verdict the step was the rest of an epoch, and the next step is whole.
-        self._report([evidence])
+        self.report([evidence])
 
     def report(self, evidence: Sequence[Evidence]) -> None:
         """Send findings; end the rank if a requested setting is not in effect."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import hooks
-from ..finding import Evidence
+from . import Evidence
 
 BETA = "beta"
 LOSS = "loss"

@@ -56,6 +56,21 @@ def collect(
     return judge_all(evidence, requested)
 
 
+def count_rows(loader: Any) -> tuple[int, int]:
+    """Return the rows of an epoch and those of an optimizer step; the steps of an epoch and 1 where
+    a step has no fixed number of rows.
+
+    OLMo-core's own data loader counts the rows of a step in tokens (olmo_core_finetune.py:284).
+    open-instruct's has a part of the rows on each rank, and packs pairs ahead (data_loader.py:118).
+    """
+    if getattr(loader, "_precomputed_batch_sizes", None) is not None:
+        return int(loader.total_batches), 1
+    rows = getattr(loader, "_full_dataset", None)
+    if rows is not None:
+        return len(rows), int(loader._batch_size)
+    return len(loader.dataset), int(loader.global_batch_size) // int(loader.dataset.sequence_length)
+
+
 def count_ranks() -> int:
     """Return the ranks of torch's process group; 1 without a group."""
     import torch.distributed as dist

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..expectations import report_evidence
 from ..patches.patch import PatchContext
-from . import REFUTED, Evidence, olmo_core
+from . import REFUTED, Evidence, olmo_core, optimizer
 from .batches import NONE, PassRecorder, count_samples
 from .saved_model import judge_saved
 from .trainer_objects import TrainerObjects
@@ -49,7 +49,6 @@ class OlmoCoreCollector:
         if "global_batch" in requested:
             ranks = olmo_core.count_ranks()
             evidence.append(count_samples(passes, NONE, ranks, requested["global_batch"]))
-        self._report(evidence)
         self._trainer = module.trainer
         steps_done = self._trainer.global_step - 1
         objects = TrainerObjects(None, model=module.model, optimizer=module.optim, step=steps_done)
@@ -71,7 +70,7 @@ class OlmoCoreCollector:
             self.report(self._rate_check.step(self._trainer.global_step - 1, rates))
         if self._updates is not None:
             self._updates.note_gradients()  # as the step has clipped them
-            self._report(self._updates.after_step())
+            self.report(self._updates.after_step())
 
     def checkpoint_saved(self, trainer: Any, *, is_last: bool) -> None:
         """Check the checkpoint at the end of the training.
@@ -103,7 +102,10 @@ class OlmoCoreCollector:
             return
         events = self._context.events
         is_first_rank = events.rank == 0
-        for item in self._updates.at_end(check):
+        evidence = self._updates.at_end(check)
+        if self._rate_check is not None:
+            evidence += self._rate_check.summary()
+        for item in evidence:
             if is_first_rank or item.verdict == REFUTED:
                 events.emit("evidence", **item.fields())
         if is_first_rank and is_last:

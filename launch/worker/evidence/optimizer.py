@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..finding import Evidence
+from . import Evidence
 from .trainer_objects import TrainerObjects
 
 PEAK = "learning_rate"

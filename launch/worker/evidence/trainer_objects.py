@@ -118,8 +118,8 @@ def _training_model(accelerator: Any) -> Any:
 def _find_loop_variables() -> dict[str, Any]:
     """Find variables of the outer frames that train.
 
-    They are transformers' Trainer, and the `tokenizer` and `completed_steps` of open-instruct's
-    loops.
+    They are transformers' Trainer, and the `args`, `tokenizer` and `completed_steps` of
+    open-instruct's loops.
     """
     transformers_trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     variables: dict[str, Any] = {}

@@ -118,6 +118,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train.train_module import TransformerTrainModule
 
     # not above: a plan imports the patches, and inspects nothing
+    from ..evidence.objective import watch_dpo_loss
     from ..evidence.olmo_core_collector import OlmoCoreCollector
 
     collector = OlmoCoreCollector(context)

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
+from launch.worker.evidence import Evidence  # noqa: E402
 from launch.worker.evidence.objective import check_dpo_loss, check_trl  # noqa: E402
-from launch.worker.finding import Evidence  # noqa: E402
 
 REQUESTED = {"beta": "5.0", "loss": "dpo_norm"}
 

@@ -13,9 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 transformers = pytest.importorskip("transformers")
 
-from launch.worker.evidence import optimizer  # noqa: E402
+from launch.worker.evidence import Evidence, optimizer  # noqa: E402
 from launch.worker.evidence.optimizer import RateCheck, StepCount  # noqa: E402
-from launch.worker.finding import Evidence  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 PEAK = 5e-6
