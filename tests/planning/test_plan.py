@@ -89,13 +89,13 @@ TRL_SFT = ("stage=sft", "gpus=8", "trainer=trl_sft")
         ),
         ("foreign_world_size", ("stage=sft", "gpus=8")),
         ("high_learning_rate", ("stage=sft", "recipe.learning_rate=1")),
-        ("inert_flag", (*TRL_SFT, "flags.hub_strategy=end")),
+        ("ineffective_flag", (*TRL_SFT, "flags.hub_strategy=end")),
         ("micro_batch_means", ("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")),
         ("push_takes_checkpoints", ("stage=dpo", "hub.push=a/b", "recipe.checkpoint_steps=100")),
         ("shape_mismatch", ("stage=sft", "model.shape.parameters=1e9")),
-        ("unread_flag", ("stage=sft", "flags.max_train_samples=5")),
+        ("ignored_flag", ("stage=sft", "flags.max_train_samples=5")),
         ("visible_gpus", ("stage=sft", "gpus=8")),
-        ("vllm_untried", ("stage=rlvr", "gpus=8", "recipe.generation=vllm_colocate")),
+        ("vllm_untested", ("stage=rlvr", "gpus=8", "recipe.generation=vllm_colocate")),
     ],
 )
 def test_a_plans_warnings_have_the_severity_of_warnings(

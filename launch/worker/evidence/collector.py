@@ -172,7 +172,9 @@ class EvidenceCollector:
         return judge_all(evidence, requested)
 
     def _check_steps(self, objects: TrainerObjects) -> list[Evidence]:
-        """Check how many optimizer steps the trainer will make."""
+        """Check how many optimizer steps the trainer will make, where that is requested."""
+        if self._requested.keys().isdisjoint((optimizer.EPOCHS, optimizer.MAX_STEPS)):
+            return []
         count = self._count_steps(objects)
         rows = optimizer.count_rows(objects)
         total = None if count is None else count.total

@@ -116,6 +116,8 @@ def count_rows(objects: TrainerObjects) -> tuple[int, int] | None:
     ranks = int(objects.accelerator.num_processes)
     if objects.trainer is not None:
         arguments = objects.trainer.args
+        if not hasattr(objects.trainer.train_dataset, "__len__"):  # it is streamed
+            return None
         rows = len(objects.trainer.train_dataset)
         # of GRPO, where a row is a prompt and a batch counts completions
         rows *= getattr(objects.trainer, "num_generations", 1)

@@ -52,12 +52,13 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
     )
     # 8.03e9 parameters: bf16 weights, fp32 master weights and two moments
     assert config.checkpoint_bytes == pytest.approx(8.03e9 * 14)
-    assert config.situation.batch is not None and config.situation.batch.width == 8
+    batch = config.situation.settings.batch
+    assert batch is not None and batch.width == 8
 
 
 def test_a_cure_is_planned_before_a_failed_run_is_told_it() -> None:
     plan = planned("stage=sft", "gpus=8", "trainer=finetune")
-    plans = build_watch_config(plan).situation.plans
+    plans = build_watch_config(plan).situation.settings.plans
     assert plans("recipe.per_device_batch_size=1") and plans(
         "recipe.per_device_batch_size=8 recipe.liger=true"
     )
