@@ -22,8 +22,8 @@ _FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
 def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
     """Check that settings of the configuration do not contradict each other.
 
-    Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, and those of
-    `check_evaluation` and `check_dealing`.
+    Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, epochs_in_schedule, and those
+    of `check_evaluation` and `check_dealing`.
     """
     trainer = config.trainer
     is_on_cpu = parallel.width.device == Device.cpu
@@ -43,6 +43,7 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
         cure = Fix.of("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
         raise refusal("flash_needs_gpu", message, "recipe.attention", cure)
     _check_fused_dpo(config)
+    _check_reward_schedule(config)
     check_evaluation(config)
     check_dealing(config)
 
@@ -66,6 +67,25 @@ def _check_fused_dpo(config: RootConfig) -> None:
     )
     cure = "remove fused_linear_cross_entropy; recipe.liger=true has Liger's layers"
     raise refusal("liger_dpo_loss", message, "flags.liger_kernel_config", cure)
+
+
+def _check_reward_schedule(config: RootConfig) -> None:
+    """Refuse a falling schedule over several epochs of open-instruct's reward model.
+
+    The script counts the epochs twice: `total_episodes` has them (reward_modeling.py:287), and the
+    steps of the schedule are multiplied by them once more (reward_modeling.py:314). Raises
+    UserError: epochs_in_schedule.
+    """
+    recipe = config.recipe
+    is_script = config.trainer.entry.endswith("reward_modeling.py")
+    if not is_script or recipe.epochs == 1 or recipe.lr_scheduler.startswith("constant"):
+        return
+    message = (
+        f"reward_modeling.py counts the {recipe.epochs} epochs twice in its schedule, so the "
+        f"learning rate would end after 1/{recipe.epochs} of it (reward_modeling.py:287, 314)"
+    )
+    cure = Fix.of("set {0}, or {1}", "recipe.epochs=1", "recipe.lr_scheduler=constant")
+    raise refusal("epochs_in_schedule", message, "recipe.epochs", cure)
 
 
 def check_evaluation(config: RootConfig) -> None:

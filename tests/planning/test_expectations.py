@@ -13,7 +13,7 @@ from launch.planning.expectations import (
 )
 from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.worker.expectations import EVIDENCE, STATE
-from tests.conftest import composed
+from tests.conftest import composed, planned, problems
 
 
 def expected(stage: Composed) -> dict[str, str]:
@@ -166,3 +166,12 @@ def test_a_setting_that_a_flag_replaces_still_counts() -> None:
     assert [item.what for item in items] == ["clip"]
     assert evidence_table(items)[0] == "evidence: 0 of 1 requested settings are proven"
     assert unmet_settings(items, []) == []
+
+
+def test_a_reward_model_of_several_epochs_has_no_falling_schedule() -> None:
+    """reward_modeling.py would end it at half of its way (:287, 314)."""
+    (refused,) = problems("stage=rm", "gpus=1", "recipe.epochs=2")
+    assert refused.id == "epochs_in_schedule"
+    for override in ("recipe.lr_scheduler=constant", "recipe.epochs=1"):
+        plan = planned("stage=rm", "gpus=1", "recipe.epochs=2", override)
+        assert plan.config.recipe.epochs == (1 if "epochs" in override else 2)
