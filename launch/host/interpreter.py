@@ -197,6 +197,38 @@ def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[st
     return versions
 
 
+def unmet_requirements(
+    folders: Sequence[Path], package: str, *, of: Sequence[str], extra: str = ""
+) -> list[str]:
+    """Return what an installed package requires of others and does not find, a sentence each.
+
+    `of` names the packages that are looked at; one that is not installed is not among the
+    sentences. `extra` is one of the package's extras (`vllm` of TRL). Nothing is imported.
+    """
+    from importlib import metadata  # slow to import; a plan does not need it
+
+    from packaging.requirements import Requirement
+
+    path = [str(folder) for folder in folders]
+    distribution = next(iter(metadata.distributions(name=package, path=path)), None)
+    if distribution is None:
+        return []
+    installed = installed_versions(folders, of)
+    unmet = []
+    for line in distribution.requires or ():
+        requirement = Requirement(line)
+        version = installed.get(requirement.name)
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        if version is None or not applies:
+            continue
+        # 2.11.0+cu130 is torch 2.11.0
+        if not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
+            required = f"{requirement.name}{requirement.specifier}"
+            found = f"{requirement.name} {version}"
+            unmet.append(f"{package} {distribution.version} requires {required}, found {found}")
+    return unmet
+
+
 def missing_modules(python: str, names: Sequence[str]) -> list[str]:
     """Return the named modules that an interpreter cannot find.
 

@@ -184,8 +184,8 @@ def generation_warnings(
     warnings: list[Finding] = []
     if config.trainer.launcher == Launcher.ray:
         warnings += _few_cpus(config, parallel.width, ray_needs(flags))
-    elif uses_vllm(config):
-        message = "generation with vLLM is planned and checked, and no run of it has been made here"
+    elif config.recipe.generation == "vllm_server":
+        message = "a server of vLLM is planned and checked, and no run with one has been made here"
         cure = "watch sampling/sampling_logp_difference"
         warnings.append(Finding.warning("vllm_untested", message, "recipe.generation", cure))
     problem = _find_rounded_updates(parallel, flags)
@@ -235,9 +235,6 @@ def refuse_untested_trainer(config: RootConfig) -> None:
     raise refusal("untested_trainer", message, "trainer", cure)
 
 
-# The first and the last version of vLLM that go with TRL 1.16, torch 2.13 and transformers 5.23,
-# with numpy 2.3.
-VLLM = ((0, 27), (0, 30))
 # TRL's defaults of the flags that cut the distribution, which leave it whole
 _WHOLE_DISTRIBUTION = {"top_p": 1.0, "top_k": 0, "min_p": None}
 

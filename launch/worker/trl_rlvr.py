@@ -16,7 +16,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from statistics import fmean
 from typing import Any
@@ -24,6 +24,13 @@ from typing import Any
 from .channel import EventWriter
 from .evidence import Evidence
 from .expectations import PendingEvidence
+from .hooks import replaces
+from .sampler_weights import (
+    MOST_LOGP_DIFFERENCE,
+    count_called,
+    record_engine,
+    record_parameters,
+)
 from .trl_options import BY_ROW, VerifierOption
 from .trl_samples import send_completion
 from .verifiers import VerifierCall, VerifierOutcome, VerifierProcess
@@ -136,6 +143,12 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
             "sampler_weights": "trained",
         }
         self._pending.expect(requested)
+        if self.use_vllm:
+
+            @replaces(self.vllm_generation, "sync_weights")
+            def sync_and_time(sync: Any) -> None:
+                with self._timed("weights_seconds"):
+                    sync()
 
     def sample(self) -> dict[str, float]:
         """Record completions; judge them where they are the start model's.
@@ -237,11 +250,27 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
         return result
 
     def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
-        if not self._is_due("sampler_weights") or self.state.global_step == 0:
+        if self.state.global_step == 0 or "sampler_weights" not in self._pending:
             return self._generate_timed(*arguments, **options)
-        with _record_parameters() as addresses:
+        if self.use_vllm:
+            return self._generate_with_engine(*arguments, **options)
+        if not self.model.training:
+            return self._generate_timed(*arguments, **options)
+        with record_parameters() as addresses:
             result = self._generate_timed(*arguments, **options)
-        self._show_sampler_weights(addresses)
+        self._show_called_weights(addresses)
+        return result
+
+    def _generate_with_engine(self, *arguments: Any, **options: Any) -> Any:
+        """Generate with vLLM after an update, and compare its weights with the trained ones.
+
+        A server's weights are in another process: its log-probs show them (`_show_server_weights`).
+        """
+        if self.vllm_mode == "server":
+            return self._generate_timed(*arguments, **options)
+        with record_engine(self.vllm_generation) as engine:
+            result = self._generate_timed(*arguments, **options)
+        self._pending.show("sampler_weights", engine.value, engine.how)
         return result
 
     def _generate_timed(self, *arguments: Any, **options: Any) -> Any:
@@ -251,21 +280,57 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
         counted as those of the training (trl/trainer/grpo_trainer.py:1812).
         """
         was_training = self.model.training
-        began = time.perf_counter()
-        result = super()._generate_single_turn(*arguments, **options)
-        self.model.train(was_training)
-        metrics = self._metrics["train" if was_training else "eval"]
-        metrics["generation_seconds"].append(time.perf_counter() - began)
+        with self._timed("generation_seconds"):
+            result = super()._generate_single_turn(*arguments, **options)
+            self.model.train(was_training)
         return result
 
-    def _show_sampler_weights(self, addresses: Mapping[int, int]) -> None:
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+        """Return the log-probs of completions; log the seconds where they are not trained with."""
+        import torch
+
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(*arguments, **options)
+        with self._timed("logprobs_seconds"):
+            return super()._get_per_token_logps_and_entropies(*arguments, **options)
+
+    @contextlib.contextmanager
+    def _timed(self, metric: str) -> Iterator[None]:
+        """Add the seconds of a part of a step to its metrics, until the GPU is done with it.
+
+        TRL logs the mean of a metric's values: parts of the same name are added to one value.
+        """
+        import torch
+
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        began = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        values = metrics[metric]
+        values[:] = [sum(values) + time.perf_counter() - began]
+
+    def _show_called_weights(self, addresses: Mapping[int, int]) -> None:
         model = self.accelerator.unwrap_model(self.model)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        shared = _count_called(trained, addresses)
+        shared = count_called(trained, addresses)
         value = "trained"
         if shared != len(trained):
             value = f"{shared} of {len(trained)} trained tensors"
         how = "the storage of what sampled after an update"
+        self._pending.show("sampler_weights", value, how)
+
+    def _show_server_weights(self, output: Mapping[str, Any]) -> None:
+        """Compare the log-probs of a server's completions with the trained model's.
+
+        Both are tensors (samples, tokens) of `output`; a token that the server could not score is
+        NaN there.
+        """
+        difference = output["old_per_token_logps"] - output["sampling_per_token_logps"]
+        of_answers = difference[output["completion_mask"].bool()]
+        mean = of_answers.abs().nanmean().item()
+        value = "trained" if mean <= MOST_LOGP_DIFFERENCE else "another model's"
+        how = f"{mean:.2g} nats a token between the server's log-probs and the trained model's"
         self._pending.show("sampler_weights", value, how)
 
     def _calculate_rewards(self, inputs: Any, prompts: list[Any], *more: Any) -> Any:
@@ -300,6 +365,9 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
+        is_updated = self.state.global_step > 0
+        if "sampling_per_token_logps" in output and is_updated and self._is_due("sampler_weights"):
+            self._show_server_weights(output)
         if self._is_due("reference"):
             is_scored = "ref_per_token_logps" in output
             value = REFERENCE[is_scored]
@@ -332,35 +400,3 @@ def _empty_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_nan(scores: Sequence[float | None]) -> list[float]:
     return [math.nan if score is None else score for score in scores]
-
-
-@contextlib.contextmanager
-def _record_parameters() -> Iterator[Mapping[int, int]]:
-    """Yield the addresses of the data of all parameters whose modules are called meanwhile, by the
-    parameters' ids.
-    """
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    addresses: dict[int, int] = {}
-
-    def record(module: Any, _: Any) -> None:
-        for parameter in module.parameters(recurse=False):
-            addresses[id(parameter)] = parameter.data_ptr()
-
-    hook = register_module_forward_pre_hook(record)
-    try:
-        yield addresses
-    finally:
-        hook.remove()
-
-
-def _count_called(parameters: Iterable[Any], addresses: Mapping[int, int]) -> int:
-    """Count the parameters whose data is among those of `_record_parameters`."""
-    called_data = set(addresses.values())
-    count = 0
-    for parameter in parameters:
-        if parameter.numel():
-            count += parameter.data_ptr() in called_data
-        else:  # ZeRO-3 leaves a parameter without data between two calls
-            count += id(parameter) in addresses
-    return count

@@ -1,7 +1,8 @@
-"""TRL with vLLM: planned and checked, and marked as not run."""
+"""TRL with vLLM: what is planned and checked before it starts."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
 from dataclasses import replace
@@ -31,11 +32,11 @@ def planned(*overrides: str) -> Plan:
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_a_plan_has_its_flags_and_says_that_it_was_not_run(mode: str) -> None:
+def test_a_plan_has_its_flags_and_says_what_was_not_run(mode: str) -> None:
     plan = planned(f"recipe.generation=vllm_{mode}")
     assert plan.flags["use_vllm"].value is True and plan.flags["vllm_mode"].value == mode
-    (warning,) = plan.warnings
-    assert warning.id == "vllm_untested"
+    untested = ["vllm_untested"] if mode == "server" else []
+    assert [warning.id for warning in plan.warnings] == untested
     assert "PYTORCH_ALLOC_CONF" not in plan.env, (
         "vLLM's sleep mode does not work with expandable segments"
     )
@@ -77,25 +78,36 @@ def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.Monke
     plan = replace(planned(SERVER), command=(sys.executable,))
     absent = interpreter_has_packages.inspect(plan, Host({}))
     assert absent.severity == "fail" and absent.message.endswith("vllm")
-    assert "'vllm>=0.27,<0.31'" in str(absent.cure)
+    assert "'trl[vllm]'" in str(absent.cure)
     (tmp_path / "vllm.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     interpreter._ask.cache_clear()
-    (tmp_path / "trl-1.16.0.dist-info").mkdir()
-    for version, level in (
-        ("0.26.1", "fail"),
-        ("0.27.0", "pass"),
-        ("0.30.0", "pass"),
-        ("0.31.0", "fail"),
+    install(tmp_path, "trl", "1.16.0", "vllm<=0.31.0,>=0.22.0; extra == 'vllm'")
+    install(tmp_path, "torch", "2.11.0+cu130")
+    machine = replace(plan.machine, packages=(tmp_path,))
+    plan = replace(plan, machine=machine)
+    for version, torch, unmet in (
+        ("0.21.0", "2.11.0", "trl 1.16.0 requires vllm<=0.31.0,>=0.22.0, found vllm 0.21.0"),
+        ("0.25.1", "2.11.0", None),
+        ("0.30.0", "2.13.0", "vllm 0.30.0 requires torch==2.13.0, found torch 2.11.0+cu130"),
+        ("0.31.0", "2.11.0", None),
+        ("0.31.1", "2.11.0", "trl 1.16.0 requires vllm<=0.31.0,>=0.22.0, found vllm 0.31.1"),
     ):
-        for other in tmp_path.glob("vllm-*"):
-            other.rmdir()
-        (tmp_path / f"vllm-{version}.dist-info").mkdir()
-        packages = (tmp_path, *plan.machine.packages)
-        found = interpreter_has_packages.inspect(
-            replace(plan, machine=replace(plan.machine, packages=packages)), Host({})
-        )
-        assert found.severity == level, (version, found.message)
+        install(tmp_path, "vllm", version, f"torch=={torch}", "numpy")
+        found = interpreter_has_packages.inspect(plan, Host({}))
+        assert found.severity == ("fail" if unmet else "pass"), found.message
+        assert unmet is None or found.message.endswith(unmet)
+
+
+def install(folder: Path, name: str, version: str, *requirements: str) -> None:
+    """Write the metadata of an installed package, in place of that of another version."""
+    for other in folder.glob(f"{name}-*.dist-info"):
+        shutil.rmtree(other)
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    lines = ["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
 
 
 def test_a_card_that_holds_the_server_is_not_trained_on() -> None:

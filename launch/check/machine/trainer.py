@@ -14,10 +14,15 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Launcher, Quantization, Tracking
-from launch.host.interpreter import InterpreterError, installed_version, missing_modules
+from launch.host.interpreter import (
+    InterpreterError,
+    installed_version,
+    missing_modules,
+    unmet_requirements,
+)
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
-from launch.planning.rlvr import VLLM, ray_needs, uses_vllm
+from launch.planning.rlvr import ray_needs, uses_vllm
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding, Fix
 from launch.worker.trl_options import TRL
@@ -119,16 +124,13 @@ def _trl_version_problem(plan: Plan, python: str) -> Finding | None:
         return failed(message, install_hint(plan), "python")
     if not uses_vllm(plan.config):
         return None
-    vllm = installed_version("vllm", plan.machine.packages)
-    if vllm is None:
+    packages = plan.machine.packages
+    unmet = unmet_requirements(packages, "trl", of=["vllm"], extra="vllm")
+    unmet += unmet_requirements(packages, "vllm", of=["torch", "transformers"])
+    if not unmet:
         return None
-    earliest, latest = VLLM
-    major_minor = tuple(map(int, vllm.split(".")[:2]))
-    if earliest <= major_minor <= latest:
-        return None
-    supported = f"TRL {TRL}, torch and transformers leave vLLM 0.27 to 0.30"
-    cure = Fix.of("install one of these, or set {0}", "recipe.generation=transformers")
-    return failed(f"{supported}, and {python} has vLLM {vllm}", cure, "python")
+    cure = Fix.of("install versions that go together, or set {0}", "recipe.generation=transformers")
+    return failed(f"in {python} {'; '.join(unmet)}", cure, "python")
 
 
 @rule("no_vllm_server", "vLLM")
@@ -182,7 +184,7 @@ def install_hint(plan: Plan) -> Fix:
         extras += ",eval"
     command = f"$ pip install {resources.requirement(extras)}"
     if uses_vllm(plan.config):
-        command += " 'vllm>=0.27,<0.31'"
+        command += " 'trl[vllm]'"
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
     return Fix.of(f"install them there: {{0}}{setup}", command)
 
