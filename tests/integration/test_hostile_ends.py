@@ -266,7 +266,9 @@ import glob, shutil
 shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs_exist_ok=True)
 """
 _WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
-_SETTINGS = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch", *_WEIGHTS)
+_BATCHES = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
+_RATES = ("learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_steps")
+_SETTINGS = (*_BATCHES, *_RATES, *_WEIGHTS)
 # the script holds no trainer
 UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"
 

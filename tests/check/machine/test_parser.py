@@ -29,8 +29,9 @@ class Args:
     final_lr_ratio: float | None = None
 
     def __post_init__(self):
-        if self.final_lr_ratio is not None and not 0 <= self.final_lr_ratio <= 1:
-            raise ValueError(f"final_lr_ratio must be between 0 and 1, not {self.final_lr_ratio=}")
+        ratio = self.final_lr_ratio
+        if ratio is not None and (ratio < 0 or ratio > 1):
+            raise ValueError(f"no share: final_lr_ratio={ratio}")
 
 if __name__ == "__main__":
     HfArgumentParser(Args).parse_args_into_dataclasses()
@@ -83,9 +84,7 @@ def check_that_the_parser_decides(plan: Plan) -> None:
     assert "this is a defect of launch" in str(unknown.cure)
     raised = finding("--final_lr_ratio", "1.5")
     assert raised.severity == "fail"
-    assert raised.message.endswith(
-        "final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5"
-    )
+    assert "final_lr_ratio" in raised.message and raised.message.endswith("=1.5")
     typed = finding("--num_train_epochs", "many")
     assert typed.message.endswith(
         "argument --num_train_epochs/--num-train-epochs: invalid int value: 'many'"
