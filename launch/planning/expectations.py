@@ -7,6 +7,7 @@ is not checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from launch.config.schema import (
     AdapterStart,
@@ -53,6 +54,8 @@ _NAMES_OF_EVIDENCE = {
     "lora.rank": "lora",
     "lora.alpha": "lora_alpha",
     "lora.dropout": "lora_dropout",
+    "lora.targets": "lora_targets",
+    "lora.start": "lora_start",
     "lora.quantize": "base_dtype",
 }
 
@@ -138,15 +141,22 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         requested["chat_template"] = recipe.chat_template
     if recipe.lora.rank is not None:
         requested["lora"] = str(recipe.lora.rank)
+        requested["lora_start"] = recipe.lora.start.value
         if recipe.lora.start == AdapterStart.merged:  # else the adapter keeps its own
             alpha = 2 * recipe.lora.rank if recipe.lora.alpha is None else recipe.lora.alpha
             requested["lora_alpha"] = str(alpha)
             requested["lora_dropout"] = repr(float(recipe.lora.dropout))
+            requested["lora_targets"] = _adapted_layers(recipe.lora.targets)
         requested["base_dtype"] = parallel.precision.value
         if recipe.lora.quantize != Quantization.none:
             requested["base_dtype"] = recipe.lora.quantize.value
         requested["first_update"] = "adapter"
     return requested
+
+
+def _adapted_layers(targets: Any) -> str:
+    """Return `all-linear`, or the names of the layers in order."""
+    return ",".join(sorted(targets)) if isinstance(targets, list) else str(targets)
 
 
 def _optimizer_settings(config: RootConfig) -> dict[str, str]:

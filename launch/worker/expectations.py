@@ -41,6 +41,8 @@ EVIDENCE = (
     "lora",  # the adapter's rank
     "lora_alpha",
     "lora_dropout",
+    "lora_targets",  # the layers that have an adapter
+    "lora_start",  # whether the adapter is new
     "base_dtype",  # of the weights that an adapter leaves frozen
     "first_update",  # what the first optimizer step does
     "learning_rate",  # the highest of the schedule; the rate of every step

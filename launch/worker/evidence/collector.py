@@ -162,6 +162,8 @@ class EvidenceCollector:
             *precision.check_dtypes(objects),
             *start.check_adapter(objects, requested.get("lora")),
             *start.check_adapter_settings(objects.model, requested),
+            *start.check_adapter_targets(objects.model, requested.get("lora_targets")),
+            *start.check_adapter_start(objects, requested.get("lora_start")),
             precision.check_checkpointing(objects),
             start.check_template(objects.tokenizer, self._context.trainer, template),
             start.check_step(objects, requested.get("resumed_step")),

@@ -13,6 +13,7 @@ from typing import Any
 from ..trainer import TrainerProgram
 from . import Evidence
 from .precision import count_elements, dtypes_by_size
+from .tensors import stored
 from .trainer_objects import TrainerObjects
 
 _CHECKPOINT = "checkpoint"
@@ -213,6 +214,75 @@ def check_adapter_settings(model: Any, requested: Mapping[str, str]) -> list[Evi
             is_requested = values == {float(requested[name])}
             findings.append(Evidence(name, value, how).judge(requested[name], is_requested))
     return findings
+
+
+def check_adapter_start(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+    """Return the evidence "lora_start": whether the adapter is new or goes on with a trained one.
+
+    The second matrices of a new adapter are zero, so that it changes nothing
+    (peft/tuners/lora/layer.py, reset_lora_parameters). `requested` is "merged" for a new one, or
+    "continue"; without it there is no evidence. A run that is resumed shows only that it was.
+    """
+    if requested is None:
+        return []
+    if objects.step:
+        resumed = Evidence("lora_start", "resumed", f"its checkpoint of step {objects.step}")
+        return [resumed.judge(requested, True)]
+    second = [p for name, p in objects.model.named_parameters() if "lora_B" in name]
+    trained = sum(bool(stored(matrix).any()) for matrix in second)
+    found = "continue" if trained else "merged"
+    note = f"{trained} of {len(second)} second matrices are not zero"
+    evidence = Evidence("lora_start", found, "the adapter before its first step", note=note)
+    return [evidence.judge(requested, bool(second) and found == requested)]
+
+
+def check_adapter_targets(model: Any, requested: str | None) -> list[Evidence]:
+    """Return the evidence "lora_targets": which layers have an adapter.
+
+    `requested` is "all-linear", which is every linear layer but the output layer, or the names of
+    layers, `k_proj,q_proj`. Without it there is no evidence.
+    """
+    if requested is None:
+        return []
+    adapted, bare = _split_linear_layers(model)
+    names = sorted({_last_part(path) for path in adapted})
+    how = f"the names of {len(adapted)} adapted layers"
+    if requested == "all-linear":
+        left_out = [path for path in bare if not f"{path}.".startswith(_HEADS)]
+        note = f"{len(left_out)} linear layers have none: {left_out[0]}" if left_out else None
+        found = "all-linear" if adapted and not left_out else ",".join(names) or "none"
+    else:
+        targets = requested.split(",")
+        left_out = [path for path in bare if _last_part(path) in targets]
+        note = f"{len(left_out)} layers of these names have none" if left_out else None
+        found = ",".join(names) or "none"
+    evidence = Evidence("lora_targets", found, how, note=note)
+    return [evidence.judge(requested, found == requested and not left_out)]
+
+
+def _split_linear_layers(model: Any) -> tuple[list[str], list[str]]:
+    """Return the paths of the linear layers with an adapter, and of those without."""
+    import torch
+
+    adapted = []
+    bare = []
+    for path, module in model.named_modules():
+        plain = path.removeprefix("base_model.model.")
+        if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
+            adapted.append(plain)
+        elif isinstance(module, torch.nn.Linear) and not _is_of_adapter(plain):
+            bare.append(plain)
+    return adapted, bare
+
+
+def _is_of_adapter(path: str) -> bool:
+    """Whether a linear layer is a part of an adapter, or what an adapter was put around."""
+    parts = path.split(".")
+    return "base_layer" in parts or any(part.startswith("lora_") for part in parts)
+
+
+def _last_part(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _find_alphas(model: Any) -> set[float]:

@@ -142,3 +142,56 @@ def test_an_adapter_without_dropout_has_a_dropout_of_zero() -> None:
 def test_a_model_without_an_adapter_has_no_alpha() -> None:
     (found,) = start.check_adapter_settings(models.model(), {"lora_alpha": "8"})
     assert (found.value, found.verdict) == ("none", "refuted")
+
+
+@pytest.mark.parametrize(
+    ("targets", "requested", "found", "verdict"),
+    [
+        ("all-linear", "all-linear", "all-linear", "proven"),
+        (["q_proj", "k_proj"], "k_proj,q_proj", "k_proj,q_proj", "proven"),
+        (["q_proj"], "all-linear", "q_proj", "refuted"),
+        (["q_proj"], "k_proj,q_proj", "q_proj", "refuted"),
+        (["q_proj", "v_proj"], "q_proj", "q_proj,v_proj", "refuted"),
+    ],
+)
+def test_the_adapted_layers_are_those_that_are_requested(
+    targets: Any, requested: str, found: str, verdict: str
+) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=targets, r=2, task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(models.model(), settings)
+    (evidence,) = start.check_adapter_targets(adapted, requested)
+    assert (evidence.value, evidence.verdict) == (found, verdict)
+
+
+def test_one_layer_of_a_name_without_an_adapter_is_refuted() -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(
+        target_modules=["q_proj"], layers_to_transform=[0], r=2, task_type="CAUSAL_LM"
+    )
+    adapted = peft.get_peft_model(models.model(), settings)
+    (evidence,) = start.check_adapter_targets(adapted, "q_proj")
+    assert (evidence.verdict, evidence.note) == ("refuted", "1 layers of these names have none")
+    assert start.check_adapter_targets(adapted, None) == []
+
+
+def test_an_adapter_is_new_or_was_trained_before() -> None:
+    torch = pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["q_proj"], r=2, task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(models.model(), settings)
+    (new,) = start.check_adapter_start(models.objects(adapted), "merged")
+    assert (new.value, new.verdict) == ("merged", "proven")
+    (lost,) = start.check_adapter_start(models.objects(adapted), "continue")
+    assert (lost.value, lost.verdict) == ("merged", "refuted")
+    matrix = next(p for name, p in adapted.named_parameters() if "lora_B" in name)
+    torch.nn.init.ones_(matrix)
+    (trained,) = start.check_adapter_start(models.objects(adapted), "continue")
+    assert (trained.value, trained.verdict) == ("continue", "proven")
+    assert trained.note == "1 of 2 second matrices are not zero"
+    (kept,) = start.check_adapter_start(models.objects(adapted), "merged")
+    assert kept.verdict == "refuted"
+    (bare,) = start.check_adapter_start(models.objects(models.model()), "merged")
+    assert bare.verdict == "refuted"
+    (resumed,) = start.check_adapter_start(models.objects(adapted, step=3), "merged")
+    assert (resumed.value, resumed.verdict) == ("resumed", "proven")
