@@ -23,7 +23,7 @@ from launch.slurm.schedule import (
     as_chain,
     drop_duplicates,
 )
-from launch.slurm.submission import report_json, report_lines, submit_steps
+from launch.slurm.submission import describe_submission, report_json, submit_steps
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 
@@ -73,7 +73,7 @@ def submit(line: CommandLine) -> int:
     if line.json:
         print_json(report_json(steps, ids, records))
     else:
-        for text in report_lines(steps, ids, records):
+        for text in describe_submission(steps, ids, records):
             echo(text)
     return EXIT_DONE
 

@@ -43,7 +43,7 @@ class PlannedJob:
 
     @property
     def name(self) -> str:
-        """stage/name, as in `status` and `logs`."""
+        """The run of the job as stage/name, which `status` and `logs` show and take."""
         return self.folder.place[1]
 
     @property

@@ -306,12 +306,12 @@ def _limits_json(job: PlannedJob, record: JobRecord | None) -> dict[str, Any]:
     }
 
 
-def report_lines(
+def describe_submission(
     steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
 ) -> Iterator[str]:
-    """Yield the report as lines of text.
+    """Yield the lines that `submit` prints.
 
-    They are about each job, or about each sbatch command if nothing was submitted.
+    Each is about a job, or about an sbatch command if nothing was submitted.
     """
     if not ids:
         for step in steps:

@@ -33,7 +33,7 @@ from launch.slurm.schedule import (
     as_chain,
 )
 from launch.slurm.script import render_sbatch
-from launch.slurm.submission import job_environment, report_json, report_lines
+from launch.slurm.submission import describe_submission, job_environment, report_json
 from tests.conftest import Launch, composed, fixed_machine, planned
 from tests.execution.record.records import append, event
 from tests.execution.test_caches import data_set
@@ -336,14 +336,14 @@ def test_the_report_names_the_limits_and_the_worst_loss(
     record = parse_job_record(
         "JobId=7 JobState=PENDING Reason=Priority Partition=gpu TimeLimit=00:30:00 NumNodes=2-2"
     )
-    lines = list(report_lines(steps, ["7"], {"7": record}))
+    lines = list(describe_submission(steps, ["7"], {"7": record}))
     assert lines[1] == "  limits:    00:30:00 on 2 nodes of partition gpu, requeued at most 5 times"
     assert lines[2].startswith("  at worst:  ") and lines[2].endswith(expected), lines[2]
     assert report_json(steps, ["7"], {"7": record})[0]["limits"]["reason"] == "Priority"
     closed = replace(record, reason="AccountNotAllowed")
     assert (
         "it can never start: Slurm's reason is AccountNotAllowed"
-        in list(report_lines(steps, ["7"], {"7": closed}))[1]
+        in list(describe_submission(steps, ["7"], {"7": closed}))[1]
     )
 
 

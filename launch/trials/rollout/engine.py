@@ -32,7 +32,7 @@ from launch.slurm.planned_jobs import (
 )
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
-from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
+from launch.slurm.submission import describe_submission, refuse_live_jobs, submit_steps
 from launch.table import Table
 from launch.trials.measurement import archive_earlier_try
 from launch.trials.record import State, archive_other_format, read_earlier
@@ -286,7 +286,7 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
             run.state = State.submitted
             run.message = None
             run.job_id = job_id
-    return report_lines(steps, ids, {})
+    return describe_submission(steps, ids, {})
 
 
 def _plan_stage_job(
