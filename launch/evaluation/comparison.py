@@ -104,8 +104,8 @@ def compare_runs(runs: Sequence[Compared], noise: Noise) -> Comparison:
     """Compare the runs with the first of them."""
     progress = [run.progress for run in runs]
     unit = "tokens" if all(run.tokens for run in progress) else "steps"
-    why = _why_no_losses(runs)
-    points = () if why else _equal_points(progress, unit)
+    why = _why_not_comparable(runs)
+    points = () if why else _points_of_equal_progress(progress, unit)
     differences = {section: _find_differences(runs, section) for section in SECTIONS}
     return Comparison(tuple(runs), differences, unit, points, why, noise)
 
@@ -132,7 +132,7 @@ def _find_differences(runs: Sequence[Compared], section: str) -> list[SettingDif
     return sorted(differences, key=lambda difference: difference.name)
 
 
-def _why_no_losses(runs: Sequence[Compared]) -> str | None:
+def _why_not_comparable(runs: Sequence[Compared]) -> str | None:
     """Return why the losses of the runs cannot be compared, None if they can."""
     for run in runs:
         if run.is_base:
@@ -147,7 +147,7 @@ def _why_no_losses(runs: Sequence[Compared]) -> str | None:
     return None
 
 
-def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, ...]:
+def _points_of_equal_progress(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, ...]:
     """Return the losses at parts of the training that all runs have in common."""
     in_tokens = unit == "tokens"
     common = min((run.tokens or 0.0) if in_tokens else float(run.last_step) for run in progress)

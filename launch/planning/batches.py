@@ -81,7 +81,7 @@ def forecast_tokens(
     together = padded_together or batch.per_device
     micro_batches = together / batch.per_device  # that are padded to the same length
     if is_padded:
-        padding_share = lengths.padding_share(together)
+        padding_share = lengths.expected_padding_share(together)
         tokens = lengths.padded_tokens(together)
     else:
         padding_share = 0.0

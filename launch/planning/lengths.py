@@ -187,7 +187,7 @@ class Lengths:
             return samples * self.tokens.longest_of(per_device)
         return 2 * samples * self.longer.longest_of(per_device)
 
-    def padding_share(self, per_device: int) -> float:
+    def expected_padding_share(self, per_device: int) -> float:
         """Return the share of padding among all tokens of padded micro batches, 0 to below 1."""
         padded = self.padded_tokens(per_device)
         if not padded:

@@ -174,7 +174,7 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> F
 def _padded_problem(lengths: Lengths, batch: Batch) -> Finding | None:
     """Return the problem of samples that are padded to the longest one of their rank."""
     samples = batch.samples_per_rank
-    padding = lengths.padding_share(samples)
+    padding = lengths.expected_padding_share(samples)
     if padding <= MAX_PADDING:
         return None
     message = (
@@ -184,7 +184,7 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Finding | None:
     sentence = "set {0}"
     overrides = ["recipe.packing=bins"]
     fewer = samples // 2
-    while fewer and lengths.padding_share(fewer) > MAX_PADDING:
+    while fewer and lengths.expected_padding_share(fewer) > MAX_PADDING:
         fewer //= 2
     if fewer:
         sentence += f", or {{1}} ({fewer} per rank) for less than half"

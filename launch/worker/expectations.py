@@ -185,7 +185,7 @@ class PendingEvidence:
         requested = self._requested.pop(what)
         self.report([Evidence(what, value, how).compare(requested)])
 
-    def show_rest(self) -> None:
+    def accept_rest(self) -> None:
         """Accept the settings that no step could show.
 
         No step was left to this attempt, or none after an update.

@@ -246,7 +246,7 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         result = super().train(*arguments, **options)
-        self._pending.show_rest()
+        self._pending.accept_rest()
         return result
 
     def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:

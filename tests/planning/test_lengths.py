@@ -40,7 +40,7 @@ def test_the_reader_of_pairs(tmp_path: Path) -> None:
     assert loaded is not None and loaded.longer is not None
     assert (loaded.pairs, loaded.longer.longest) == (((4, 6),), 6)
     assert loaded.padded_tokens(1) == 12  # both halves to the longer one's length
-    assert loaded.padding_share(1) == pytest.approx(2 / 12)
+    assert loaded.expected_padding_share(1) == pytest.approx(2 / 12)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,12 @@ def test_the_expected_longest_is_that_of_all_draws(lengths: list[int], samples: 
 
 
 def test_padding_share() -> None:
-    assert lengths_of(5, 5, 5).padding_share(2) == 0
-    assert lengths_of(1, 3).padding_share(1) == 0
-    assert lengths_of(1, 3).padding_share(2) == pytest.approx(1 / 3)
-    assert lengths_of(1, 3).padding_share(8) == pytest.approx(1 / 3)  # there are no more than two
+    assert lengths_of(5, 5, 5).expected_padding_share(2) == 0
+    assert lengths_of(1, 3).expected_padding_share(1) == 0
+    assert lengths_of(1, 3).expected_padding_share(2) == pytest.approx(1 / 3)
+    assert lengths_of(1, 3).expected_padding_share(8) == pytest.approx(
+        1 / 3
+    )  # there are no more than two
 
 
 def test_micro_batches() -> None:

@@ -54,7 +54,7 @@ def test_a_rank_that_pads_its_whole_share_together() -> None:
     alone = forecast_tokens(CHATS, recipe(Packing.none), batch)
     together = forecast_tokens(CHATS, recipe(Packing.none), batch, padded_together=16, deals=False)
     assert alone.padding_share == pytest.approx(0.0) and together.padding_share is not None
-    assert together.padding_share == pytest.approx(CHATS.padding_share(16))
+    assert together.padding_share == pytest.approx(CHATS.expected_padding_share(16))
     assert together.micro_batch == pytest.approx(CHATS.padded_tokens(16) / 16)
     assert alone.imbalance_balanced is not None and together.imbalance_balanced is None
 

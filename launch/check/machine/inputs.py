@@ -38,7 +38,7 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
     if problem is not None:
         return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
-        return passed(f"{lengths.padding_share(plan.batch.samples_per_rank):.0%} padding")
+        return passed(f"{lengths.expected_padding_share(plan.batch.samples_per_rank):.0%} padding")
     packing = forecast_packing(lengths, recipe.max_seq_length, plan.batch)
     return passed(describe_packing(packing, plan.batch))
 

@@ -73,7 +73,7 @@ class EventFollower:
             if event.kind in _SHOWN_KINDS:
                 events.append(event)
         for value in steps:
-            step_event = self._time_step(value)
+            step_event = self._read_step(value)
             if step_event is not None:
                 events.append(step_event)
         return sorted(events, key=lambda event: event.time)
@@ -88,7 +88,7 @@ class EventFollower:
             while len(self._training_times) < len(self._attempt_times):
                 self._training_times.append(event.time)
 
-    def _time_step(self, value: dict[str, Any]) -> Event | None:
+    def _read_step(self, value: dict[str, Any]) -> Event | None:
         """Return the event of a logged step, with the time at which it ended."""
         step = value.get("step")
         if not isinstance(step, int):

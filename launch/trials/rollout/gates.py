@@ -75,7 +75,7 @@ def loss_finite(case: GateCase) -> Finding | None:
     early=True,
 )
 def memory_room(case: GateCase) -> Finding | None:
-    """A run that barely fits fails at the longest sample, hours later."""
+    """The GPU has memory left at the peak, so that a longer sample fits, too."""
     now = case.now
     if now.outcome.cause_id in (OUT_OF_MEMORY, HOST_MEMORY):
         steps = now.outcome.steps

@@ -140,7 +140,7 @@ def loss_parity(case: GateCase) -> Finding | None:
 
 @gate("scaling", "tokens per second and rank, over those of the width before")
 def scaling(case: GateCase) -> Finding | None:
-    """Added GPUs cost the same whether they are used or not."""
+    """The speed grows with the GPUs: the share of the added ones that is used."""
     if case.before is None:
         return None
     skip = case.config.throughput_steady.skip
