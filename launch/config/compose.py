@@ -34,8 +34,9 @@ from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
+from launch.config.group_files import find_line
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
-from launch.config.origins import Origins, find_line
+from launch.config.origins import Origins
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.unknown_keys import find_unknown_keys

@@ -17,15 +17,9 @@ import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from launch.config.group_files import DefaultsEntry, find_file, find_line, read_defaults
 from launch.config.line import CommandLine, override_key
-from launch.config.origins import (
-    DefaultsEntry,
-    Origin,
-    Origins,
-    find_file,
-    find_line,
-    read_defaults,
-)
+from launch.config.origins import Origin, Origins
 from launch.config.other_tools import explain_name, explain_value, translate
 from launch.config.unknown_keys import find_unknown_keys, suggest_key, unknown_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
