@@ -4,7 +4,7 @@ of its keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +18,26 @@ from launch.config.yaml_nodes import (
     read_yaml,
     resolve_alias,
 )
+from launch.errors import refusal
+from launch.resources import USER_DIR_VARIABLE, default_user_folder
 
 YAML = (".yaml", ".yml")
 SELF = "_self_"  # a file's own place in its defaults list
+
+
+def user_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of the user's own stages, clusters and overlays; None if the default one
+    does not exist.
+
+    Raises UserError: no_config_dir.
+    """
+    folder = default_user_folder(environ)
+    if folder.is_dir():
+        return folder
+    if not environ.get(USER_DIR_VARIABLE):
+        return None
+    message = f"{folder} does not exist or is not a folder"
+    raise refusal("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable")
 
 
 def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
