@@ -150,4 +150,4 @@ def _hydra_arguments(line: CommandLine) -> Iterator[list[str]]:
     except hydra_api.COMPOSE_ERRORS as error:
         from launch.config.compose_errors import explain
 
-        raise explain(error, line) from error
+        raise explain(error, line, argv[: len(line.overrides)]) from error
