@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.origins import Origins, find_line
+from launch.config.group_files import find_line
+from launch.config.origins import Origins
 from launch.config.yaml_nodes import NotYamlError, load_yaml
 from launch.errors import UserError, refusal
 from launch.host.interpreter import package_folders

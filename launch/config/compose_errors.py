@@ -1,74 +1,45 @@
-"""Explains why a line does not compose: errors of Hydra and OmegaConf, and of the user's YAML files.
+"""Explains why a line does not compose, by its overrides and its files compared with the schema.
 
-Each is one sentence with its place and cure. Hydra's own messages have neither, and some are
-tracebacks. Files are read only after an error. tests/config/test_compose.py and tests/config/test_own_files.py
-have the kinds.
+Hydra's and OmegaConf's own messages have neither place nor cure, so they are not read; of their errors
+the class and the key count. Files are read only after an error. tests/config/test_compose.py and
+tests/config/test_own_files.py have the kinds.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
-
-from launch.config.line import CommandLine, override_key
-from launch.config.origins import (
-    DefaultsEntry,
-    Origin,
-    Origins,
-    find_file,
-    find_line,
-    read_defaults,
+from omegaconf import OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    InterpolationValidationError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
 )
-from launch.config.other_tools import explain_name, explain_value, translate
+
+from launch import resources
+from launch.config import hydra_api
+from launch.config.file_checks import GLOBAL_GROUPS, check_chain, parse_file, read_text
+from launch.config.group_files import find_file, find_line, list_layers
+from launch.config.line import CommandLine, override_key
+from launch.config.mismatches import KeyPath, Mismatch, find_mismatches
+from launch.config.nodes import find_hint, node_class
+from launch.config.origins import Origin, Origins
+from launch.config.other_tools import explain_name, explain_value
+from launch.config.schema import RootConfig
 from launch.config.unknown_keys import find_unknown_keys, suggest_key, unknown_key
-from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
-from launch.errors import UserError, did_you_mean, nearest, refusal
+from launch.errors import UserError, nearest
 from launch.resources import GROUPS, config_roots, group_options
 from launch.worker.finding import Finding, Fix, Way
 
-# What is wrong with a value, by a pattern of OmegaConf's message.
-_MEANINGS = {
-    r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got "
-    "'{0}'",
-    r"Value '(.*)' of type '\w+' could not be converted to Float": "must be a number, got '{0}'",
-    r"Value '(.*)' is not a valid bool": "must be true or false, got '{0}'",
-    r"Invalid value '(.*)', expected one of \[(.*)\]": "must be one of {1}, got '{0}'",
-    r"is not a ListConfig, list or tuple": "must be a list: [A,B]",
-    r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got "
-    "{0}",
-    r"does not support deletion": "cannot be removed: set it to another value",
-    r"is not Optional": "must have a value, got null",
-    r"Cannot merge DictConfig with": "has keys of its own, got a list",
-    r"Cannot assign (\w+) to Dict": "has keys of its own, got a single value",
-    r"Value (.*) \(\w+\) is not a valid input for <enum": "must be a single word, got {0}",
-    r"Cannot convert '\w+' to string: '(.{1,60})": "must be a text, got {0}",
-    r"Interpolation key '(.*)' not found": "refers to {0}, which does not exist",
-    r"Environment variable '(.*)' not found": "refers to the variable {0}, which is not set",
-    r"Recursive interpolation": "refers to itself",
-}
-# What is wrong with a line and what to do, by a pattern of Hydra's message.
-_COMPOSING = {
-    r"^Sweep parameters '(?P<key>[^=]+)=": (
-        "{key} has several values",
-        "add sweep=true to run each in turn",
-    ),
-    r"^Multiple values for (?P<key>\w+)\.": (
-        "{key} has a value already",
-        "write {key}=NAME without a plus",
-    ),
-    r"^Override (?P<key>[^@\s]+)@\S* looks like": ("{key} takes no @", "write {key}=VALUE"),
-    r"^Could not delete from config\. '(?P<key>.+)' ": (
-        "{key} has no value that could be removed",
-        "leave ~{key} out",
-    ),
-}
+_REFERENCE = re.compile(r"\$\{([^{}]+)\}")
+_ENVIRONMENT = "oc.env:"  # OmegaConf's resolver for variables of the environment
 # How to set data or a model of one's own, by the group of configuration files.
 _OF_ONES_OWN = {
     "data": "; your own is set as data.mix=FILE",
@@ -76,26 +47,109 @@ _OF_ONES_OWN = {
 }
 
 
-def explain(error: Exception, line: CommandLine) -> UserError:
-    """Return an error of composing as the user's mistake, with all unknown keys of the line."""
+def explain(error: Exception, line: CommandLine, argv: Sequence[str]) -> UserError:
+    """Return an error of composing as the user's mistakes: all that the line and its files have.
+
+    `argv` are the overrides of the line as Hydra takes them.
+    """
     unknown_keys = list(find_unknown_keys(line.overrides))
-    if isinstance(error, OverrideParseException):
-        return UserError(unknown_keys or _unreadable_override(str(error.override)))
+    with hydra_api.initialized():
+        parsed = [hydra_api.parse_override(override) for override in argv]
+    unreadable = [
+        _unreadable_override(override)
+        for override, read in zip(argv, parsed, strict=True)
+        if not read
+    ]
+    if unreadable:
+        return UserError(unknown_keys or unreadable)
     values = {override_key(override): override.partition("=")[2] for override in line.overrides}
-    chosen = {}
-    for group in GROUPS:
-        option = values.get(group, "")
-        if option and not option.startswith("{"):
-            chosen[group] = option.strip("'\"")
+    origins = _find_origins(values)
+    cause = _find_cause(error)
     try:
-        for group, option in chosen.items():
-            _check_chain(group, option, (), None)
+        for group, option in origins.choices.items():
+            if group in values:
+                check_chain(group, option, (), None)
     except UserError as problem:
         return problem
-    cause = _explain(error, line, values, Origins(line.overrides, chosen))
-    if any(cause.message == problem.message for problem in unknown_keys):
-        return UserError(unknown_keys)
-    return UserError([cause, *unknown_keys])
+    problems = list(_choice_problems(line))
+    for override, read in zip(line.overrides, parsed, strict=True):
+        assert read is not None
+        if _is_closed_to(override, cause):  # its value does not matter
+            problems.append(_explain_error(cause, values, origins))
+        else:
+            problems += _override_problems(override, read, values, origins)
+    problems += _file_problems(origins)
+    if not problems and not unknown_keys:
+        problems = [_explain_error(cause, values, origins)]
+    return UserError([*problems, *unknown_keys])
+
+
+def _find_cause(error: Exception) -> Exception:
+    """Return the error of OmegaConf that led to an error of Hydra; any other error as it is."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
+
+
+def _is_closed_to(override: str, cause: Exception) -> bool:
+    """Return whether an override sets a key that a map of a trainer does not have."""
+    key = override_key(override)
+    if not isinstance(cause, ConfigKeyError | ConfigAttributeError) or not find_hint(
+        RootConfig, key
+    ):
+        return False
+    return key == cause.full_key or key.startswith(f"{cause.full_key}.")
+
+
+def _find_origins(values: Mapping[str, str]) -> Origins:
+    """Return the origins of a line: the options of the groups are its own, else those of its stage.
+
+    `values` are those of its overrides, by key.
+    """
+    given = {}
+    for group in GROUPS:
+        option = values.get(group, "").strip("'\"")
+        if option and not option.startswith("{"):
+            given[group] = option
+    stage = Origins((), given)
+    chosen = {group: stage.chosen_by_stage(group) for group in GROUPS}
+    choices = {group: option for group, option in chosen.items() if option}
+    overrides = tuple(f"{key}={value}" for key, value in values.items())
+    return Origins(overrides, {**choices, **given})
+
+
+def _choice_problems(line: CommandLine) -> Iterator[Finding]:
+    """Find groups whose chosen option has no file, or cannot be chosen like this."""
+    if not any(re.match(r"\+{0,2}stage=", override) for override in line.overrides):
+        cure = f"set stage=NAME, one of {', '.join(group_options('stage'))}"
+        yield Finding.error("no_stage", f"'{line.verb}' needs a stage", None, cure)
+    for override in line.overrides:
+        key, equals, value = override.partition("=")
+        group = key.lstrip("+")
+        option = value.strip("'\"")
+        if group not in GROUPS or not equals:
+            continue
+        if key.startswith("+") and group != "tuned":
+            message = f"{group} has a value already"
+            yield Finding.error("bad_config", message, None, f"write {group}=NAME without a plus")
+        elif find_file(group, option, config_roots()) is None and "(" not in option:
+            yield _unknown_option(group, option)
+
+
+def _unknown_option(group: str, option: str) -> Finding:
+    """Return the problem of a group's option that has no file."""
+    options = group_options(group)
+    near = nearest(option, options)
+    if option and not near:
+        near = [other for other in options if option in other or other in option][:3]
+    cure: Fix | str | None = explain_value(group, option)
+    if cure is None and near:
+        places = " or ".join(f"'{{{number}}}'" for number in range(len(near)))
+        cure = Fix.of(f"did you mean {places}?", *(f"{group}={other}" for other in near))
+    elif cure is None and options:
+        cure = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(group, '')}"
+    return Finding.error(f"unknown_{group}", f"there is no {group} '{option}'", None, cure)
 
 
 def _unreadable_override(override: str) -> Finding:
@@ -110,244 +164,137 @@ def _unreadable_override(override: str) -> Finding:
     return Finding.error("unreadable_override", message, f"override {override}", cure)
 
 
-def _unknown_option(missing_file: str) -> Finding:
-    """Return the problem of a group's option that has no file: `stage/my_stage`."""
-    folder, _, option = missing_file.rpartition("/")
-    group = folder.partition("/")[0] or "config"
-    message = f"there is no {group} '{option}'"
-    options = group_options(group)
-    near = nearest(option, options)
-    if option and not near:
-        near = [other for other in options if option in other or other in option][:3]
-    cure: Fix | str | None = explain_value(group, option)
-    if cure is None and near:
-        places = " or ".join(f"'{{{number}}}'" for number in range(len(near)))
-        cure = Fix.of(f"did you mean {places}?", *(f"{group}={other}" for other in near))
-    elif cure is None and options:
-        cure = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(group, '')}"
-    return Finding.error(f"unknown_{group}", message, None, cure)
+def _override_problems(
+    override: str,
+    parsed: hydra_api.ParsedOverride,
+    values: Mapping[str, str],
+    origins: Origins,
+) -> Iterator[Finding]:
+    """Find what is wrong with an override, but for a key that launch does not have."""
+    key = override_key(override)
+    hint = find_hint(RootConfig, key)
+    if hint is None or key in GROUPS:
+        return
+    if parsed.is_sweep:
+        message = f"{key} has several values"
+        yield Finding.error("bad_config", message, None, "add sweep=true to run each in turn")
+    elif "@" in override.partition("=")[0]:
+        yield Finding.error("bad_config", f"{key} takes no @", None, f"write {key}=VALUE")
+    elif override.startswith("~"):
+        yield from _removal_problems(key, origins)
+    else:
+        path: KeyPath = tuple(int(name) if name.isdigit() else name for name in key.split("."))
+        for mismatch in find_mismatches(parsed.value, hint, path):
+            yield _explain_mismatch(mismatch, None, values)
 
 
-def _explain(
-    error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins
-) -> Finding:
-    """Return the problem of a line whose files are right.
-
-    `values` are those of its overrides, by key.
+def _removal_problems(key: str, origins: Origins) -> Iterator[Finding]:
+    """Find why `~key` cannot be: a key of the schema stays, and one without a value has none to
+    remove.
     """
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        return _unknown_option(error.missing_cfg_file)
-    is_wrapped = isinstance(error, ConfigCompositionException)
-    cause = error.__cause__ or error.__context__ if is_wrapped else error
-    if isinstance(cause, OmegaConfBaseException):
-        return _explain_value(cause, values, origins)
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "You must specify 'stage'" in first_line:
-        cure = f"set stage=NAME, one of {', '.join(group_options('stage'))}"
-        return Finding.error("no_stage", f"'{line.verb}' needs a stage", None, cure)
-    if "You must specify" in first_line:
-        cure = "set it in the stage file or on the command line"
-        return Finding.error("incomplete", first_line, None, cure)
-    for pattern, (message, cure) in _COMPOSING.items():
-        match = re.search(pattern, first_line)
-        if match is not None:
-            key = match["key"]
-            return Finding.error("bad_config", message.format(key=key), None, cure.format(key=key))
-    return Finding.error("bad_config", first_line)
+    parent = key.rpartition(".")[0]
+    if parent and node_class(find_hint(RootConfig, parent)):
+        message = f"{key} cannot be removed: set it to another value"
+        yield Finding.error("bad_value", message, None, explain_value(key, ""))
+        return
+    is_set = Origins((), origins.choices).of(key).where or getattr(RootConfig(), key, None)
+    if not is_set:
+        message = f"{key} has no value that could be removed"
+        yield Finding.error("bad_config", message, None, f"leave ~{key} out")
 
 
-def _explain_value(
-    error: OmegaConfBaseException, values: Mapping[str, str], origins: Origins
-) -> Finding:
-    """Return the problem of a value that OmegaConf rejects."""
-    key = str(error.full_key or error.key or "")
-    text = str(error.msg or error).splitlines()[0]
-    source = origins.of(key)
-    where = source.where if source.origin != Origin.override else None
-    if "not in '" in text or "is not in struct" in text:
-        parent, _, name = key.rpartition(".")
-        siblings = []
-        if error.parent_node is not None:
-            siblings = [str(sibling) for sibling in error.parent_node]
-        return unknown_key(key, where, suggest_key(parent, name, siblings))
-    if type(error).__name__ == "MissingMandatoryValue":
+def _file_problems(origins: Origins) -> Iterator[Finding]:
+    """Find the keys that launch does not have, and values of another type, in the user's own files."""
+    for group, option in origins.choices.items():
+        is_global = group in GLOBAL_GROUPS
+        hint = RootConfig if is_global else find_hint(RootConfig, group)
+        prefix = () if is_global else (group,)
+        for path in list_layers(group, option, origins.roots):
+            if path.is_relative_to(resources.CONFIGS):
+                continue
+            data = parse_file(path, read_text(path))
+            assert isinstance(data, dict)
+            data.pop("defaults", None)
+            for mismatch in find_mismatches(data, hint, prefix):
+                names = [str(name) for name in mismatch.path[len(prefix) :]]
+                yield _explain_mismatch(mismatch, f"{path}:{_nearest_line(path, names)}", {})
+
+
+def _nearest_line(path: Path, names: list[str]) -> int:
+    """Return the line of a nested key in a file; of one that `<<` merges, that of its node."""
+    lines = (find_line(path, names[:depth]) for depth in range(len(names), 0, -1))
+    return next(filter(None, lines), 1)
+
+
+def _explain_mismatch(mismatch: Mismatch, where: str | None, values: Mapping[str, str]) -> Finding:
+    """Return the problem of a key or a value that the schema does not have."""
+    key = mismatch.key
+    if mismatch.siblings:
+        name = str(mismatch.path[-1])
+        if find_hint(RootConfig, key):  # `recipe.seed: 3`
+            return unknown_key(
+                key, where, f"a file nests its keys: {name.replace('.', ': {')}: ..."
+            )
+        suggested = suggest_key(mismatch.parent, name, list(mismatch.siblings))
+        return unknown_key(key, where, suggested)
+    cure: Fix | str | None = explain_value(key, values.get(key, ""))
+    if mismatch.has_keys:
+        cure = explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
+    return Finding.error("bad_value", f"{key} {mismatch.problem}", where, cure)
+
+
+def _explain_error(cause: Exception, values: Mapping[str, str], origins: Origins) -> Finding:
+    """Return the problem of a line whose overrides and files are of the right types."""
+    if not isinstance(cause, OmegaConfBaseException):
+        first_line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        return Finding.error("bad_config", first_line)
+    key = str(cause.full_key or cause.key or "")
+    if isinstance(cause, MissingMandatoryValue):
         message = f"'{key}' has no value"
         where_to_set = (
             "set it on the command line, or in the stage file, which may build on another stage "
             "(`defaults: [sft]`)"
         )
         return Finding.error("missing_value", message, origins.stage_file, where_to_set)
-    key = key or "".join(re.findall(r"^field '([\w.]+)'", text))
-    if not key:
-        return Finding.error("bad_value", text, where)
-    for pattern, meaning in _MEANINGS.items():
-        match = re.search(pattern, text)
-        if match is None:
-            continue
-        message = f"{key} {meaning.format(*match.groups())}"
-        cure: Fix | str | None = explain_value(key, values.get(key, ""))
-        if "keys of its own" in meaning:
-            cure = explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
-        return Finding.error("bad_value", message, where, cure)
+    source = origins.of(key)
+    where = source.where if source.origin != Origin.override else None
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        parent, _, name = key.rpartition(".")
+        siblings = [str(sibling) for sibling in cause.parent_node or ()]
+        return unknown_key(key, where, suggest_key(parent, name, siblings))
+    problem = _reference_problem(cause) if isinstance(cause, InterpolationResolutionError) else None
+    if problem:
+        cure = explain_value(key, values.get(key, ""))
+        return Finding.error("bad_value", f"{key} {problem}", where, cure)
+    text = str(cause.msg or cause).splitlines()[0]
     return Finding.error("bad_value", text if key in text else f"{key}: {text}", where)
 
 
-_GLOBAL_GROUPS = ("stage", "tuned")  # groups whose files set keys of any node
-# The package of a file, which is given among the comments at its top.
-HEADER = re.compile(r"(?:\s*#.*\n)*?#\s*@package[^\S\n]+(\S+)")
-_PACKAGE = re.compile(r"^#\s*@package\b.*$", re.MULTILINE)
+def _reference_problem(error: InterpolationResolutionError) -> str | None:
+    """Return what is wrong with a value that refers to a key or a variable; None if that is unknown."""
+    if error.parent_node is None:
+        return None
+    config = OmegaConf.to_container(error.parent_node._get_root(), resolve=False)
+    key = str(error.full_key)
+    references = _references(config, key)
+    for reference in references:
+        name = reference.removeprefix(_ENVIRONMENT)
+        if name != reference and name not in os.environ:
+            return f"refers to the variable {name}, which is not set"
+        if ":" not in reference and find_hint(RootConfig, reference) is None:
+            return f"refers to {reference}, which does not exist"
+    seen: set[str] = set()
+    while references and key not in references:
+        seen.update(references)
+        further = [inner for reference in references for inner in _references(config, reference)]
+        references = [reference for reference in further if reference not in seen]
+    if not references and isinstance(error, InterpolationValidationError):
+        return "refers to a value that is not of its type"
+    return "refers to itself" if references else None
 
 
-def _check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | None) -> None:
-    """Check a file, then those in its defaults list. Raises UserError for the first mistake.
-
-    `chain` has the files that lead to it, `where` is the line that names it.
-    """
-    path = find_file(group, option, config_roots())
-    if path is None:
-        return
-    if path in chain:
-        cycle = [*chain[chain.index(path) :], path]
-        names = " -> ".join(file.stem for file in cycle)
-        message = f"the defaults lead back to their start: {names}"
-        raise refusal("cyclic_defaults", message, where, "remove this entry")
-    _check_file(path, group, read_text(path))
-    for entry in read_defaults(path):
-        if entry.option != "_self_":
-            line = f"{path}:{entry.line}"
-            _check_entry(entry, group, line)
-            _check_chain(entry.group or group, entry.option, (*chain, path), line)
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file. Raises UserError: unreadable_file, not_utf8."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        message = f"the file cannot be read: {error.strerror}"
-        raise refusal("unreadable_file", message, str(path), "check its permissions") from None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        message = f"byte 0x{content[error.start]:02x} is not UTF-8"
-        raise refusal("not_utf8", message, f"{path}:{line}", "save the file as UTF-8") from None
-
-
-def parse_file(path: Path, text: str) -> object:
-    """Return the plain data of a file. A file whose size, nesting or aliases would take its readers
-    too long is refused.
-
-    Raises UserError: bad_yaml, yaml_limit.
-    """
-    try:
-        document = load_yaml(text)
-        positions = yaml_positions(text)
-    except YamlLimitError as error:
-        message = f"the file is refused: {error.reason}"
-        cure = "write out what is needed of it"
-        raise refusal("yaml_limit", message, f"{path}:{error.line}", cure) from None
-    except NotYamlError as error:
-        # Hydra's reader accepts some of these files, such as one with half of a character pair
-        message, cure = _explain_syntax(error, text)
-        raise refusal("bad_yaml", message, f"{path}:{error.line}", cure) from None
-    if positions.repeated:
-        key = positions.repeated[0]
-        message = f"the key '{'.'.join(key)}' is set twice"
-        raise refusal("bad_yaml", message, f"{path}:{positions.of(key)}", "remove one")
-    return document
-
-
-def _explain_syntax(error: NotYamlError, text: str) -> tuple[str, str]:
-    """Return message and cure of an error of the YAML parser."""
-    problem = error.reason
-    line = error.line
-    if isinstance(error.__cause__, yaml.reader.ReaderError):
-        return f"character {error.__cause__.character:#x} cannot be in a YAML file", "remove it"
-    lines = text.splitlines()
-    content = lines[line - 1] if line <= len(lines) else ""
-    indentation = content[: len(content) - len(content.lstrip())]
-    if "\t" in indentation:
-        return "a tab indents this line", "YAML takes spaces only: replace it with two spaces"
-    if "mapping values are not allowed" in problem or "did not find expected key" in problem:
-        message = f"'{content.strip()}' is indented differently from the line above"
-        cure = "give the keys of a node the same indentation; quote a value with ': ' in it"
-        return message, cure
-    if "could not determine a constructor" in problem:
-        return f"the tag in '{content.strip()}' is not supported", "write plain text, in quotes"
-    if line > len(lines) or not content.strip():
-        message = f"the file ends too early: {problem}"
-        return message, "close the bracket or quote that is still open"
-    return f"'{content.strip()}' is not YAML: {problem}", "quote the value, or fix this line"
-
-
-def _check_file(path: Path, group: str, text: str) -> None:
-    """Check the keys of a file, and the comment with its package.
-
-    Raises UserError: bad_yaml, yaml_limit, no_global_header, unknown_key, bad_defaults.
-    """
-    document = parse_file(path, text)
-    if document is not None and not isinstance(document, dict):
-        message = "the file must be a map of keys"
-        raise refusal("bad_yaml", message, f"{path}:1", "write KEY: VALUE lines")
-    if not document:
-        cure = f"copy the keys of a shipped {group}"
-        raise refusal("bad_yaml", "the file has no keys", str(path), cure)
-    header = HEADER.match(text)
-    is_global = header is not None and header[1] == "_global_"
-    if group in _GLOBAL_GROUPS and not is_global:
-        _refuse_file_of_other_tool(path, document)
-        other = _PACKAGE.search(text)
-        line = text.count("\n", 0, other.start()) + 1 if other else 1
-        message = f"the line `# @package _global_` is {'something else' if other else 'missing'}"
-        cure = "put it at the top of the file"
-        raise refusal("no_global_header", message, f"{path}:{line}", cure)
-    for key in document:
-        if not isinstance(key, str):
-            where = f"{path}:{find_line(path, [str(key)]) or 1}"
-            raise UserError(unknown_key(str(key), where, "remove it"))
-    defaults = document.get("defaults")
-    if defaults is not None and not isinstance(defaults, list):
-        where = f"{path}:{find_line(path, ['defaults'])}"
-        message = f"defaults must be a list, got '{defaults}'"
-        raise refusal("bad_defaults", message, where, "write `- sft` and `- _self_`")
-
-
-def _refuse_file_of_other_tool(path: Path, document: Mapping[Any, Any]) -> None:
-    """Refuse a file of another tool, with its settings as overrides.
-
-    Raises UserError: no_global_header.
-    """
-    settings = {str(key): value for key, value in document.items()}
-    if any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
-        return
-    known = [key for key, value in settings.items() if explain_name(key, str(value))]
-    if len(known) < 2:
-        return
-    message = f"{', '.join(known[:3])} are keys of another tool"
-    overrides, left_out = translate(settings)
-    sentence = "what they are here: {0}"
-    if left_out:
-        sentence += f", which leaves out {', '.join(left_out)}"
-    cure = Fix.of(sentence, f"$ launch plan {shlex.join(overrides)}")
-    raise refusal("no_global_header", message, f"{path}:1", cure)
-
-
-def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:
-    """Check an entry of the defaults list of a file of `group`. Raises UserError: bad_defaults,
-    unknown_GROUP.
-    """
-    chosen = entry.group or group
-    if not entry.option and not entry.key:
-        raise refusal("bad_defaults", "this is not an entry of a defaults list", where, "remove it")
-    if chosen not in GROUPS:
-        cure = did_you_mean(chosen, GROUPS) or f"groups: {', '.join(GROUPS)}"
-        raise refusal("bad_defaults", f"there is no group '{chosen}'", where, cure)
-    if chosen != group and not entry.key.startswith("override "):
-        cure = f"write `override /{chosen}: {entry.option}`"
-        raise refusal("bad_defaults", f"{chosen} is chosen already", where, cure)
-    if entry.option and find_file(chosen, entry.option, config_roots()) is None:
-        message = f"there is no {chosen} '{entry.option}'"
-        options = group_options(chosen)
-        cure = did_you_mean(entry.option, options) or f"choose from {', '.join(options)}"
-        raise refusal(f"unknown_{chosen}", message, where, cure)
+def _references(config: Any, key: str) -> list[str]:
+    """Return the keys and resolvers that the value of a key refers to."""
+    for name in re.findall(r"\w+", key):
+        config = config.get(name) if isinstance(config, dict) else None
+    return _REFERENCE.findall(config) if isinstance(config, str) else []

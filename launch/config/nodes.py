@@ -30,15 +30,38 @@ def hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a union is of: int and None for `int | None`; any other type alone."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
 def node_class(hint: Any) -> type | None:
     """Return the dataclass of a node's type; None for a value, a list or a map."""
-    options: tuple[Any, ...] = (hint,)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = typing.get_args(hint)
-    for option in options:
+    for option in options_of(hint):
         if isinstance(option, type) and dataclasses.is_dataclass(option):
             return option
     return None
+
+
+def find_hint(root: type, key: str) -> Any:
+    """Return the type of a dotted key, which may lead into lists (`data.mix.0`) and maps; None for a
+    key that there is not.
+    """
+    hint: Any = root
+    for name in key.split("."):
+        node = node_class(hint)
+        container = typing.get_origin(hint)
+        if node is not None:
+            hint = hints(node).get(name)
+        elif container is dict:
+            hint = typing.get_args(hint)[1]
+        elif container is list and name.isdigit():
+            hint = typing.get_args(hint)[0]
+        elif hint is not Any:
+            return None
+    return hint
 
 
 def walk_keys(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:

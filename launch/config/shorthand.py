@@ -17,8 +17,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launch.config.line import MULTIRUN, CommandLine, quote_text
-from launch.config.origins import YAML
+from launch.config.group_files import YAML
+from launch.config.line import MULTIRUN, CommandLine
+from launch.config.quoting import quote_text
 from launch.errors import refusal
 from launch.resources import GROUPS, group_options
 from launch.worker.finding import Fix

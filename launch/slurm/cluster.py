@@ -11,7 +11,8 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.cluster import ClusterConfig, Container
-from launch.config.compose import Composed, user_folder
+from launch.config.compose import Composed
+from launch.config.group_files import user_folder
 from launch.config.origins import Origins
 from launch.config.ranges import SIGNAL_TIME
 from launch.errors import UserError

@@ -8,9 +8,9 @@ from launch.config.line import (
     check_overrides,
     override_key,
     parse_line,
-    quote_value,
     refuse_rank,
 )
+from launch.config.quoting import quote_value
 from launch.errors import UserError
 from tests.messages import outline, values_of
 

@@ -66,6 +66,13 @@ def test_every_combination_and_what_is_no_comma_list() -> None:
     ]
 
 
+def test_the_options_of_a_group_by_a_pattern() -> None:
+    assert settings("stage=dpo", "data=glob(tulu3_dpo_*)") == [
+        ("stage=dpo", "data=tulu3_dpo_70b"),
+        ("stage=dpo", "data=tulu3_dpo_8b"),
+    ]
+
+
 @functools.cache
 def _configurations(*words: str) -> tuple[Composed, ...]:
     return tuple(compose_all(line(*WORDS, *words)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from launch.config.compose import user_folder
+from launch.config.group_files import user_folder
 from launch.config.schema import Buckets, Mode
 from launch.config.yaml_nodes import write_comment
 from launch.planning.flags import sequence_limit
