@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Protocol
 
 from launch.execution.record.events import Event, parse_event
-from launch.redact import StreamRedactor, process_redactor
+from launch.redact import process_redactor
+from launch.redact_stream import StreamRedactor
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
