@@ -35,6 +35,14 @@ def open_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def open_unlinked(path: str | Path, flags: int) -> int:
+    """Open a file for writing, as `opener` of `open`; a link in its place is not followed.
+
+    Raises OSError for a link.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_file` does."""
     with open_file(path) as file:
@@ -176,7 +184,8 @@ class JsonLines:
     """A file to which JSON lines without secrets are appended."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        descriptor = open_unlinked(path, _CREATE | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
     def append(self, value: Any) -> None:
         self._file.write(encode_json(value) + "\n")
@@ -222,15 +231,15 @@ def write_exact(
     """
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")
     try:
-        if reserved is not None:
+        if reserved is not None and not reserved.is_symlink():
             with contextlib.suppress(OSError):
                 reserved.rename(temporary)
         try:
-            descriptor = os.open(temporary, _CREATE, 0o666)
+            descriptor = open_unlinked(temporary, _CREATE)
         except FileNotFoundError:
             # Folders are created only when needed: on a shared file system every call counts.
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(temporary, _CREATE, 0o666)
+            descriptor = open_unlinked(temporary, _CREATE)
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8", "replace"))
             file.truncate()
@@ -253,7 +262,7 @@ def reserve(path: Path, size: int) -> None:
 
     A full disk is not an error.
     """
-    with contextlib.suppress(OSError), path.open("wb") as file:
+    with contextlib.suppress(OSError), open(path, "wb", opener=open_unlinked) as file:
         file.write(b" " * size)
         file.flush()
         os.fsync(file.fileno())

@@ -1,9 +1,10 @@
 """Recognises the names of secrets: `hub_token`, `WANDB_API_KEY`, but not `pad_token`, `max_tokens`
-or `monkey`.
+or `monkey`; and values that look random, which a doubtful name needs (`SORT_KEY`, `auth`).
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import re
 from functools import lru_cache
@@ -16,11 +17,13 @@ def _word_set(text: str) -> frozenset[str]:
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ALWAYS = _word_set(
     "secret secrets password passwords passwd passphrase credential credentials apikey apikeys "
-    "privatekey secretkey "
-    "accesskey authtoken accesstoken hftoken apitoken authorization"
+    "privatekey secretkey accesskey authtoken accesstoken hftoken apitoken authorization "
+    "jwt dsn cred creds bearer webhook passcode"
 )
+# words that follow another one without a break: PGPASSWORD, identitytoken
+_ENDINGS = ("password", "passwd", "passphrase", "secretkey", "apikey")
 _PLACES = _word_set(
-    "path file dir folder name length len count type limit size ttl timeout expiry expires"
+    "path file dir folder name length len count type limit size ttl timeout expiry expires line job"
 )
 _TRAILERS = _word_set("value string str raw plain base64 env")
 # a token of text, not of access
@@ -32,7 +35,8 @@ _TEXT_TOKEN = _word_set(
     "sub prev previous current single extra unexpected invalid missing"
 )
 _ACCESS = _word_set(
-    "api auth access hf hub huggingface github gitlab wandb bearer refresh session oauth"
+    "api auth access hf hub huggingface github gitlab wandb bearer refresh session oauth identity "
+    "csrf xsrf bot user personal security"
 )
 _KEY_OF = _word_set(
     "api private access secret auth signing encryption ssh account master service deploy session "
@@ -40,35 +44,130 @@ _KEY_OF = _word_set(
     "subscription wandb openai anthropic gemini cohere comet neptune hf hub azure aws gcp client "
     "admin tsig"
 )
+# a pass over data, not a password
+_COMPUTED_PASS = _word_set(
+    "forward backward first second third one two single multi last next per each full extra test"
+)
+_NOT_A_PASSWORD = _word_set("bypass compass surpass overpass underpass trespass oldpwd")
+_SERVERS = _word_set(
+    "database db redis mongo mongodb postgres postgresql mysql mariadb amqp broker rabbitmq celery"
+)
+_DOUBTFUL = _word_set("auth pass pwd sig signature session sessionid sid salt cookie nonce")
+_IN_A_QUERY = _word_set("sig signature key auth code pass pwd session sid hash jwt hmac")
+_PLAIN = _word_set("none null true false str bool int <set> any optional[str]")
 
 
 @lru_cache(maxsize=8192)
 def name_strength(name: str) -> int:
-    """Return 2 for the name of a secret, 1 if it may be one (an upper-case `..._KEY`), else 0."""
+    """Return 2 for the name of a secret, 1 if its value has to look random, else 0.
+
+    Doubtful are an upper-case `..._KEY`, and words such as `auth`, `pass` and `sig`.
+    """
     words = [word.lower() for word in _WORDS.findall(name)]
+    if _is_connection(words):
+        return 2
     while words and (words[-1].isdigit() or words[-1] in _TRAILERS):
         words.pop()
     if not words:
         return 0
-    if any(
-        second in ("key", "keys") and first in _KEY_OF
+    if _says_key(words) or any(word in _ALWAYS or word.endswith(_ENDINGS) for word in words):
+        return 0 if words[-1] in _PLACES else 2
+    return _last_word_strength(name, words[-1], words[-2] if len(words) > 1 else "")
+
+
+def _says_key(words: list[str]) -> bool:
+    return any(
+        second in ("key", "keys", "salt", "cookie") and first in _KEY_OF
         for first, second in itertools.pairwise(words)
-    ):
-        return 0 if words[-1] in _PLACES else 2
-    if any(word in _ALWAYS for word in words):
-        return 0 if words[-1] in _PLACES else 2
-    before = words[-2] if len(words) > 1 else ""
-    if words[-1] == "token" and before not in _TEXT_TOKEN:
+    )
+
+
+def _last_word_strength(name: str, last: str, before: str) -> int:
+    """Return the strength of a name by its last word and the one before."""
+    is_upper = name.strip("-").isupper()
+    is_token = (
+        (last == "token" and before not in _TEXT_TOKEN)
+        or (last.endswith("token") and last.removesuffix("token") in _ACCESS)
+        or (last == "tokens" and before in _ACCESS)
+    )
+    if is_token or (last == "auth" and is_upper and before):
         return 2
-    if words[-1] == "tokens" and before in _ACCESS:
-        return 2
-    return 1 if words[-1] == "key" and name.isupper() and len(words) > 1 else 0
+    if last.endswith(("pass", "pwd")) and (is_upper or name == "Pwd" or name.startswith("--")):
+        return _password_strength(name, last, before)
+    if last in _DOUBTFUL:
+        is_harmless = name.lower() == "pwd" or before in _COMPUTED_PASS
+        return 0 if is_harmless else 1
+    return 1 if last == "key" and name.isupper() and before else 0
+
+
+def _is_connection(words: list[str]) -> bool:
+    """Whether it is the name of an address with a password: DATABASE_URL, CONNECTION_STRING."""
+    if len(words) < 2:
+        return False
+    before, last = words[-2:]
+    is_text = before in ("connection", "conn") and last in ("string", "str")
+    return is_text or (last in ("url", "uri") and before in _SERVERS)
+
+
+def _password_strength(name: str, last: str, before: str) -> int:
+    """Return the strength of a name that ends in PASS or PWD: DB_PASS, SSHPASS, --pass, Pwd."""
+    if last in _NOT_A_PASSWORD or before in _COMPUTED_PASS or name in ("PWD", "OLD_PWD"):
+        return 0
+    return 1 if name == "PASS" else 2
 
 
 def is_sensitive_name(name: str) -> bool:
-    """Whether a variable, flag or config key of this name holds a secret.
+    """Whether a variable, flag or config key of this name may hold a secret.
 
     >>> is_sensitive_name("HF_TOKEN"), is_sensitive_name("pad_token"),
     is_sensitive_name("max_tokens") (True, False, False)
     """
     return name_strength(name) > 0
+
+
+def is_secret(name: str, value: str, *, in_query: bool = False) -> bool:
+    """Whether `value` is a secret in a place that is called `name`.
+
+    `in_query`: it is a parameter of a URL, where a signature has the name `sig` or `key`.
+    """
+    if not value or value.lower() in _PLAIN:
+        return False
+    strength = name_strength(name)
+    if in_query and strength == 0:
+        words = _WORDS.findall(name)
+        strength = 1 if words and words[-1].lower() in _IN_A_QUERY else 0
+    return strength == 2 or (strength == 1 and looks_random(value))
+
+
+def looks_random(value: str) -> bool:
+    """Whether a value without spaces looks like one that a program drew, or base64 of user:password.
+
+    Small letters, capitals and digits alternate more than in words, names and versions.
+    """
+    if len(value) < 8 or not re.fullmatch(r"[\x21-\x7e]+", value) or value[0] in "/.~$<{[(":
+        return False
+    if is_basic_credential(value):
+        return True
+    # what stands between breaks is looked at alone: a name is made of short words
+    text = max(re.split(r"[^A-Za-z0-9+/=]", value), key=len).replace("/", "").replace("+", "")
+    if len(text) < 8 or re.fullmatch(r"[A-Z]*\d*(?:[A-Z][a-z]+\d*)+[A-Z]*[a-z]*", text):
+        return False
+    if re.fullmatch(r"[0-9a-f]{32,}|[0-9A-F]{32,}", text):
+        return True
+    kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in text]
+    changes = sum(
+        first != second and (first, second) != ("A", "a")  # a word may begin with a capital
+        for first, second in itertools.pairwise(kinds)
+    )
+    if "0" in kinds:
+        return changes >= max(3, len(text) // 8)
+    return len(text) >= 20 and len(set(kinds)) == 2 and changes >= len(text) // 5
+
+
+def is_basic_credential(value: str | bytes) -> bool:
+    """Whether the value is base64 of a user and a password, as after `Basic` and in Docker's file."""
+    try:
+        user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except ValueError:
+        return False
+    return bool(user and colon and password) and (user + password).isprintable()

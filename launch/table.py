@@ -11,6 +11,7 @@ from html import escape
 from typing import Generic, TypeVar
 
 from launch.redact import process_redactor
+from launch.terminal import join_lines
 
 T = TypeVar("T")
 
@@ -69,7 +70,8 @@ class Table:
         >>> Table("", [("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)]).lines()
         ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
         """
-        table = [row or () for row in self.rows]
+        # a recorded text with a line break is one row all the same
+        table: list[Sequence[str]] = [tuple(map(join_lines, row or ())) for row in self.rows]
         columns = zip(*(row for row in table if len(row) > 1), strict=True)
         widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
         if wrap_at:
@@ -160,7 +162,7 @@ def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def _markdown_row(values: Sequence[str]) -> str:
-    cells = [value.replace("|", "\\|").replace("\n", " ") for value in values]
+    cells = [join_lines(value).replace("|", "\\|") for value in values]
     return f"| {' | '.join(cells)} |"
 
 

@@ -50,6 +50,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(escape, strip_escapes(text))
 
 
+def join_lines(text: str) -> str:
+    """Return `text` with a space in place of each line break."""
+    return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.strip("\r\n")
+
+
 def clean(text: str) -> str:
     """Return `text` without secrets and `printable`."""
     return printable(process_redactor().redact_text(text))

@@ -23,7 +23,8 @@ from launch.execution.display import LiveDisplay, PlainDisplay
 from launch.execution.record.folder import RunFolder, render_command_script
 from launch.execution.replay import Tail
 from launch.execution.tensorboard import tensorboard_writer
-from launch.redact import MASK, Redactor, StreamRedactor, process_redactor
+from launch.redact import MASK, Redactor, process_redactor
+from launch.redact_stream import StreamRedactor
 
 LAUNCH = Path(files.__file__).parent
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,31 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
         and "debug" in done.stderr
         and "unknown_log_level" in done.stderr
     )
+
+
+ALLOCATE = "data = bytearray(20 << 30)"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux limits the data")
+@pytest.mark.parametrize(
+    "program",
+    [
+        ALLOCATE,
+        "text = 'x' * (20 << 30)",
+        "rows = [0] * (3 << 30)",
+        "import jinja2; jinja2.Template('{{ \"x\" * (20 * 1024 ** 3) }}').render()",
+        f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {ALLOCATE!r}]))",
+    ],
+)
+def test_a_program_gets_no_more_memory_than_its_limit(program: str) -> None:
+    done = run_command([sys.executable, "-c", program], memory=1 << 30)
+    assert done.returncode != 0 and "MemoryError" in done.stderr
+    assert run_command([sys.executable, "-c", "print(1)"], memory=1 << 30).stdout == "1\n"
+
+
+def test_a_timeout_ends_what_the_program_started() -> None:
+    """A child that holds the pipes would be waited for otherwise."""
+    began = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command(["sh", "-c", "sleep 300 & sleep 300"], timeout=0.5, own_session=True)
+    assert time.monotonic() - began < 100

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.redact import MASK, Redactor, StreamRedactor, add_secrets, process_redactor
+from launch.redact import MASK, Redactor, add_secrets, process_redactor
+from launch.redact_stream import StreamRedactor
 from launch.secret_names import is_sensitive_name
 
 SECRET_NAMES = [

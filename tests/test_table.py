@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from launch.table import Table
 
 
@@ -25,3 +27,10 @@ def test_columns_are_as_wide_as_their_cells() -> None:
 def test_a_wide_cell_does_not_widen_its_column_beyond_the_limit() -> None:
     assert Table("", [("a" * 9, "x"), ("b", "y")]).lines(widest=4) == ["aaaaaaaaa  x", "b     y"]
     assert Table("", []).lines() == [] and Table("", [("alone",)]).lines() == ["alone"]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r", "\r\n", "\v", "\x85", "\u2028"])
+def test_a_line_break_in_a_cell_makes_no_row(ending: str) -> None:
+    table = Table("", [("run", "state"), ("a", f"failed{ending}b    done")])
+    assert table.lines() == ["run  state", "a    failed b    done"]
+    assert len(table.markdown()) == 3 and ending not in table.markdown()[2]

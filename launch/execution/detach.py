@@ -17,6 +17,7 @@ from typing import TextIO
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import PlainDisplay
 from launch.execution.record.run import command_for
+from launch.files import open_unlinked
 from launch.terminal import echo
 
 _STARTED = b"started "
@@ -42,7 +43,7 @@ class DetachedDisplay(PlainDisplay):
         self._started = True
         sys.stdout.flush()
         sys.stderr.flush()
-        with self._log.open("a", encoding="utf-8") as file:
+        with open(self._log, "a", encoding="utf-8", opener=open_unlinked) as file:
             for text in self._lines:
                 echo(text, file=file)
             file.flush()

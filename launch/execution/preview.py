@@ -25,7 +25,7 @@ from launch.data.samples import (
 )
 from launch.errors import UserError, refusal
 from launch.execution.prepare import build_missing, stage_template
-from launch.external import failure_reason
+from launch.external import failure_reason, run_command, template_memory
 from launch.files import load_json
 from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
@@ -33,6 +33,7 @@ from launch.planning.input_source import MERGE
 from launch.planning.mixture import MixtureEntry
 from launch.planning.model_folder import hub_data_cache
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
+from launch.table import format_bytes
 from launch.terminal import notify
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import encode, to_json
@@ -44,6 +45,10 @@ _KEPT = ("unused_imports", "registered_models", "chat_template")
 DATA_RULE = "data_tokens"  # the id of the findings of `check`
 _ROWS_BEFORE_RUN = 32  # rows of each data set that are tokenised before a run
 _WIDESPREAD = 0.5  # share of the samples with a problem above which a run is refused
+_SECONDS = 1800.0  # time limit of a preview, and more for each row that is written for it
+_SECONDS_PER_ROW = 0.05
+_OUT_OF_MEMORY = ("MemoryError", "Cannot allocate memory", "bad_alloc")
+_TEMPLATE_CURE = "look for a loop or a very long text in the chat template, and for very long rows"
 _DETAIL = 50  # samples of each data set whose template and masks `check` examines
 
 
@@ -58,11 +63,16 @@ class DataSet:
 
 
 def tokenize_samples(
-    plan: Plan, *, rows: int | None, detail: int, only_local: bool = False
+    plan: Plan,
+    *,
+    rows: int | None,
+    detail: int,
+    only_local: bool = False,
+    is_check: bool = False,
 ) -> TokenizedSamples:
     """Tokenise the first `rows` rows (None: all) of each entry of the mixture, and describe
     `detail` of them token by token. With `only_local`, data on the hub and the demo's data are left
-    out.
+    out. `is_check`: it is `launch check` that asks, which no cure names then.
 
     Raises UserError: preview_failed, no_checkout, no_template_text, and those of the data's
     conversion.
@@ -82,7 +92,7 @@ def tokenize_samples(
                 sets.append(write_samples(entry, folder / str(number), rows))
         if not sets:
             return TokenizedSamples((), (), (), None, None, None, None)
-        content = _run(plan, sets, folder, rows, detail)
+        content = _run(plan, sets, folder, rows, detail, is_check=is_check)
         places = [data_set.places for data_set in sets]
         duplicates = [data_set.duplicates for data_set in sets]
         samples = parse_samples(content, places, duplicates)
@@ -121,24 +131,40 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
 
 
 def _run(
-    plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, detail: int
+    plan: Plan,
+    sets: Sequence[DataSet],
+    folder: Path,
+    rows: int | None,
+    detail: int,
+    *,
+    is_check: bool,
 ) -> dict[str, Any]:
     """Have the trainer's process tokenise the samples; return what it wrote."""
     request, out = write_request(plan, folder, rows=rows, detail=detail)
-    done = subprocess.run(
-        preview_command(plan, sets, folder, request),
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=preview_environment(plan, folder, rows, os.environ),
-        cwd=folder if plan.config.trainer.writes_to_cwd else None,
-    )
+    seconds = _SECONDS + _SECONDS_PER_ROW * sum(len(data_set.places) for data_set in sets)
+    memory = template_memory()
+    try:
+        done = run_command(
+            preview_command(plan, sets, folder, request),
+            timeout=seconds,
+            env=preview_environment(plan, folder, rows, os.environ),
+            own_session=True,
+            cwd=folder if plan.config.trainer.writes_to_cwd else None,
+            memory=memory,
+        )
+    except subprocess.TimeoutExpired:
+        message = f"{plan.trainer} did not tokenise the data within {seconds:.0f} s"
+        raise refusal("preview_failed", message, None, _TEMPLATE_CURE) from None
     if done.returncode or not out.is_file():
         reason = failure_reason(done)
-        cure = Fix.of("{0} checks packages, model and tokens", "$ launch check")
+        cure: str | Fix = Fix.of("{0} checks packages and model", "$ launch check")
+        if is_check:
+            cure = "put right what it names"
         if reason.startswith("ModuleNotFoundError"):
             cure = install_hint(plan)
+        if any(name in reason for name in _OUT_OF_MEMORY):
+            reason = f"{reason.strip()} at the limit of {format_bytes(memory)}"
+            cure = _TEMPLATE_CURE
         raise refusal(
             "preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure
         )
@@ -317,7 +343,7 @@ def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
 def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Finding]:
     """Return the findings on local data, whose sets have these names."""
     try:
-        data = tokenize_samples(plan, rows=rows, detail=_DETAIL, only_local=True)
+        data = tokenize_samples(plan, rows=rows, detail=_DETAIL, only_local=True, is_check=True)
     except UserError as error:
         return list(error.problems)
     findings = []

@@ -10,7 +10,8 @@ from typing import BinaryIO, TextIO
 from launch.execution.display import PlainDisplay
 from launch.execution.record.follow import EventFollower
 from launch.files import open_file
-from launch.redact import StreamRedactor, process_redactor
+from launch.redact import process_redactor
+from launch.redact_stream import StreamRedactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds

@@ -346,8 +346,8 @@ def open_worker(python: str, module: str, request: object) -> Iterator[WorkerPro
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            text=True,
             encoding="utf-8",
+            errors="replace",
             env=environ,
         )
         try:

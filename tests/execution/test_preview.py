@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 from launch.errors import UserError, ways_of
 from launch.execution.preview import (
     DataSet,
+    inspect_data,
     preview_command,
     replace_flags,
     tokenize_samples,
     write_samples,
 )
 from launch.planning.build import build_plan
+from launch.planning.plan import Plan
 from tests.conftest import composed, fixed_machine, machine_in, planned
 from tests.data.files import CHAT, chat, write_lines
 from tests.messages import values_of
@@ -109,6 +112,46 @@ def test_a_trainer_that_cannot_tokenise_is_quoted_with_a_cure(
     assert "trl_sft" in values_of(problem.message)
     [way] = ways_of(problem.cure)
     assert str(way).startswith(cure)
+
+
+def _with_python(tmp_path: Path, script: str) -> Plan:
+    """Plan with an interpreter that is a shell script."""
+    path = write_lines(tmp_path / "a.jsonl", [CHAT])
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\nexit 1\n")
+    python.chmod(0o755)
+    machine = replace(machine_in(tmp_path), python=str(python))
+    data = (f"data.mix=[{{name: {path}}}]", "allow=[data_small_epoch]")
+    return planned("stage=sft", "trainer=trl_sft", *data, machine=machine)
+
+
+@pytest.mark.parametrize("stream", ["", " >&2"])
+@pytest.mark.parametrize("text", [r"bad \377 byte", r"\200\201", r"caf\351"])
+def test_output_in_another_encoding_is_quoted(tmp_path: Path, stream: str, text: str) -> None:
+    plan = _with_python(tmp_path, f"printf '{text}'{stream}")
+    with pytest.raises(UserError, match=r"\[preview_failed\]"):
+        tokenize_samples(plan, rows=1, detail=1)
+
+
+def test_a_template_without_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.execution.preview._SECONDS", 0.5)
+    plan = _with_python(tmp_path, "sleep 300")
+    with pytest.raises(UserError, match=r"template.*\[preview_failed\]"):
+        tokenize_samples(plan, rows=1, detail=1)
+
+
+def test_a_template_that_asks_for_too_much_memory_is_named(tmp_path: Path) -> None:
+    program = 'text = "x" * (20 << 30)'
+    plan = _with_python(tmp_path, f"exec {sys.executable} -c '{program}'")
+    with pytest.raises(UserError, match=r"GiB.*template.*\[preview_failed\]"):
+        tokenize_samples(plan, rows=1, detail=1)
+
+
+@pytest.mark.parametrize("script", ["exit 3", "echo no luck >&2", "kill -9 $$"])
+def test_check_does_not_send_to_check(tmp_path: Path, script: str) -> None:
+    plan = _with_python(tmp_path, script)
+    [finding] = [finding for finding in inspect_data(plan, 1) if finding.id == "preview_failed"]
+    assert finding.cure and "launch check" not in str(finding.cure)
 
 
 def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:

@@ -13,7 +13,7 @@ from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind, Launcher
 from launch.data.conversion import Conversion
 from launch.demo.tasks import make_rows
-from launch.external import failure_reason, run_command
+from launch.external import failure_reason, run_command, template_memory
 from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
 from launch.planning.plan import Plan
@@ -23,6 +23,7 @@ from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
 
+_PRINTS = "let the verifier print nothing, and not end its process"
 _SECONDS = 600.0  # time limit of the whole proof
 
 
@@ -42,14 +43,27 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         command = worker_command(python, "reward_proof", request)
         environ = {**run_environment(plan, host), "TOKENIZERS_PARALLELISM": "false"}
         try:
-            done = run_command(command, timeout=_SECONDS, env=environ, own_session=True)
+            done = run_command(
+                command,
+                timeout=_SECONDS,
+                env=environ,
+                own_session=True,
+                memory=template_memory(),
+            )
         except subprocess.TimeoutExpired:
             message = f"the reward proof did not end within {_SECONDS:.0f} s"
             return failed(message, "use fewer rows, or a faster verifier")
     if done.returncode != 0:
         message = f"the reward proof can't run in {python}: {failure_reason(done)}"
         return failed(message, "put right what it names", where)
-    return _judge_report(decode(ProofReport, done.stdout.strip().splitlines()[-1]), where)
+    try:
+        report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
+    except (
+        IndexError,
+        ValueError,
+    ):  # something of the user's printed after the report, or ended it
+        return failed(f"the reward proof in {python} ended without a report", _PRINTS, where)
+    return _judge_report(report, where)
 
 
 def _judge_report(report: ProofReport, where: str | None) -> Finding:

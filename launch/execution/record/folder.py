@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.errors import refusal
 from launch.execution.record.outcome import Outcome
 from launch.external import failure_reason, run_command
 from launch.files import reserve, write_file, write_json, write_yaml
@@ -55,11 +56,30 @@ class RunFolder:
         """Create the folder and those below it, except the model folder, which the trainer creates.
 
         An earlier attempt's DONE or FAILED is removed: from now on the run is unfinished.
+
+        Raises UserError: linked_record.
         """
+        self.refuse_links()
         self.logs.mkdir(parents=True, exist_ok=True)
         for name in ("DONE", "FAILED"):
             (self.path / name).unlink(missing_ok=True)
         reserve(self.path / _RESERVED, _RESERVED_BYTES)
+
+    def refuse_links(self) -> None:
+        """Refuse a link in the folder: what the run writes would go to where it points.
+
+        A link in place of the folder itself, or above, is the user's own. Raises UserError:
+        linked_record.
+        """
+        for folder in (self.path, self.logs, self.stacks):
+            try:
+                links = [entry.name for entry in os.scandir(folder) if entry.is_symlink()]
+            except OSError:  # it is not there yet
+                links = []
+            if links:
+                path = folder / min(links)
+                message = f"{path} is a link, and the run would write to where it points"
+                raise refusal("linked_record", message, None, "remove it, or use another name=")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.yaml, the resolved configuration."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from launch.files import load_json, open_file, parse_json_lines
+from launch.terminal import join_lines
 from launch.worker.finding import Finding
 from launch.worker.json_codec import from_json
 
@@ -86,8 +87,20 @@ def read_outcome(folder: Path) -> Outcome | None:
         except (OSError, ValueError):
             continue
         if (outcome.exit_code == 0) == (name == "DONE"):
-            return outcome
+            return _without_line_breaks(outcome)
     return None
+
+
+def _without_line_breaks(outcome: Outcome) -> Outcome:
+    """Make each sentence of a record one line, so that none looks like the line of another run."""
+    return replace(
+        outcome,
+        cause=outcome.cause and join_lines(outcome.cause),
+        detail=tuple(map(join_lines, outcome.detail)),
+        cause_id=outcome.cause_id and join_lines(outcome.cause_id),
+        cure=outcome.cure and join_lines(outcome.cure),
+        afterwards=outcome.afterwards and join_lines(outcome.afterwards),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Protocol
 import psutil
 
 from launch.execution.supervise.processes import is_stopped
+from launch.files import open_unlinked
 from launch.terminal import format_ranks
 
 _TIMEOUT = 20.0  # seconds, for all ranks together
@@ -89,7 +90,7 @@ def find_py_spy() -> str | None:
 def _start_dump(spy: str, process: psutil.Process, path: Path) -> subprocess.Popen[bytes]:
     # py-spy can't pause a process that is stopped already
     pausing = ["--nonblocking"] if is_stopped(process.pid) else []
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_unlinked) as file:
         command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT

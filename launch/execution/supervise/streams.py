@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Protocol
 
 from launch.execution.record.events import Event, parse_event
-from launch.redact import StreamRedactor, process_redactor
+from launch.files import open_unlinked
+from launch.redact import process_redactor
+from launch.redact_stream import StreamRedactor
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
@@ -63,7 +65,8 @@ class _LogFile:
 
     def __init__(self, path: Path) -> None:
         self.lost_bytes = 0
-        self._file = path.open("ab", buffering=0)
+        descriptor = open_unlinked(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.errors import UserError
 from launch.execution.record.folder import (
     RunFolder,
     read_git_state,
@@ -16,6 +17,7 @@ from launch.execution.record.folder import (
     render_command_script,
 )
 from launch.execution.record.outcome import Outcome, folder_status, read_outcome
+from launch.files import append_json
 
 
 @pytest.fixture
@@ -175,3 +177,54 @@ def test_git_state(tmp_path: Path) -> None:
         "why": "not the top of a git work tree",
     }
     assert read_git_state(tmp_path, must_hold="other")["commit"] is None
+
+
+RECORDS = ["events.jsonl", "metrics.jsonl", "logs", "model", "stacks", "checkpoints", "DONE", "new"]
+
+
+@pytest.mark.parametrize(
+    "name", [*RECORDS, "logs/rank-0.log", "logs/launch.log", "stacks/rank-1.txt"]
+)
+def test_a_link_in_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    run, victim = RunFolder(tmp_path / "run"), tmp_path / "victim"
+    victim.mkdir()
+    link = run.path / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    with pytest.raises(UserError, match=rf"{name}\b.*\[linked_record\]"):
+        run.create()
+    assert list(victim.iterdir()) == [] and not (run.path / "outcome.reserved").exists()
+
+
+def test_the_folder_of_runs_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "scratch")
+    RunFolder(tmp_path / "runs" / "sft" / "a").create()
+    assert (tmp_path / "scratch" / "sft" / "a" / "logs").is_dir()
+
+
+def test_a_link_that_comes_later_is_not_followed(folder: RunFolder, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    for path in (folder.events, folder.path / "plan.json", folder.path / "outcome.reserved"):
+        path.unlink(missing_ok=True)
+        path.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        append_json(folder.events, {"a": 1})
+    folder.write_json("plan.json", {"a": 1})  # takes the place of the link
+    folder.finish(Outcome(0, 2.0, 5, 0.5))
+    assert victim.read_text() == "untouched"
+    assert folder_status(folder.path) == "done" and not (folder.path / "plan.json").is_symlink()
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\u2028"])
+def test_a_cause_is_one_line(folder: RunFolder, ending: str) -> None:
+    text = f"out of memory{ending}other-run  done"
+    folder.finish(Outcome(1, 2.0, 5, 0.5, cause=text, detail=(text,), cure=text, cause_id=text))
+    outcome = read_outcome(folder.path)
+    assert outcome is not None and outcome.finding is not None
+    assert outcome.cause == outcome.detail[0] == "out of memory other-run  done"
+    assert (
+        len(str(outcome.finding).splitlines()) == 1
+        and len((outcome.cure_line or "").splitlines()) == 1
+    )
