@@ -18,6 +18,7 @@ from launch.config.schema import AdapterStart, Family, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
+from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
@@ -239,7 +240,10 @@ def keep_finished_work(
         return outcome
     if outcome.guard is not None and outcome.cause_id not in _PROCESS_GUARDS:
         return outcome
-    saved_steps = [int(event.data["step"]) for event in run.events("saved")]
+    latest = max(1, latest_attempt(run.folder))
+    saved_steps = [
+        int(event.data["step"]) for event in run.events("saved") if event.attempt == latest
+    ]
     steps = saved_steps[-1] if saved_steps else 0
     planned = run.total_steps or plan.config.recipe.max_steps
     if steps == 0 or planned is None:

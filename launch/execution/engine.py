@@ -36,7 +36,12 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
-from launch.execution.record.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
+from launch.execution.record.attempts import (
+    add_earlier_steps,
+    begin_attempt,
+    drop_repeated_steps,
+    latest_attempt,
+)
 from launch.execution.record.changes import describe_changes
 from launch.execution.record.evidence import (
     evidence_as_json,
@@ -84,10 +89,9 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:
-        began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
         run = Run(folder.path)
-        evidence = _read_evidence(plan, run, began, required_proofs(plan))
+        evidence = _read_evidence(plan, run, required_proofs(plan))
         outcome = keep_finished_work(supervised, plan, run, evidence)
         outcome = add_earlier_steps(outcome, folder.metrics)
         outcome = verify_completion(outcome, plan, run)
@@ -221,14 +225,13 @@ def run_steps(
         prepare_inputs(plan, display.say)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
-            began = time.time()
             if run_ranks is None:
                 execution = replace(build_execution(plan), stop_after=steps, seconds=seconds)
                 outcome = supervise(execution, folder, display)
             else:
                 outcome = run_ranks(plan, folder, display)
             run = Run(folder.path)
-            evidence = _read_evidence(plan, run, began)
+            evidence = _read_evidence(plan, run)
             if outcome.steps < steps:
                 timed_out = _mark_timed_out(outcome, seconds)
                 outcome = timed_out or verify_completion(outcome, plan, run)
@@ -344,10 +347,9 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
 
 
 def _read_evidence(
-    plan: Plan, run: Run, began: float, proofs: Mapping[str, str] | None = None
+    plan: Plan, run: Run, proofs: Mapping[str, str] | None = None
 ) -> tuple[Evidence, ...]:
-    """Return the evidence of the requested settings from the attempt that began at `began` (unix
-    seconds).
+    """Return the evidence of the requested settings from the latest attempt.
 
     `proofs` has what a run must show besides; it is None for a run that keeps no model.
     """
@@ -355,8 +357,9 @@ def _read_evidence(
     if proofs is not None:
         requested |= proofs
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
+    attempt = max(1, latest_attempt(run.folder))  # a trial's runs count none
     items = [
-        *read_evidence(run, requested, began, inspects=inspects),
+        *read_evidence(run, requested, attempt, inspects=inspects),
         *check_first_loss(plan, run),
     ]
     if proofs is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_c
 from launch.execution.record.format import in_the_way
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
-from launch.files import read_json_object
+from launch.files import archive_folder, read_json_object
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
@@ -144,16 +143,12 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
 
     The trainer itself then finds the checkpoint that `start` resumes from.
     """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     if start.restart_reason is not None:
-        archive = plan.folder.with_name(f"{plan.folder.name}.{stamp}")
-        plan.folder.rename(archive)
+        archive = archive_folder(plan.folder)
         say(f"{start.restart_reason}: the earlier run is archived in {archive}")
         return
     for checkpoint in start.incomplete:
-        target = plan.folder / "incomplete" / f"{checkpoint.path.name}.{stamp}"
-        target.parent.mkdir(exist_ok=True)
-        checkpoint.path.rename(target)
+        target = archive_folder(checkpoint.path, into=plan.folder / "incomplete")
         marked = ", although it is marked COMPLETED" if checkpoint.marked else ""
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")

@@ -37,14 +37,13 @@ _WIDTH = 76  # characters of a value or note in the table
 
 
 def read_evidence(
-    run: Run, requested: Mapping[str, str], since: float, *, inspects: bool = True
+    run: Run, requested: Mapping[str, str], attempt: int, *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
-    """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or
-    later.
+    """Return the items that one attempt of a run has reported.
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
     """
-    reported = [event for event in run.events("evidence") if event.time >= since]
+    reported = [event for event in run.events("evidence") if event.attempt == attempt]
     return merge_events(reported, requested, inspects=inspects)
 
 

@@ -12,10 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.facts import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.events import Event, Metrics
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.streams import LAUNCHER
@@ -51,6 +53,7 @@ class Observer:
         self.metrics = Metrics()
         self.step = 0
         self._first_rank = min(ranks)
+        self._attempt = max(1, latest_attempt(folder.path))  # a trial's runs count none
         self._warnings_shown: set[str] = set()
         self._phase = ""
         self._metrics_file = JsonLines(folder.metrics)
@@ -86,7 +89,7 @@ class Observer:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl; may be called from any thread."""
-        self._append(self._events_file, event.as_json())
+        self._append(self._events_file, replace(event, attempt=self._attempt).as_json())
 
     def close(self) -> None:
         for file in (self._metrics_file, self._events_file):
