@@ -26,6 +26,7 @@ from launch.execution.record.run import Run
 from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
+from launch.planning.model_folder import BrokenFileError, find_other_tensor
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.evidence import Evidence
@@ -128,6 +129,35 @@ def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
     if outcome.afterwards:
         note = f"{outcome.afterwards}; {note}"
     return replace(outcome, afterwards=note)
+
+
+def compare_unchanged(
+    evidence: Sequence[Evidence], plan: Plan, run: Run, checkpoint: Path
+) -> tuple[Evidence, ...]:
+    """Return the evidence with that of the saved weights refuted if an attempt that had no step
+    left saved other weights than those of the checkpoint that it resumed from.
+
+    Where the run ends with its best checkpoint, or where the two hold no tensor of the same name
+    and type, nothing is compared.
+    """
+    latest = latest_attempt(run.folder)
+    has_trained = any(event.attempt == latest for event in run.events("saved"))
+    if has_trained or plan.config.recipe.early_stop is not None:
+        return tuple(evidence)
+    try:
+        other = find_other_tensor(checkpoint, plan.model_dir)
+    except (BrokenFileError, OSError):
+        return tuple(evidence)
+    if other is None:
+        return tuple(evidence)
+    note = f"no step was left, and {other} is not that of {checkpoint.name}"
+    value = "others than in the checkpoint"
+    return tuple(
+        replace(item, value=value, note=note).judge(item.requested, False)
+        if item.what == "saved_weights"
+        else item
+        for item in evidence
+    )
 
 
 def verify_evidence(

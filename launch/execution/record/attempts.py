@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.checkpoints import Checkpoint
+from launch.execution.record.checkpoints import Checkpoint, checkpoint_step
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.steps import read_steps
 from launch.files import append_json, read_json_lines, write_json_lines
@@ -73,6 +73,14 @@ def earlier_losses(folder: Path) -> dict[int, float]:
         if isinstance(loss, (int, float)):
             losses[entry["step"]] = float(loss)
     return losses
+
+
+def resumed_step(folder: Path) -> int | None:
+    """Return the step of the checkpoint that the latest attempt resumed from; None without one, and
+    for an epoch's.
+    """
+    attempts = read_json_lines(folder / ATTEMPTS)
+    return checkpoint_step(attempts[-1].get("resumed_from")) if attempts else None
 
 
 def drop_repeated_steps(metrics: Path) -> None:
