@@ -159,9 +159,7 @@ def test_the_attempts_that_made_a_checkpoint(tmp_path: Path) -> None:
     attempts = [{"attempt": number, "resumed_from": name} for number, name in resumed.items()]
     write_json_lines(tmp_path / "attempts.jsonl", attempts)
     wrote = {"checkpoint-10": 1, "checkpoint-20": 2, "checkpoint-30": 3, "checkpoint-40": 4}
-    lines = [
-        {"checkpoint": name, "attempt": number, "files": {}} for name, number in wrote.items()
-    ]
+    lines = [{"checkpoint": name, "attempt": number, "files": {}} for name, number in wrote.items()]
     write_json_lines(tmp_path / "checkpoints.jsonl", lines)
     assert writers_of(tmp_path, "checkpoint-30") == [3, 2, 1]
     assert writers_of(tmp_path, "checkpoint-10") == [1]
