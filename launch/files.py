@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -181,11 +182,17 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 
 class JsonLines:
-    """A file to which JSON lines without secrets are appended."""
+    """A file to which JSON lines without secrets are appended.
+
+    A last line that a crash cut short is ended first, so that it spoils no other.
+    """
 
     def __init__(self, path: Path) -> None:
+        is_cut = not _ends_with_newline(path)
         descriptor = open_unlinked(path, _CREATE | os.O_APPEND)
         self._file = os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+        if is_cut:
+            self._file.write("\n")
 
     def append(self, value: Any) -> None:
         self._file.write(encode_json(value) + "\n")
@@ -193,6 +200,35 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _ends_with_newline(path: Path) -> bool:
+    """Return whether a file ends with a whole line; an empty, missing or unreadable one does."""
+    try:
+        with open_file(path) as stream:
+            if stream.seek(0, os.SEEK_END) == 0:
+                return True
+            stream.seek(-1, os.SEEK_END)
+            return stream.read(1) == b"\n"
+    except OSError:
+        return True
+
+
+def archive_folder(folder: Path, into: Path | None = None) -> Path:
+    """Rename a folder to its name with the time, in its own parent or `into`; return the new path.
+
+    A clock that was set back, or a second of two archives, gives a name that is taken: a number
+    follows it then.
+    """
+    stamped = f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"
+    parent = into or folder.parent
+    parent.mkdir(exist_ok=True)
+    number = 1
+    target = parent / stamped
+    while target.exists():
+        number += 1
+        target = parent / f"{stamped}-{number}"
+    return folder.rename(target)
 
 
 def append_json(path: Path, *values: Any) -> None:

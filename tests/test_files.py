@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from launch.files import (
+    append_json,
+    archive_folder,
     iterate_json_lines,
     load_json,
     read_file,
@@ -54,6 +57,32 @@ def test_only_whole_objects_are_read(tmp_path: Path) -> None:
     )
     assert read_json_lines(path) == [{"step": 1}, {"step": 2}]
     assert read_json_lines(tmp_path / "none") == read_json_lines(tmp_path) == []
+
+
+def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "lo', encoding="utf-8")
+    append_json(path, {"step": 3})
+    append_json(path, {"step": 4})
+    assert read_json_lines(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_archives_of_the_same_second_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_nested: bool
+) -> None:
+    """As after a clock that was set back."""
+    monkeypatch.setattr(time, "strftime", lambda form: "20261129-080000")
+    into = tmp_path / "below" if is_nested else None
+    for text in "abc":
+        folder = tmp_path / "run"
+        folder.mkdir()
+        (folder / "file").write_text(text)
+        archived = archive_folder(folder, into)
+        assert not folder.exists() and (archived / "file").read_text() == text
+    names = sorted(path.name for path in (into or tmp_path).iterdir())
+    stamped = "run.20261129-080000"
+    assert names == [stamped, f"{stamped}-2", f"{stamped}-3"]
 
 
 def test_lines_are_read_from_the_end(tmp_path: Path) -> None:

@@ -88,8 +88,10 @@ class ContinuityLimits:
     last steps.
     """
 
-    share: float = FRACTION.of(0.1)  # of the loss; the same batch on GPUs repeats to some 0.001
-    margin: float = NOT_NEGATIVE.of(0.05)  # absolute
+    # of the loss of a step that is repeated; the same batch on GPUs repeats to some 0.001
+    repeat: float = FRACTION.of(0.005)
+    share: float = FRACTION.of(0.1)  # of the last losses, for a step that is new
+    margin: float = NOT_NEGATIVE.of(0.05)  # absolute, for a step that is new
 
 
 @dataclass

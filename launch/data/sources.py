@@ -9,12 +9,13 @@ import glob
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
+from launch.digests import Digest as Digest  # noqa: PLC0414 - where planning takes it from
 from launch.errors import UserError, did_you_mean, path_problem, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -126,10 +127,6 @@ class DataFiles:
 
     paths: tuple[Path, ...]
     digest: str
-
-
-# Returns a digest of a local path's content; None for a path that is not on this machine.
-Digest = Callable[[Path], str | None]
 
 
 def digest_files(paths: Sequence[Path], digest: Digest) -> str | None:

@@ -23,8 +23,9 @@ from launch.data.sources import (
     digest_files,
     file_format,
 )
+from launch.digests import digest_folder, hash_file
 from launch.errors import UserError, refusal
-from launch.files import read_file, write_json
+from launch.files import load_json, read_file, write_json
 from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
@@ -58,14 +59,26 @@ def load_staged(data: LocalData) -> StagedRows | None:
         return None
 
 
+def is_staged(data: LocalData, digest: Digest) -> bool:
+    """Return whether the data is staged, and its files are those that were written."""
+    try:
+        written = load_json(data.folder / ABOUT_FILE)["digests"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    found = digest_folder(data.folder, digest, ABOUT_FILE.__eq__)
+    return load_staged(data) is not None and bool(found) and written == found
+
+
 def stage(data: LocalData, digest: Digest) -> StagedRows | None:
     """Convert the data into its folder. Returns None if it has been staged before.
+
+    A folder whose files are no longer those that were written is staged again.
 
     `digest` returns the digest of a file's present content.
 
     Raises UserError: data_changed, data_disk_full, data_split, and those of `Conversion.rows`.
     """
-    if load_staged(data) is not None:
+    if is_staged(data, digest):
         return None
     _check_unchanged(data, digest)
     parent = data.folder.parent
@@ -81,8 +94,8 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
         building.chmod(0o755)  # mkdtemp's 0700 would hide it from other users of the cache
         with contextlib.suppress(OSError):  # another launcher may have put the same rows there
             building.rename(data.folder)
-        # a folder without a description is incomplete: the process that wrote it was killed
-        if load_staged(data) is None:
+        # the process that wrote it was killed, or somebody has changed its files
+        if not is_staged(data, digest):
             shutil.rmtree(data.folder, ignore_errors=True)
             building.rename(data.folder)
         return staged
@@ -113,7 +126,12 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
     if held_out:
         notes += find_heaviest(_line_sizes(validation, data.folder), "held-out ")
     staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))
-    write_json(folder / ABOUT_FILE, {**versioned(staged), "files": data.sources})
+    about = {
+        **versioned(staged),
+        "files": data.sources,
+        "digests": digest_folder(folder, hash_file),
+    }
+    write_json(folder / ABOUT_FILE, about)
     return staged
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from launch.demo import DEMO_KEY
 from launch.demo.tasks import make_rows
+from launch.digests import digest_folder, hash_file
 from launch.errors import refusal
 from launch.external import failure_reason, run_command
 from launch.files import load_json, write_exact
@@ -50,8 +51,8 @@ def build_once(
     """Ensure that `folder` contains what `build(empty folder)` creates for `key`, replacing one of
     another key.
 
-    A folder is complete if its marker has this kind and key, and all files listed in it have their
-    recorded sizes.
+    A folder is complete if its marker has this kind and key, and its files are those that were
+    built: a changed one is built again.
     Raises UserError: demo_folder_taken (the folder was not built by this function), and whatever
     `build` raises.
     """
@@ -68,7 +69,7 @@ def build_once(
     made.mkdir()
     try:
         facts = build(made)
-        marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _file_sizes(made)})
+        marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _digest_files(made)})
         write_exact(made / MARKER, json.dumps(marker, indent=2) + "\n")
         while not _move_into_place(made, folder):
             existing = _read_current(folder, kind, key)
@@ -108,18 +109,18 @@ def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
     """Return the facts of a complete folder of this kind and key, otherwise None."""
     try:
         marker = load_json(folder / MARKER)
-        if (marker["kind"], marker["key"]) != (kind, key) or marker["files"] != _file_sizes(folder):
+        if (marker["kind"], marker["key"]) != (kind, key) or marker["files"] != _digest_files(
+            folder
+        ):
             return None
         return dict(marker["facts"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _file_sizes(folder: Path) -> dict[str, int]:
-    """Return {file name: bytes} for the files directly in `folder`, except the marker."""
-    return {
-        path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != MARKER
-    }
+def _digest_files(folder: Path) -> dict[str, str]:
+    """Return the digests of the files in `folder`, except the marker."""
+    return digest_folder(folder, hash_file, MARKER.__eq__)
 
 
 def _remove_abandoned(folder: Path) -> None:

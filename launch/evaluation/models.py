@@ -11,11 +11,14 @@ from pathlib import Path
 from launch.errors import UserError, refusal
 from launch.execution import merge
 from launch.execution.completion import refuse_changes
+from launch.execution.record.checkpoints import names_checkpoint
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.run import Run
+from launch.execution.record.written import read_written
 from launch.files import read_json_object
 from launch.planning.adapter import Adapter, check_adapter, read_adapter
 from launch.planning.chat_template import read_template
+from launch.planning.digest_cache import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.find_runs import resolve_run, run_name
 from launch.planning.model_folder import find_model_faults, hub_snapshot
@@ -67,6 +70,8 @@ def find_model(name: str, runs: Path) -> ModelSource:
     """
     checkpoint = _find_checkpoint(name, runs)
     path = checkpoint or Path(name).expanduser().absolute()
+    if names_checkpoint(path) and (path.parents[1] / "plan.json").is_file():
+        _refuse_replaced(path)
     if not _holds_model(path) and (checkpoint or _holds_state(path)):
         return _describe_state(path)
     if _holds_model(path):
@@ -158,6 +163,21 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
     saved = sorted(name for name in names if _CHECKPOINT.fullmatch(name))
     cure = f"there are {', '.join(saved)}" if saved else "the run kept no checkpoints"
     raise refusal("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure)
+
+
+def _refuse_replaced(checkpoint: Path) -> None:
+    """Raise UserError (model_changed) if a checkpoint of a run is not the one that the run wrote."""
+    run = checkpoint.parents[1]
+    written = read_written(run).get(checkpoint.name)
+    if written is None:
+        return
+    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    change = written.find_change(checkpoint, digests.of)
+    digests.save(create_folder=False)
+    if change is not None:
+        message = f"{checkpoint} is not the checkpoint that its run wrote: {change}"
+        cure = "restore the file, or move the changed model to a folder of its own and name that"
+        raise refusal("model_changed", message, "command line", cure)
 
 
 def _describe_state(state: Path) -> ModelSource:

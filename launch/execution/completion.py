@@ -18,6 +18,7 @@ from launch.config.schema import AdapterStart, Family, Kind
 from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
+from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.checkpoints import checkpoint_step
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome, read_validation
@@ -25,6 +26,7 @@ from launch.execution.record.run import Run
 from launch.planning.adapter import read_adapter
 from launch.planning.digest_cache import DigestCache
 from launch.planning.flags import values_of
+from launch.planning.model_folder import BrokenFileError, find_other_tensor
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.evidence import Evidence
@@ -127,6 +129,35 @@ def add_validation(outcome: Outcome, plan: Plan, run: Run) -> Outcome:
     if outcome.afterwards:
         note = f"{outcome.afterwards}; {note}"
     return replace(outcome, afterwards=note)
+
+
+def compare_unchanged(
+    evidence: Sequence[Evidence], plan: Plan, run: Run, checkpoint: Path
+) -> tuple[Evidence, ...]:
+    """Return the evidence with that of the saved weights refuted if an attempt that had no step
+    left saved other weights than those of the checkpoint that it resumed from.
+
+    Where the run ends with its best checkpoint, or where the two hold no tensor of the same name
+    and type, nothing is compared.
+    """
+    latest = latest_attempt(run.folder)
+    has_trained = any(event.attempt == latest for event in run.events("saved"))
+    if has_trained or plan.config.recipe.early_stop is not None:
+        return tuple(evidence)
+    try:
+        other = find_other_tensor(checkpoint, plan.model_dir)
+    except (BrokenFileError, OSError):
+        return tuple(evidence)
+    if other is None:
+        return tuple(evidence)
+    note = f"no step was left, and {other} is not that of {checkpoint.name}"
+    value = "others than in the checkpoint"
+    return tuple(
+        replace(item, value=value, note=note).judge(item.requested, False)
+        if item.what == "saved_weights"
+        else item
+        for item in evidence
+    )
 
 
 def verify_evidence(
@@ -239,7 +270,10 @@ def keep_finished_work(
         return outcome
     if outcome.guard is not None and outcome.cause_id not in _PROCESS_GUARDS:
         return outcome
-    saved_steps = [int(event.data["step"]) for event in run.events("saved")]
+    latest = max(1, latest_attempt(run.folder))
+    saved_steps = [
+        int(event.data["step"]) for event in run.events("saved") if event.attempt == latest
+    ]
     steps = saved_steps[-1] if saved_steps else 0
     planned = run.total_steps or plan.config.recipe.max_steps
     if steps == 0 or planned is None:

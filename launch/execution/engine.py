@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from launch import resources
 from launch.check.machine.rules import preflight
@@ -24,6 +25,7 @@ from launch.execution.completion import (
     add_digests,
     add_validation,
     check_first_loss,
+    compare_unchanged,
     digest_base,
     keep_finished_work,
     refuse_changes,
@@ -36,9 +38,15 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import refuse_data
-from launch.execution.record.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
+from launch.execution.record.attempts import (
+    add_earlier_steps,
+    begin_attempt,
+    drop_repeated_steps,
+    latest_attempt,
+)
 from launch.execution.record.changes import describe_changes
 from launch.execution.record.evidence import (
+    add_earlier_proofs,
     evidence_as_json,
     evidence_table,
     read_evidence,
@@ -48,6 +56,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome, read_outcome
 from launch.execution.record.run import Run, command_for
+from launch.execution.record.written import record_found
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -84,16 +93,15 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:
-        began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
         run = Run(folder.path)
-        evidence = _read_evidence(plan, run, began, required_proofs(plan))
+        checkpoint = start.checkpoint.path if start.checkpoint is not None else None
+        evidence = _read_evidence(plan, run, required_proofs(plan), checkpoint)
         outcome = keep_finished_work(supervised, plan, run, evidence)
         outcome = add_earlier_steps(outcome, folder.metrics)
         outcome = verify_completion(outcome, plan, run)
         outcome = add_validation(outcome, plan, run)
-        if supervised.steps:  # a resumed run may have had no step left to prove anything with
-            outcome = verify_evidence(outcome, evidence, plan.config.allow)
+        outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
     if outcome.exit_code == EXIT_DONE:
@@ -145,6 +153,8 @@ def _run_recorded(
     try:
         resumed = resume_plan(plan, start)
         _record_start(resumed, plan, folder)
+        if start.checkpoint is not None:
+            record_found(plan.folder, start.checkpoint.path)
         attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
@@ -221,14 +231,13 @@ def run_steps(
         prepare_inputs(plan, display.say)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
-            began = time.time()
             if run_ranks is None:
                 execution = replace(build_execution(plan), stop_after=steps, seconds=seconds)
                 outcome = supervise(execution, folder, display)
             else:
                 outcome = run_ranks(plan, folder, display)
             run = Run(folder.path)
-            evidence = _read_evidence(plan, run, began)
+            evidence = _read_evidence(plan, run)
             if outcome.steps < steps:
                 timed_out = _mark_timed_out(outcome, seconds)
                 outcome = timed_out or verify_completion(outcome, plan, run)
@@ -344,10 +353,13 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
 
 
 def _read_evidence(
-    plan: Plan, run: Run, began: float, proofs: Mapping[str, str] | None = None
+    plan: Plan,
+    run: Run,
+    proofs: Mapping[str, str] | None = None,
+    checkpoint: Path | None = None,
 ) -> tuple[Evidence, ...]:
-    """Return the evidence of the requested settings from the attempt that began at `began` (unix
-    seconds).
+    """Return the evidence of the requested settings from the latest attempt, and from those that
+    made the `checkpoint` that it resumed from.
 
     `proofs` has what a run must show besides; it is None for a run that keeps no model.
     """
@@ -355,10 +367,12 @@ def _read_evidence(
     if proofs is not None:
         requested |= proofs
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    items = [
-        *read_evidence(run, requested, began, inspects=inspects),
-        *check_first_loss(plan, run),
-    ]
+    attempt = max(1, latest_attempt(run.folder))  # a trial's runs count none
+    found = read_evidence(run, requested, attempt, inspects=inspects)
+    if checkpoint is not None:
+        found = add_earlier_proofs(found, run, requested, checkpoint.name)
+        found = compare_unchanged(found, plan, run, checkpoint)
+    items = [*found, *check_first_loss(plan, run)]
     if proofs is not None:
         overridden = overridden_settings(plan.config, plan.parallel)
         return (*items, *unchecked_settings(overridden))

@@ -112,6 +112,9 @@ class GuardContext:
     total_steps: int | None = None  # None if the plan does not know it
     # the losses that earlier attempts of a resumed run logged, by step
     losses: Mapping[int, float] = field(default_factory=dict)
+    resumed_step: int | None = None  # of the checkpoint; None if there is none, or it is unknown
+    # whether a repeated step has the same samples; those that an RLVR run draws are others
+    repeats: bool = True
 
 
 Fault = tuple[str, dict[str, float]]  # a message, and the numbers behind it

@@ -174,9 +174,9 @@ class MemoryCreep(Guard):
 class Continuity(Guard):
     """Detects a resumed run that has other weights or other data than the previous attempt.
 
-    A repeated step has the same batch, so it has the loss that the previous attempt logged for it.
-    The loss of a new step has to be near the last losses: between the lowest and the highest of
-    them, or farther by at most their spread.
+    A repeated step has the same batch, so it has the loss that the previous attempt logged for it,
+    but for rounding. The loss of a new step has to be near the last losses: between the lowest and
+    the highest of them, or farther by at most their spread.
     """
 
     id = "continuity"
@@ -191,6 +191,8 @@ class Continuity(Guard):
             return None
         low, high = self._expected_range(step.number)
         slack = max(self._config.margin, self._config.share * abs(high))
+        if self._is_repeated(step.number):
+            slack = self._config.repeat * max(1.0, abs(high))
         if math.isnan(low) or low - slack <= loss <= high + slack:
             return None
         before = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
@@ -199,6 +201,16 @@ class Continuity(Guard):
             f"{before} before: the weights or the data differ from those of the previous attempt"
         )
         return self._fail(message, -math.inf, step=step.number, loss=loss, low=low, high=high)
+
+    def _is_repeated(self, step: int) -> bool:
+        """Return whether an attempt logged the same steps with this one: those after the checkpoint.
+
+        A logged loss is the mean over the steps since the one that was logged before.
+        """
+        losses = self._context.losses
+        previous = max((number for number in losses if number < step), default=0)
+        is_same_mean = previous == self._context.resumed_step
+        return self._context.repeats and step in losses and is_same_mean
 
     def _expected_range(self, step: int) -> tuple[float, float]:
         """Return the range of a step's loss by the earlier attempts; NaN if they do not show it."""

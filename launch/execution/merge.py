@@ -71,9 +71,11 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     target = adapter.merged
     digests = DigestCache(target / "digests.json")
     adapter_digest = digests.of(adapter.folder)
+    base_digest = digests.of(adapter.local_base) if adapter.local_base else None
     record = _read_record(target)
-    if record is not None and record.get("adapter") == adapter_digest:
-        is_unchanged = record.get("files") in (None, digest_model(target, digests.of))
+    made_of = (adapter_digest, base_digest)
+    if record is not None and (record.get("adapter"), record.get("base_digest")) == made_of:
+        is_unchanged = record.get("files") == digest_model(target, digests.of)
         if is_unchanged and not find_model_faults(target):
             return _as_merged(target, record["report"], built=False)
     if target.exists() and record is None:
@@ -91,6 +93,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         new_record = {
             "adapter": adapter_digest,
             "base": adapter.base,
+            "base_digest": base_digest,
             "files": digest_model(staging, DigestCache(target).of),
             "report": report,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from launch.data.staging import StagedRows, load_staged, stage
+from launch.data.staging import StagedRows, is_staged, load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
 from launch.errors import UserError, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
@@ -32,7 +32,7 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     for entry in plan.inputs.mixture:
         if entry.data is None:
             continue
-        if load_staged(entry.data) is None:
+        if not is_staged(entry.data, digests.of):
             say(f"staging {entry.source.reference}")
             staged = stage(entry.data, digests.of)
             if staged is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,9 @@ from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_c
 from launch.execution.record.format import in_the_way
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.run import Run, mapping, number, objects
-from launch.files import read_json_object
+from launch.execution.record.written import read_written
+from launch.files import archive_folder, read_json_object
+from launch.planning.digest_cache import DigestCache
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding, Fix
 from launch.worker.json_codec import to_json
@@ -144,16 +145,12 @@ def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]
 
     The trainer itself then finds the checkpoint that `start` resumes from.
     """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
     if start.restart_reason is not None:
-        archive = plan.folder.with_name(f"{plan.folder.name}.{stamp}")
-        plan.folder.rename(archive)
+        archive = archive_folder(plan.folder)
         say(f"{start.restart_reason}: the earlier run is archived in {archive}")
         return
     for checkpoint in start.incomplete:
-        target = plan.folder / "incomplete" / f"{checkpoint.path.name}.{stamp}"
-        target.parent.mkdir(exist_ok=True)
-        checkpoint.path.rename(target)
+        target = archive_folder(checkpoint.path, into=plan.folder / "incomplete")
         marked = ", although it is marked COMPLETED" if checkpoint.marked else ""
         faults = "; ".join(checkpoint.faults[:2])
         say(f"{checkpoint.path.name} is incomplete{marked} ({faults}): moved to {target.parent}")
@@ -217,9 +214,10 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
 
     Compared are the checkpoint's step, and the losses that TRL keeps in the checkpoint.
     """
-    if checkpoint.unit != "step":
-        return None
     run = Run(plan.folder)
+    change = _find_replaced(plan, run, checkpoint)
+    if change is not None or checkpoint.unit != "step":
+        return change
     losses = {entry["step"]: entry.get("loss") for entry in run.steps()}
     last = max(losses, default=0)
     # A trainer whose launcher was killed may have written one more checkpoint before it ended too.
@@ -238,6 +236,26 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
         if abs(kept - logged) > _SAME_LOSS * max(1.0, abs(logged)):
             return f"its loss at step {step} is {kept:.6g}, the run's was {logged:.6g}"
     return None
+
+
+def _find_replaced(plan: Plan, run: Run, checkpoint: Checkpoint) -> str | None:
+    """Return how a checkpoint's files differ from those that the run wrote; None if they do not.
+
+    A checkpoint that the trainer of a killed launcher wrote last is in no record.
+    """
+    written = read_written(plan.folder).get(checkpoint.path.name)
+    if written is not None:
+        digests = DigestCache(plan.cache / "digests.json")
+        change = written.find_change(checkpoint.path, digests.of)
+        digests.save()
+        return change
+    if not run.attempts:
+        return None
+    last = max((entry["step"] for entry in run.steps()), default=0)
+    is_older = checkpoint.unit == "step" and checkpoint.number < last
+    if run.outcome is None and not is_older:
+        return None
+    return "no attempt recorded that it wrote this one"
 
 
 def _checkpoint_losses(checkpoint: Checkpoint) -> dict[int, Any]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from launch.files import load_json, open_file, write_exact
+from launch.digests import FileState, file_state, files_below, hash_file, key_of
+from launch.files import load_json, write_exact
+from launch.planning.model_folder import is_model_folder, is_no_part
+from launch.terminal import notify
 from launch.worker.json_codec import versioned
 
-_BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
 _LARGE = 64 << 20  # bytes
 # The least number of bytes read for which a folder is created to cache their digests.
 _WORTH_A_FOLDER = 16 << 20
+_PROGRESS_EVERY = 10.0  # seconds between two lines about how much was read
+# A large file in the hub's cache has the SHA-256 of its content as its name.
+_BLOB = re.compile(r"[0-9a-f]{64}")
 # A file that changed less than so many seconds ago may change again within the resolution of its
 # times, and is not cached.
 _SETTLED = 2.0
@@ -37,6 +42,7 @@ class DigestCache:
         self._cached: dict[str, list[object]] = {}
         self._changed = False
         self._bytes_read = 0
+        self._reported = time.monotonic()  # when a line about the reading was last due
         self._lock = threading.Lock()
         self._load()
 
@@ -50,8 +56,8 @@ class DigestCache:
         """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones:
         sixteen hex digits.
 
-        None if there is nothing. The subfolders of a folder with a model or an adapter are left
-        out: they hold checkpoints, or the same weights in another format.
+        None if there is nothing. Of a folder with a model or an adapter, what is no part of the
+        model is left out (model_folder.py).
         """
         if path.is_file():
             return self._of_file(path)
@@ -60,17 +66,10 @@ class DigestCache:
         # slow to import; a plan without local inputs doesn't need it
         from concurrent.futures import ThreadPoolExecutor
 
-        recursive = not any(
-            (path / name).exists() for name in ("config.json", "adapter_config.json")
-        )
-        files = sorted(_files(path, recursive))
+        names = list(files_below(path, is_no_part if is_model_folder(path) else lambda _: False))
         with ThreadPoolExecutor(_READERS) as readers:
-            digests = list(readers.map(self._of_file, files))
-        parts = [
-            f"{file.relative_to(path).as_posix()}:{digest}"
-            for file, digest in zip(files, digests, strict=True)
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+            digests = list(readers.map(self._of_file, (path / name for name in names)))
+        return key_of(dict(zip(names, digests, strict=True)))
 
     def save(self, *, create_folder: bool = True) -> None:
         """Write the cache, if anything is new; a folder that is not writable only costs time later.
@@ -84,44 +83,41 @@ class DigestCache:
             write_exact(self._file, json.dumps(versioned({"files": self._cached})))
 
     def _of_file(self, path: Path) -> str:
-        stat = path.stat()
-        key = str(path.resolve())
-        # ctime too: a copy that preserves the modification time still sets it
-        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        cached_digest = self._find(key, state)
+        key = path.resolve()
+        if key.parent.name == "blobs" and _BLOB.fullmatch(key.name):
+            return key.name[:16]
+        state = file_state(key)
+        cached_digest = self._find(str(key), state)
         if cached_digest is not None:
             return cached_digest
+        size = state[2]
         with self._lock:
-            if self._await_other is not None and stat.st_size > _LARGE:
+            if self._await_other is not None and size > _LARGE:
                 self._await_other()
                 self._await_other = None
                 self._load()
-        cached_digest = self._find(key, state)
+        cached_digest = self._find(str(key), state)
         if cached_digest is not None:
             return cached_digest
-        hasher = hashlib.sha256()
-        with open_file(path) as stream:
-            while block := stream.read(_BLOCK):
-                hasher.update(block)
-        digest = hasher.hexdigest()[:16]
-        self._bytes_read += stat.st_size
-        if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
-            self._cached[key] = [*state, digest]
+        digest = hash_file(key, lambda read: self._count(read, path))
+        *_, modified, changed = state
+        is_settled = time.time() - max(modified, changed) / 1e9 > _SETTLED
+        if is_settled and file_state(key) == state:  # else it was written while it was read
+            self._cached[str(key)] = [*state, digest]
             self._changed = True
         return digest
 
-    def _find(self, key: str, state: list[int]) -> str | None:
+    def _count(self, size: int, path: Path) -> None:
+        """Count the bytes that are read, and report them from time to time."""
+        with self._lock:
+            self._bytes_read += size
+            now = time.monotonic()
+            if now - self._reported < _PROGRESS_EVERY:
+                return
+            self._reported = now
+        notify(f"reading {path} to compare it: {self._bytes_read / 2**30:.1f} GiB so far")
+
+    def _find(self, key: str, state: FileState) -> str | None:
         cached = self._cached.get(key)
-        is_current = isinstance(cached, list) and cached[:3] == state and len(cached) == 4
-        return str(cached[3]) if cached and is_current else None
-
-
-def _files(folder: Path, recursive: bool) -> Iterator[Path]:
-    """Yield the files of a folder that are not hidden."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_file():
-            yield path
-        elif recursive and path.is_dir():
-            yield from _files(path, recursive)
+        is_current = isinstance(cached, list) and cached[:-1] == [*state]
+        return str(cached[-1]) if cached and is_current else None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,58 @@ _VOCABULARY_FILES = (
     "*.tiktoken",
 )
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+# What is no part of a model in its folder. Everything else is compared: a list of what belongs to a
+# model would miss what the next version of a library loads.
+_NO_PART = (
+    # checkpoints and logs of its training
+    "checkpoint-*",
+    "step_[0-9]*",
+    "epoch_[0-9]*",
+    "global_step*",
+    "runs",
+    "logs",
+    "wandb",
+    "training_args.bin",
+    "trainer_state.json",
+    "*_results.json",
+    "*.log",
+    # the same weights in the formats of other libraries
+    "original",
+    "consolidated*",
+    "onnx",
+    "openvino",
+    "coreml",
+    "metal",
+    "*.gguf",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "rust_model.ot",
+    # what people read, and the records of launch
+    "*.md",
+    "LICENSE*",
+    "NOTICE*",
+    "*.png",
+    "*.jpg",
+    "*.pdf",
+    "demo.json",
+    "digests.json",
+    "merge.json",
+)
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+def is_no_part(name: str) -> bool:
+    """Return whether a file or folder, by its name relative to a model's folder, is no part of the
+    model.
+    """
+    last = name.rpartition("/")[2]
+    return any(fnmatchcase(last, pattern) for pattern in _NO_PART)
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return whether a folder holds a model or an adapter, complete or not."""
+    return any((folder / name).exists() for name in ("config.json", "adapter_config.json"))
 
 
 def find_output_faults(output: Path, output_glob: str) -> list[str]:
@@ -81,14 +134,26 @@ def find_weight_faults(folder: Path) -> Iterator[str]:
         yield from _json_faults(folder / "config.json")
     else:
         yield "config.json is missing"
+    # in the order in which transformers looks for them (modeling_utils.py)
     for name in _WEIGHT_FILES:
-        if (folder / f"{name}.index.json").exists():
-            yield from _index_faults(folder / f"{name}.index.json")
-            return
+        index = folder / f"{name}.index.json"
         if (folder / name).exists():
             yield from _file_faults(folder / name)
+            if index.exists() and not _is_indexed(name, index):
+                yield f"{name} lies beside {index.name}, which names others, and is loaded alone"
+            return
+        if index.exists():
+            yield from _index_faults(index)
             return
     yield "the weights are missing"
+
+
+def _is_indexed(name: str, index: Path) -> bool:
+    """Return whether an index names this file alone."""
+    try:
+        return set(_read_object(index)["weight_map"].values()) == {name}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _adapter_faults(folder: Path) -> Iterator[str]:
@@ -154,6 +219,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
+_BLOCK = 1 << 20  # bytes
 _PICKLE = b"\x80"
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -165,6 +231,60 @@ class BrokenFileError(Exception):
 def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for
     a wrong file size.
+    """
+    return {name: tensor.shape for name, tensor in read_tensors(path).items()}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a safetensors file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # of its bytes in the file
+    end: int
+
+
+def find_other_tensor(folder: Path, other: Path) -> str | None:
+    """Return the name of the first tensor that two folders hold with the same name, type and shape,
+    and with other bytes; None if there is none.
+
+    Raises BrokenFileError, OSError.
+    """
+    first = _folder_tensors(folder)
+    second = _folder_tensors(other)
+    for name in sorted(first.keys() & second.keys()):
+        one, two = first[name], second[name]
+        is_comparable = (one.dtype, one.shape) == (two.dtype, two.shape)
+        if is_comparable and not _have_same_bytes(one, two):
+            return name
+    return None
+
+
+def _folder_tensors(folder: Path) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors |= read_tensors(file)
+    return tensors
+
+
+def _have_same_bytes(one: StoredTensor, two: StoredTensor) -> bool:
+    with open_file(one.file) as first, open_file(two.file) as second:
+        first.seek(one.begin)
+        second.seek(two.begin)
+        left = one.end - one.begin
+        while left > 0:
+            size = min(left, _BLOCK)
+            if first.read(size) != second.read(size):
+                return False
+            left -= size
+    return True
+
+
+def read_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a safetensors file, by name. Raises BrokenFileError, also for a wrong
+    file size.
 
     The file has 8 bytes of little-endian length, a JSON header of that length, and the data, to
     which the header's `data_offsets` refer.
@@ -178,7 +298,7 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
             if size < 8 or length > min(size - 8, _HEADER_LIMIT):
                 raise BrokenFileError(f"{path.name} has a truncated header ({size} bytes)")
             header = parse_json(stream.read(length))
-        shapes, end = _parse_header(header)
+        tensors, end = _parse_header(header, path, 8 + length)
     except OSError as error:
         raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -186,7 +306,7 @@ def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
     required = 8 + length + end
     if size != required:
         raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {required}")
-    return shapes
+    return tensors
 
 
 def _refuse_pointer(path: Path, start: bytes) -> None:
@@ -197,13 +317,13 @@ def _refuse_pointer(path: Path, start: bytes) -> None:
 
 
 def _parse_header(
-    header: dict[str, dict[str, list[int]]],
-) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return the shapes of the tensors by name, and the bytes of the data.
+    header: dict[str, Any], path: Path, start: int
+) -> tuple[dict[str, StoredTensor], int]:
+    """Return the tensors by name, whose data begins at byte `start`, and the bytes of the data.
 
     Raises ValueError, TypeError, KeyError or AttributeError for another header.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    tensors: dict[str, StoredTensor] = {}
     end = 0
     for name, entry in header.items():
         if name == "__metadata__":
@@ -211,9 +331,10 @@ def _parse_header(
         begin, stop = entry["data_offsets"]
         if not 0 <= begin <= stop:
             raise ValueError(name)
-        shapes[name] = tuple(int(size) for size in entry["shape"])
+        shape = tuple(int(size) for size in entry["shape"])
+        tensors[name] = StoredTensor(path, str(entry["dtype"]), shape, start + begin, start + stop)
         end = max(end, stop)
-    return shapes, end
+    return tensors, end
 
 
 def check_torch_file(path: Path) -> None:
@@ -259,16 +380,16 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the files that transformers would load: those of the index, else `model.safetensors`,
+    """Return the files that transformers would load: `model.safetensors`, else those of the index,
     else the shards, where all of them exist.
     """
     index = folder / "model.safetensors.index.json"
     whole = folder / "model.safetensors"
+    if whole.is_file():
+        return [whole]
     if index.is_file():
         names = set(load_json(index)["weight_map"].values())
         return sorted(folder / name for name in names)
-    if whole.is_file():
-        return [whole]
     shards = sorted(folder.glob("model-*-of-*.safetensors"))
     totals = {int(path.stem.rpartition("-")[2]) for path in shards}  # N of model-1-of-N
     return shards if totals == {len(shards)} else []

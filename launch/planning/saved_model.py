@@ -7,59 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 from launch.config.origins import Origins
 from launch.config.schema import Launcher, RootConfig
 from launch.data.sources import Digest, file_format, suggest_neighbours
+from launch.digests import describe_changes, digest_folder
 from launch.errors import UserError
 from launch.files import read_json_object
 from launch.planning.input_source import MERGE, InputSource
-from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
+from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot, is_no_part
 from launch.worker.finding import Finding, Fix
 
-# The files of a model that are loaded: weights, configuration, code, tokenizer and chat template.
-_PATTERNS = (
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "pytorch_model*",
-    "adapter_model.bin",
-    "config.json",
-    "*.py",
-    "adapter_config.json",
-    "generation_config.json",
-    "chat_template*",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "spiece.model",
-    "*.tiktoken",
-)
 EXPORT = "hf_model"  # the folder that dpo.py exports into, at most one below its output (dpo.py:97)
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"
 
 
 def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
-    """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub
-    id.
+    """Return the digest of each file of a model, or an adapter, by name; {} for a hub id.
+
+    What is no part of a model is left out (model_folder.py), unless it holds an exported one.
     """
-    names = []
-    for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*"):
-        files = [path for path in folder.glob(place) if path.is_file() and _is_loaded(path)]
-        names += [path.relative_to(folder).as_posix() for path in files]
-    digests = {}
-    for name in sorted(names):
-        value = digest(folder / name)
-        if value is not None:
-            digests[name] = value
-    return digests
+
+    steps = {path.name: int(path.name[4:]) for path in folder.glob("step*") if _is_step(path)}
+    earlier = {name for name, step in steps.items() if step < max(steps.values())}  # of OLMo-core
+
+    def is_left_out(name: str) -> bool:
+        holds_export = (folder / name / EXPORT).is_dir()
+        return (name in earlier or is_no_part(name)) and not holds_export
+
+    return digest_folder(folder, digest, is_left_out)
 
 
-def _is_loaded(file: Path) -> bool:
-    return any(fnmatch(file.name, pattern) for pattern in _PATTERNS)
+def _is_step(path: Path) -> bool:
+    return path.is_dir() and path.name.removeprefix("step").isdecimal()
 
 
 def run_of(model: Path) -> Path | None:
@@ -100,19 +81,7 @@ def _describe_changes(recorded: object, folder: Path, digest: Digest) -> str | N
         return None
     if not folder.is_dir():
         return "the folder is gone"
-    now = digest_model(folder, digest)
-    changes = []
-    for name in sorted({*recorded, *now}):
-        if name not in now:
-            changes.append(f"{name} is gone")
-        elif name not in recorded:
-            changes.append(f"{name} was added")
-        elif now[name] != recorded[name]:
-            changes.append(f"{name} changed")
-    if not changes:
-        return None
-    more = f" and {len(changes) - 2} more" if len(changes) > 2 else ""
-    return f"{', '.join(changes[:2])}{more}"
+    return describe_changes(recorded, digest_model(folder, digest))
 
 
 def check_model_folder(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -15,6 +14,7 @@ from launch.execution.record.events import PHASES
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.run import Run
 from launch.execution.record.steps import logged_number
+from launch.files import archive_folder
 from launch.planning.estimate.cards import card_memory
 from launch.planning.estimate.forecast import has_reference
 from launch.planning.estimate.shape import token_flops
@@ -163,8 +163,7 @@ def archive_earlier_try(plan: Plan) -> None:
     """
     if folder_status(plan.folder) == "absent":
         return
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    plan.folder.rename(plan.folder.with_name(f"{plan.folder.name}.{stamp}"))
+    archive_folder(plan.folder)
 
 
 def _phase_seconds(run: Run) -> dict[str, float]:

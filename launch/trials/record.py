@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from launch.errors import UserError, refusal
 from launch.execution.record.format import format_problem, in_the_way
 from launch.execution.record.run import mapping
-from launch.files import load_json, read_json_object, write_file, write_json
+from launch.files import archive_folder, load_json, read_json_object, write_file, write_json
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Measurement, measurement_json
@@ -240,9 +240,7 @@ def archive_other_format(folder: Path, verb: str, say: Callable[[str], None]) ->
     path = folder / f"{verb}.json"
     if not path.exists() or not format_problem(path, read_json_object(path), verb):
         return
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    archive = folder.with_name(f"{folder.name}.{stamp}")
-    folder.rename(archive)
+    archive = archive_folder(folder)
     say(f"restart=true: the earlier {verb} is archived in {archive}")
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,6 +39,11 @@ class EventWriter:
     def __init__(self, descriptor: int | None, rank: int) -> None:
         self._descriptor = descriptor
         self.rank = rank
+        self._before_checkpoint: list[Callable[[], None]] = []
+
+    def before_checkpoint(self, callback: Callable[[], None]) -> None:
+        """Register what is called, on every rank, before a checkpoint is written."""
+        self._before_checkpoint.append(callback)
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Send one event of `kind`; it is dropped if the pipe is full or closed, or the event is
@@ -66,6 +71,8 @@ class EventWriter:
 
         Its next step ends the phase.
         """
+        for callback in self._before_checkpoint:
+            callback()
         if self.rank == 0:
             self.begin("checkpoint")
 

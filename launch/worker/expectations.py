@@ -15,7 +15,7 @@ from typing import Any
 
 from . import hooks
 from .channel import EventWriter
-from .evidence import REFUTED, Evidence
+from .evidence import NO_STEP, REFUTED, TOO_SHORT, Evidence
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
@@ -185,16 +185,16 @@ class PendingEvidence:
         requested = self._requested.pop(what)
         self.report([Evidence(what, value, how).compare(requested)])
 
-    def accept_rest(self) -> None:
-        """Accept the settings that no step could show.
+    def leave_unproven(self, *, is_too_short: bool) -> None:
+        """Send the settings that no step could show as unproven; the launcher judges them.
 
-        No step was left to this attempt, or none after an update.
+        No step was left to this attempt, or none after an update. `is_too_short`: the whole run has
+        no such step.
         """
-        rest = []
+        how = TOO_SHORT if is_too_short else NO_STEP
         for what, requested in self._requested.items():
-            evidence = Evidence(what, "not sampled", "no such step in this attempt")
-            rest.append(evidence.judge(requested, True))
-        self.report(rest)
+            evidence = Evidence(what, None, how).judge(requested, None)
+            self._events.emit("evidence", **evidence.fields())
 
     def report(self, evidence: Sequence[Evidence]) -> None:
         """Report evidence that is judged. Raises UnmetExpectation."""

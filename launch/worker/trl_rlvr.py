@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any
 
 from .channel import EventWriter
-from .evidence import Evidence
+from .evidence import FEW_STEPS, Evidence
 from .expectations import PendingEvidence
 from .hooks import replaces
 from .sampler_weights import (
@@ -246,7 +246,10 @@ class RlvrTrainer(_Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         result = super().train(*arguments, **options)
-        self._pending.accept_rest()
+        # the steps of one generation, whose weights are those of its first step
+        generated = self.args.steps_per_generation * self.num_iterations
+        steps = math.ceil(generated / self.args.gradient_accumulation_steps)
+        self._pending.leave_unproven(is_too_short=self.state.max_steps <= max(FEW_STEPS, steps))
         return result
 
     def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,45 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     with pytest.raises(UserError, match="data_changed"):  # it is no longer what was planned
         staged(data)
+
+
+def cut_rows(folder: Path) -> None:
+    file = folder / "train.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:1]))
+
+
+def edit_row(folder: Path) -> None:
+    file = folder / "train.jsonl"
+    file.write_text(file.read_text().replace("Hello", "Howdy"))
+
+
+def add_file(folder: Path) -> None:
+    (folder / "test.jsonl").write_text("{}")
+
+
+def remove_rows(folder: Path) -> None:
+    (folder / "train.jsonl").unlink()
+
+
+def forget_digests(folder: Path) -> None:
+    about = json.loads((folder / "about.json").read_text())
+    del about["digests"]
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("change", [cut_rows, edit_row, add_file, remove_rows, forget_digests])
+def test_rows_that_are_no_longer_those_that_were_staged_are_staged_again(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    data = local(write_lines(tmp_path / "a.jsonl", [chat("Hi", "Hello")] * 3))
+    assert staged(data) is not None
+    before = data.train_file.read_bytes()
+    assert staged(data) is None  # they are there
+    change(data.folder)
+    assert staged(data) is not None
+    assert data.train_file.read_bytes() == before
+    assert sorted(path.name for path in data.folder.iterdir()) == ["about.json", "train.jsonl"]
+    assert staged(data) is None
 
 
 def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,9 @@ def test_another_key_replaces_the_whole_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chats"]
 
 
-@pytest.mark.parametrize("damage", ["remove", "truncate", "spoil the marker"])
+@pytest.mark.parametrize(
+    "damage", ["remove", "truncate", "spoil the marker", "same size", "one more", "below"]
+)
 def test_a_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "chats"
     build_once(folder, "chats", "k1", build)
@@ -68,10 +70,18 @@ def test_a_damaged_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
         (folder / "content").unlink()
     elif damage == "truncate":
         (folder / "content").write_text("")
+    elif damage == "same size":
+        (folder / "content").write_text("MADE\n")
+    elif damage == "one more":
+        (folder / "model.safetensors.index.json").write_text("{}")
+    elif damage == "below":
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "rag.jinja").write_text("other")
     else:
         (folder / MARKER).write_text('{"kind": "chats"')
     assert build_once(folder, "chats", "k1", build).built
     assert (folder / "content").read_text() == "made\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["content", MARKER]
 
 
 def test_a_foreign_folder_is_never_deleted(tmp_path: Path) -> None:

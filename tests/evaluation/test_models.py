@@ -18,6 +18,7 @@ from launch.evaluation.models import (
 )
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
+from launch.execution.record.written import CheckpointRecorder
 from tests.execution import files
 from tests.execution.record.records import write_run
 
@@ -98,6 +99,18 @@ def test_a_chat_template_is_a_file_or_in_the_tokenizer(run: Path) -> None:
     (run / "model" / "tokenizer_config.json").unlink()
     (run / "model" / "chat_template.jinja").write_text("{{ messages }}")
     require_chat_template(model)
+
+
+@pytest.mark.parametrize("form", ["good/step_20", "sft/good/checkpoint-20", "path"])
+def test_a_checkpoint_whose_weights_were_replaced_is_refused(run: Path, form: str) -> None:
+    (run / "model").mkdir(exist_ok=True)
+    recorder = CheckpointRecorder(run, run / "model")
+    folder = files.model(run / "model" / "checkpoint-20")
+    recorder.close(is_writing=True)
+    name = str(folder) if form == "path" else form
+    assert find_model(name, run.parents[1]).folder == folder
+    files.safetensors(folder / "model.safetensors", {"embed": (8, 4), "head": (8, 4)})
+    assert refusal(name, run.parents[1]) == "model_changed"
 
 
 def test_a_checkpoint_is_named_by_its_step(run: Path) -> None:

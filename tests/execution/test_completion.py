@@ -16,6 +16,7 @@ from launch.execution.completion import (
     verify_completion,
     verify_evidence,
 )
+from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
@@ -245,6 +246,22 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
     assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)
+
+
+def test_a_model_that_an_earlier_attempt_saved_is_not_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the clock was set back, so that its event looks like the later one."""
+    monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
+    plan = planned("stage=demo", "trainer=trl_sft", "gpus=0", machine=fixed_machine(tmp_path))
+    for _ in range(2):
+        begin_attempt(tmp_path, None, ())
+    saved = [event("total_steps", 1.0, steps=10), event("saved", 9000.0, step=10, attempt=1)]
+    append(tmp_path / "events.jsonl", saved)
+    failed = Outcome(1, 1.0, 10, 0.5, cause="killed while it saved")
+    assert keep_finished_work(failed, plan, Run(tmp_path), []) == failed
+    append(tmp_path / "events.jsonl", [event("saved", 5.0, step=10, attempt=2)])
+    assert keep_finished_work(failed, plan, Run(tmp_path), []).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from launch.execution.merge import (
     QUANTIZED_TOLERANCE,
     TOLERANCES,
     Merged,
+    merge_adapter,
     read_training,
     refuse_difference,
 )
 from launch.planning.adapter import Adapter, read_adapter
+from tests.execution.files import model, safetensors
 
 
 @pytest.fixture
@@ -74,3 +78,50 @@ def test_a_merge_is_kept_up_to_its_tolerance(
     [problem] = refused.value.problems
     assert problem.id == "merge_differs"
     assert ("4-bit" in problem.message) == (share == 0.0)
+
+
+Change = Callable[[Path], object]
+
+
+def write(name: str) -> Change:
+    return lambda folder: (folder / name).write_text("other")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        (write("README.md"), True),
+        (write("merged/model.safetensors"), False),
+        (write("merged/additional.jinja"), False),
+        (write("model/adapter_model.safetensors"), False),
+        (write("base/model.safetensors"), False),
+        (write("base/config.json"), False),
+    ],
+)
+def test_a_merge_is_used_again_only_of_the_same_adapter_and_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, is_kept: bool
+) -> None:
+    """The worker that merges is not started: that it would be is what is tested."""
+    base = model(tmp_path / "base")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    safetensors(folder / "adapter_model.safetensors", {"lora_A": (2, 4)})
+    adapter = read_adapter(folder)
+    assert adapter is not None
+    merges: list[Path] = []
+
+    def merge(adapter: Adapter, training: object, staging: Path) -> dict[str, object]:
+        merges.append(model(staging))
+        return {"error": 0.0, "dtype": "float32", "adapter_effect": 0.5, "tokens": 64}
+
+    monkeypatch.setattr("launch.execution.merge._run", merge)
+    monkeypatch.setattr("launch.execution.merge.require_modules", lambda *arguments: None)
+    monkeypatch.setattr("launch.execution.merge.check_adapter", lambda *arguments: None)
+    training = read_training(adapter)
+    assert merge_adapter(adapter, training).built
+    assert not merge_adapter(adapter, training).built
+    change(tmp_path)
+    assert merge_adapter(adapter, training).built != is_kept
+    assert len(merges) == (1 if is_kept else 2)

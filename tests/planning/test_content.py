@@ -4,6 +4,7 @@ another key.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.planning import digest_cache
 from launch.planning.build import build_plan
 from launch.planning.digest_cache import DigestCache
 from launch.planning.machine import Machine
@@ -143,8 +145,14 @@ def test_digests_of_folders(tmp_path: Path) -> None:
     (tmp_path / "data" / "part" / "b.parquet").rename(tmp_path / "data" / "part" / "a.parquet")
     (tmp_path / "data" / "config.json").write_text("{}")
     model = digests.of(tmp_path / "data")
-    (tmp_path / "data" / "part" / "a.parquet").write_text("checkpoint")
-    assert digests.of(tmp_path / "data") == model  # below a model there are checkpoints
+    (tmp_path / "data" / "part").rename(tmp_path / "data" / "checkpoint-10")
+    without = digests.of(tmp_path / "data")
+    (tmp_path / "data" / "checkpoint-10" / "a.parquet").write_text("checkpoint")
+    (tmp_path / "data" / "README.md").write_text("no part of it")
+    assert digests.of(tmp_path / "data") == without != model
+    (tmp_path / "data" / "additional_chat_templates").mkdir()
+    (tmp_path / "data" / "additional_chat_templates" / "rag.jinja").write_text("{{ messages }}")
+    assert digests.of(tmp_path / "data") != without
     assert digests.of(tmp_path / "nothing") is None
 
 
@@ -174,6 +182,43 @@ def test_a_digest_is_kept_once_the_file_has_settled(
     path.write_text("two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as `cp --preserve` leaves it
     assert again.of(path) != value
+
+
+def test_a_large_file_of_the_hubs_cache_is_known_by_its_name(tmp_path: Path) -> None:
+    content = b"weights"
+    blob = tmp_path / "models--a--b" / "blobs" / hashlib.sha256(content).hexdigest()
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(content)
+    copied = tmp_path / "model.safetensors"
+    copied.write_bytes(content)
+    link = tmp_path / "models--a--b" / "snapshots" / "1" / "model.safetensors"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(blob)
+    digests = DigestCache(tmp_path / "digests.json")
+    assert digests.of(link) == digests.of(copied)
+    blob.chmod(0)
+    assert digests.of(link) == digests.of(copied)  # it is not read
+
+
+def test_another_file_in_the_place_of_a_known_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device, inode, size and times are compared; a file that is replaced has another inode."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("one")
+    later = time.time() + 10
+    monkeypatch.setattr(time, "time", lambda: later)
+    digests = DigestCache(tmp_path / "digests.json")
+    before = digests.of(path)
+    other = tmp_path / "other"
+    other.write_text("two")
+    state = digest_cache.file_state(path)
+    other.replace(path)
+    # times that agree to the nanosecond, as on a file system that keeps only seconds
+    monkeypatch.setattr(
+        digest_cache, "file_state", lambda file: (state[0], file.stat().st_ino, *state[2:])
+    )
+    assert digests.of(path) != before
 
 
 def test_a_model_that_a_run_makes_is_known_by_that_run(tmp_path: Path) -> None:

@@ -49,6 +49,22 @@ def _empty_tensor(folder: Path) -> None:
     safetensors(folder / "model-00001-of-00003.safetensors", {"layer1.a": (4, 4), "layer1.b": (0,)})
 
 
+def _whole_beside_shards(folder: Path) -> None:
+    safetensors(folder / "model.safetensors", {"layer1.a": (4, 4)})
+
+
+def _index_of_another(folder: Path) -> None:
+    _whole_beside_shards(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "other"}}')
+
+
+def _damaged_beside_shards(folder: Path) -> None:
+    """It is what transformers loads. The index names it, so that there is no other fault."""
+    (folder / "model.safetensors").write_bytes(b"")
+    index = '{"weight_map": {"layer1.a": "model.safetensors"}}'
+    (folder / "model.safetensors.index.json").write_text(index)
+
+
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
@@ -71,6 +87,9 @@ def _empty_tensor(folder: Path) -> None:
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
         (lambda f: (f / "config.json").write_text("{"), "config.json is unreadable"),
         (lambda f: (f / "tokenizer.json").unlink(), "the tokenizer is missing"),
+        (_whole_beside_shards, "model.safetensors lies beside model.safetensors.index.json"),
+        (_index_of_another, "model.safetensors lies beside model.safetensors.index.json"),
+        (_damaged_beside_shards, "model.safetensors has a truncated header"),
         (lambda f: cut(f / "tokenizer.json"), "tokenizer.json is unreadable"),
     ],
 )

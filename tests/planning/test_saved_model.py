@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.digests import hash_file
 from launch.errors import UserError
 from launch.execution.completion import refuse_changes
 from launch.planning.digest_cache import DigestCache
@@ -34,6 +35,15 @@ def write(name: str, text: str = "other") -> Change:
     return lambda run: (run / "model" / name).write_text(text)
 
 
+def below(name: str) -> Change:
+    def add(run: Path) -> None:
+        file = run / "model" / name
+        file.parent.mkdir()
+        file.write_text("other")
+
+    return add
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -52,6 +62,16 @@ def write(name: str, text: str = "other") -> Change:
         ),
         (lambda run: (run.parents[2] / "base" / "model.safetensors").write_text("other"), "base"),
         (lambda run: shutil.rmtree(run.parents[2] / "base"), "base"),
+        (below("additional_chat_templates/rag.jinja"), "additional_chat_templates/rag.jinja"),
+        (below("sentencepiece/spm.model"), "sentencepiece/spm.model"),
+        (write("preprocessor_config.json"), "preprocessor_config.json"),
+        (write("model.safetensors.index.json", "{}"), "model.safetensors.index.json"),
+        (write("tekken.json", "{}"), "tekken.json"),
+        (write("quantize_config.json", "{}"), "quantize_config.json"),
+        (below("checkpoint-10/model.safetensors"), None),
+        (below("runs/events.out.tfevents.1"), None),
+        (below("original/consolidated.00.pth"), None),
+        (write(".gitattributes"), None),
         (write("README.md"), None),
         (write("training_args.bin"), None),
         (lambda run: (run / "model" / "checkpoint-10").mkdir(), None),
@@ -80,6 +100,22 @@ def test_an_exported_model_below_the_output_is_compared(tmp_path: Path, place: s
     (export / "model.safetensors").write_text("other")
     [problem] = find_changes(run, digest)
     assert f"{place}/model.safetensors" in problem.message
+
+
+def test_the_last_step_of_olmo_core_is_its_model(tmp_path: Path) -> None:
+    for step in (9, 10):
+        file = tmp_path / f"step{step}" / "model_and_optim" / "__0_0.distcp"
+        file.parent.mkdir(parents=True)
+        file.write_text("weights")
+    (tmp_path / "step9" / "hf_model").mkdir()
+    (tmp_path / "step9" / "hf_model" / "config.json").write_text("{}")
+    assert digest_model(tmp_path, hash_file).keys() == {
+        "step10/model_and_optim/__0_0.distcp",
+        "step9/hf_model/config.json",
+        "step9/model_and_optim/__0_0.distcp",  # beside an exported model
+    }
+    shutil.rmtree(tmp_path / "step9" / "hf_model")
+    assert digest_model(tmp_path, hash_file).keys() == {"step10/model_and_optim/__0_0.distcp"}
 
 
 def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:

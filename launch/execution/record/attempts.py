@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.checkpoints import Checkpoint
+from launch.execution.record.checkpoints import Checkpoint, checkpoint_step
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.steps import read_steps
 from launch.files import append_json, read_json_lines, write_json_lines
@@ -24,7 +24,7 @@ def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[
     Steps that were logged after the checkpoint that it resumes from (`chosen`) will be logged
     again: they move from metrics.jsonl to metrics.superseded.jsonl.
     """
-    number = len(read_json_lines(folder / ATTEMPTS)) + 1
+    number = latest_attempt(folder) + 1
     attempt = {
         "attempt": number,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -35,6 +35,12 @@ def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[
     if chosen is not None and chosen.unit == "step":
         supersede_steps(folder / "metrics.jsonl", chosen.number)
     return number
+
+
+def latest_attempt(folder: Path) -> int:
+    """Return the number of the last attempt that began; 0 before the first."""
+    numbers = [entry.get("attempt") for entry in read_json_lines(folder / ATTEMPTS)]
+    return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
 def supersede_steps(metrics: Path, step: int) -> None:
@@ -67,6 +73,14 @@ def earlier_losses(folder: Path) -> dict[int, float]:
         if isinstance(loss, (int, float)):
             losses[entry["step"]] = float(loss)
     return losses
+
+
+def resumed_step(folder: Path) -> int | None:
+    """Return the step of the checkpoint that the latest attempt resumed from; None without one, and
+    for an epoch's.
+    """
+    attempts = read_json_lines(folder / ATTEMPTS)
+    return checkpoint_step(attempts[-1].get("resumed_from")) if attempts else None
 
 
 def drop_repeated_steps(metrics: Path) -> None:

@@ -74,6 +74,12 @@ def find_checkpoints(output: Path, layout: Layout) -> list[Checkpoint]:
     )
 
 
+def names_checkpoint(path: Path) -> bool:
+    """Return whether a trainer of any family would take a path for a checkpoint."""
+    prefixes = tuple(prefix for family in _PREFIXES.values() for prefix in family)
+    return path.name.startswith(prefixes) and path.is_dir()
+
+
 def _read_checkpoint(path: Path, layout: Layout) -> Checkpoint:
     match = _NAME_PATTERNS[layout.family].fullmatch(path.name)
     if match is None:

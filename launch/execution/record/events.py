@@ -68,9 +68,11 @@ class Event:
     rank: int
     # the keys of its kind: `step`, `loss`, `message`, ...
     data: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 1  # of the run (attempts.jsonl); a clock may be set back between two
 
     def as_json(self) -> dict[str, Any]:
-        return versioned({"kind": self.kind, "time": self.time, "rank": self.rank, **self.data})
+        own = {"kind": self.kind, "time": self.time, "rank": self.rank, "attempt": self.attempt}
+        return versioned({**own, **self.data})
 
 
 def parse_event(line: str | bytes, rank: int) -> Event | None:
@@ -94,11 +96,14 @@ def read_event(value: Mapping[str, Any]) -> Event | None:
     kind = data.pop("kind", None)
     time = data.pop("time", None)
     rank = data.pop("rank", None)
+    attempt = data.pop("attempt", 1)
     if version != SCHEMA_VERSION or not isinstance(kind, str) or not isinstance(rank, int):
         return None
     if not is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
         return None
-    return Event(kind, float(time), rank, data)
+    if type(attempt) is not int or attempt < 1:
+        return None
+    return Event(kind, float(time), rank, data, attempt)
 
 
 def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:

@@ -8,12 +8,14 @@ nothing checked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launch.execution.record.events import Event
 from launch.execution.record.run import Run
+from launch.execution.record.written import writers_of
 from launch.table import Table
-from launch.worker.evidence import PROVEN, REFUTED, UNPROVEN, Evidence
+from launch.worker.evidence import NO_STEP, PROVEN, REFUTED, TOO_SHORT, UNPROVEN, Evidence
 from launch.worker.finding import Finding
 from launch.worker.json_codec import versioned
 
@@ -37,14 +39,13 @@ _WIDTH = 76  # characters of a value or note in the table
 
 
 def read_evidence(
-    run: Run, requested: Mapping[str, str], since: float, *, inspects: bool = True
+    run: Run, requested: Mapping[str, str], attempt: int, *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
-    """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or
-    later.
+    """Return the items that one attempt of a run has reported.
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
     """
-    reported = [event for event in run.events("evidence") if event.time >= since]
+    reported = [event for event in run.events("evidence") if event.attempt == attempt]
     return merge_events(reported, requested, inspects=inspects)
 
 
@@ -64,7 +65,43 @@ def merge_events(
     for what, value in requested.items():
         if what not in settings:
             items.append(Evidence(what, None, how, value, UNPROVEN))
-    return tuple(items)
+    return tuple(_require_verdict(item, requested.get(item.what)) for item in items)
+
+
+def _require_verdict(item: Evidence, requested: str | None) -> Evidence:
+    """Return a requested setting that was reported without a verdict as unproven."""
+    if requested is None or item.verdict is not None:
+        return item
+    return replace(item, requested=requested, verdict=UNPROVEN, how=NO_STEP)
+
+
+def add_earlier_proofs(
+    items: Iterable[Evidence], run: Run, requested: Mapping[str, str], checkpoint: str | None
+) -> tuple[Evidence, ...]:
+    """Return the evidence of an attempt with the proofs of those that made its checkpoint.
+
+    They count for what no step of this attempt could show, such as one that had no step left. The
+    checkpoint's files are those that were written then: a resume compares them.
+    """
+    earlier = [
+        (attempt, {item.what: item for item in read_evidence(run, requested, attempt)})
+        for attempt in writers_of(run.folder, checkpoint)
+    ]
+    return tuple(_find_proof(item, earlier) for item in items)
+
+
+def _find_proof(item: Evidence, earlier: Sequence[tuple[int, Mapping[str, Evidence]]]) -> Evidence:
+    if item.verdict != UNPROVEN or item.how not in (_NOT_REACHED, NO_STEP, TOO_SHORT):
+        return item
+    for attempt, proofs in earlier:
+        proof = proofs.get(item.what)
+        if proof is not None and proof.verdict == PROVEN:
+            return replace(proof, note=_join(proof.note, f"shown by attempt {attempt}"))
+    return item
+
+
+def _join(*notes: str | None) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def unchecked_settings(overridden: Mapping[str, str]) -> tuple[Evidence, ...]:

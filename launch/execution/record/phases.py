@@ -44,7 +44,7 @@ def summarize_events(events: Iterable[Event], finished: float | None) -> EventSu
     The last phase ended when the run did: at `finished`, in unix seconds; None while it is live.
     """
     summary = EventSummary()
-    last = 0.0
+    last = 0.0  # of the current attempt
     first_rank = None
     for event in events:
         if not 0 <= event.time < _LATEST:
@@ -52,7 +52,10 @@ def summarize_events(events: Iterable[Event], finished: float | None) -> EventSu
         if event.kind == "phase":
             first_rank = event.rank if first_rank is None else first_rank
             if event.rank == first_rank:
+                begun = len(summary.attempts)
                 _add_phase(summary, event.data["phase"], event.time, last)
+                if len(summary.attempts) > begun:
+                    last = 0.0  # the clock may have been set back since the previous attempt
         elif event.kind == "guard" and len(summary.guards) < _MAX_EVENTS:
             summary.guards.append(event)
         elif event.kind == "warning":

@@ -12,12 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.facts import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.record.attempts import latest_attempt
 from launch.execution.record.events import Event, Metrics
 from launch.execution.record.folder import RunFolder
+from launch.execution.record.written import CheckpointRecorder
 from launch.execution.supervise.streams import LAUNCHER
 from launch.execution.supervise.watch import Watch
 from launch.files import JsonLines
@@ -27,6 +30,7 @@ _MAX_PENDING = (
 )
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
+_CHECKPOINT = "checkpoint"
 # of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
 _BAR = re.compile(r"(?P<done>\d+)/(?P<total>\d+) \[")
 
@@ -35,7 +39,8 @@ class Observer:
     """The pump's sink: records every event, and keeps what the display and the guards need.
 
     Steps go to metrics.jsonl, all other events to events.jsonl. `watch` takes what the
-    guards observe, with times from `clock`, a monotonic one.
+    guards observe, with times from `clock`, a monotonic one. `checkpoints` records those that the
+    run writes.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class Observer:
         folder: RunFolder,
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
+        checkpoints: CheckpointRecorder | None = None,
     ) -> None:
         # phases, steps, totals, each warning once
         self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)
@@ -51,12 +57,14 @@ class Observer:
         self.metrics = Metrics()
         self.step = 0
         self._first_rank = min(ranks)
+        self._attempt = max(1, latest_attempt(folder.path))  # a trial's runs count none
         self._warnings_shown: set[str] = set()
         self._phase = ""
         self._metrics_file = JsonLines(folder.metrics)
         self._events_file = JsonLines(folder.events)
         self._lock = threading.Lock()
         self._watch = watch
+        self._checkpoints = checkpoints
         self._clock = clock
         self._progress_checked = 0.0
         self._recent_lines: deque[str] = deque(maxlen=_RECENT_LINES)
@@ -86,9 +94,11 @@ class Observer:
 
     def record(self, event: Event) -> None:
         """Write an event to events.jsonl; may be called from any thread."""
-        self._append(self._events_file, event.as_json())
+        self._append(self._events_file, replace(event, attempt=self._attempt).as_json())
 
     def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close(is_writing=self._phase == _CHECKPOINT)
         for file in (self._metrics_file, self._events_file):
             with contextlib.suppress(OSError):
                 file.close()
@@ -104,8 +114,14 @@ class Observer:
         else:
             self.record(event)
 
-    def _begin_phase(self, event: Event) -> None:
+    def _begin_phase(self, event: Event, *, is_step: bool = False) -> None:
         phase = event.data["phase"]
+        recorder = self._checkpoints
+        if recorder is not None:
+            is_written = self._phase == _CHECKPOINT and phase != _CHECKPOINT
+            if is_written or (is_step and recorder.is_waiting):
+                # before the step is recorded, so that a launcher that is killed has recorded both
+                recorder.record_new(is_whole=is_step)
         if phase == self._phase:
             return
         self._phase = phase
@@ -151,7 +167,8 @@ class Observer:
             return
         self.step = values["step"]
         if event.rank == self._first_rank:  # not every trainer says when it begins to train
-            self._begin_phase(Event("phase", event.time, event.rank, {"phase": "training"}))
+            training = Event("phase", event.time, event.rank, {"phase": "training"})
+            self._begin_phase(training, is_step=True)
         self._append(self._metrics_file, values)
         self.display_events.append(Event("step", event.time, event.rank, self.metrics.last))
         self._watch.observe(LoggedStep(self._clock(), self.step, self.metrics.last))

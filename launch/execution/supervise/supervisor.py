@@ -31,6 +31,7 @@ from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
+from launch.execution.record.written import CheckpointRecorder
 from launch.execution.supervise.ending import RunEnd, conclude, end_lines
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.processes import ReaperProcess, end_by_run_id
@@ -165,7 +166,10 @@ def _supervise(
         lambda: reaper is not None and reaper.halt(),
         execution.peers,
     )
-    observer = Observer(context.ranks, folder, watch)
+    checkpoints = None
+    if execution.watch_config.output is not None and execution.leads:
+        checkpoints = CheckpointRecorder(folder.path, execution.watch_config.output)
+    observer = Observer(context.ranks, folder, watch, checkpoints=checkpoints)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
     run = _LiveRun(execution, folder, observer, watch, SafeDisplay(display), stops)

@@ -27,7 +27,7 @@ from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
 from launch.execution.guards import build_guards
-from launch.execution.record.attempts import earlier_losses
+from launch.execution.record.attempts import earlier_losses, resumed_step
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerNodes, Stacks, dump_stacks
@@ -300,6 +300,8 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             checkpoint_every=recipe.checkpoint_steps,
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),
+            resumed_step=resumed_step(plan.folder),
+            repeats=plan.config.stage.kind != Kind.rlvr,
         ),
         output=plan.model_dir,
         layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),

@@ -19,6 +19,9 @@ PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 FEW_STEPS = 2
 # The `how` of evidence that is unproven because the run has so few steps; it stops no run.
 TOO_SHORT = "the run has too few steps to prove it"
+# The `how` of evidence that is unproven because this attempt had no step left to show it. The
+# attempt that wrote its checkpoint may have shown it.
+NO_STEP = "no step of this attempt could show it"
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class EvidenceCollector:
         self._rate_check: optimizer.RateCheck | None = None
         # the learning rates of the optimizer's groups in the current step
         self._rates: list[float] = []
+        context.events.before_checkpoint(self._send_updates)
 
     def model_prepared(self, model: Any) -> None:
         """Record the inputs of the model's first forward pass, and of those of the first step."""
@@ -82,6 +83,12 @@ class EvidenceCollector:
             self._updates = updates.Updates(self._objects)
             self._rate_check = self._make_rate_check(self._objects)
             self._note_rates()
+
+    def _send_updates(self) -> None:
+        """Send what the steps have proven so far: the checkpoint that follows is made of them."""
+        if self._updates is not None:
+            for item in self._updates.so_far():
+                self._context.events.emit("evidence", **item.fields())
 
     def step_ended(self) -> None:
         """Check what the optimizer step changed."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..hooks import engine_norm
 from ..wording import count_of
-from . import FEW_STEPS, PROVEN, REFUTED, TOO_SHORT, Evidence
+from . import FEW_STEPS, NO_STEP, PROVEN, REFUTED, TOO_SHORT, Evidence
 from .saved_model import try_check
 from .tensors import checksum, sample_all, sample_each, spread, stored
 from .trainer_objects import TrainerObjects
@@ -128,6 +128,16 @@ class Updates:
             evidence.append(self._judge_gradients())
         return evidence
 
+    def so_far(self) -> list[Evidence]:
+        """Return the evidence of the steps until now as far as it is proven.
+
+        A checkpoint of these steps may be resumed with no step left, and then proves no other.
+        """
+        if not self._steps:
+            return []
+        evidence = [self._judge_gradients(), self._judge_last()]
+        return [item for item in evidence if item.verdict == PROVEN]
+
     def at_end(self, check: Callable[[], Evidence]) -> list[Evidence]:
         """Return the evidence of the whole run; `check` makes that of what was saved."""
         evidence = [self._judge_gradients(), self._judge_last()]
@@ -195,8 +205,7 @@ class Updates:
         None is due while rounding may still hide an update: a later step has to show it.
         """
         if not self._steps and self._objects.step:
-            how = "no learning rate of this attempt was above 0"
-            return [Evidence("first_update", "no step", how).judge(self._kind, True)]
+            return [Evidence("first_update", "no step", NO_STEP).judge(self._kind, None)]
         changes = self._find_changes()
         note = self._describe_changes(changes)
         how = "checksums around the first optimizer step"

@@ -187,12 +187,24 @@ NUMBERS = (
 # ---- the first loss after a resume, by step
 
 
-def resumed(name: str, before: dict[int, float], loss: float, stops: bool) -> Case:
+def resumed(
+    name: str,
+    before: dict[int, float],
+    loss: float,
+    *,
+    stops: bool,
+    step: int | None = None,
+    repeats: bool = True,
+) -> Case:
+    """The first step after the resume is 21; `step` is the one of the checkpoint."""
     facts = steps("loss", [loss, 99.0], start=21)
     at, message = (21.0, "the weights or the data differ") if stops else (None, "")
     return Case(
         name,
-        lambda: Continuity(limits.ContinuityLimits(), GuardContext(losses=before)),
+        lambda: Continuity(
+            limits.ContinuityLimits(),
+            GuardContext(losses=before, resumed_step=step, repeats=repeats),
+        ),
         facts,
         at,
         message,
@@ -204,6 +216,21 @@ RESUMED = (
     resumed("the step again, the same loss", {20: 3.0, 21: 2.5}, 2.51, stops=False),
     resumed("the step again, another loss", {20: 3.0, 21: 2.5}, 3.0, stops=True),
     resumed("the step again, a small loss", {20: 3.0, 21: 0.0001}, 0.02, stops=False),
+    resumed("the same batch, rounded otherwise", {20: 3.0, 21: 2.5}, 2.51, stops=False, step=20),
+    resumed("the same batch, other weights", {20: 3.0, 21: 2.5}, 2.53, stops=True, step=20),
+    resumed("the same batch, slightly less", {20: 3.0, 21: 2.5}, 2.48, stops=True, step=20),
+    resumed("a small loss, rounded otherwise", {20: 0.01, 21: 0.002}, 0.006, stops=False, step=20),
+    resumed("a small loss, other weights", {20: 0.01, 21: 0.002}, 0.02, stops=True, step=20),
+    resumed("a mean over other steps", {16: 3.0, 21: 2.5}, 2.6, stops=False, step=18),
+    resumed("of an epoch's checkpoint", {20: 3.0, 21: 2.5}, 2.6, stops=False, step=None),
+    resumed(
+        "samples that are drawn anew",
+        {20: 0.03, 21: 0.01},
+        0.04,
+        stops=False,
+        step=20,
+        repeats=False,
+    ),
     resumed("from the checkpoint, a little more", {19: 3.2, 20: 3.0}, 3.4, stops=False),
     resumed("from the checkpoint, a little less", {19: 3.2, 20: 3.0}, 2.6, stops=False),
     resumed("the base's weights", {19: 3.2, 20: 3.0}, 7.6, stops=True),

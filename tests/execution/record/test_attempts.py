@@ -14,6 +14,7 @@ from launch.execution.record.attempts import (
     add_earlier_steps,
     begin_attempt,
     drop_repeated_steps,
+    latest_attempt,
     supersede_steps,
 )
 from launch.execution.record.checkpoints import Checkpoint
@@ -53,6 +54,18 @@ def test_steps_after_the_checkpoint_are_superseded(tmp_path: Path) -> None:
         1,
     )
     assert last_logged_step(tmp_path) == 10
+
+
+def test_attempts_are_counted_by_their_numbers(tmp_path: Path) -> None:
+    """A line that a full disk cut short takes no number from the next attempt."""
+    assert latest_attempt(tmp_path) == 0
+    for number in (1, 2):
+        assert begin_attempt(tmp_path, None, ()) == number
+    attempts = tmp_path / "attempts.jsonl"
+    first, second = attempts.read_text().splitlines()
+    attempts.write_text(f"{first[:20]}\n{second}\n{second[:20]}")
+    assert begin_attempt(tmp_path, None, ()) == 3
+    assert latest_attempt(tmp_path) == 3
 
 
 def test_steps_after_an_epoch_checkpoint_replace_the_earlier_ones(tmp_path: Path) -> None:

@@ -79,15 +79,17 @@ def test_a_setting_that_was_not_checked_is_unproven() -> None:
 def test_only_this_attempt_counts(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = [
-        evidence_event("dtype", "fp32"),
-        replace(evidence_event("dtype", "bf16"), time=20.0),
-        Event("phase", 21.0, 0, {"phase": "training"}),
+        replace(evidence_event("dtype", "fp32"), time=3620.0),
+        # a time server has set the clock back since
+        replace(evidence_event("dtype", "bf16"), time=20.0, attempt=2),
+        Event("phase", 21.0, 0, {"phase": "training"}, 2),
     ]
     damaged = ['{"kind": "evidence", "time": 22.0, "rank": 0}', "[1]", '{"kind": "evid']
     lines = [*(json.dumps(event.as_json()) for event in events), *damaged]
     path.write_text("\n".join(lines), encoding="utf-8")
-    assert [item.value for item in read_evidence(Run(tmp_path), {}, 15.0)] == ["bf16"]
-    assert read_evidence(Run(tmp_path), {}, 25.0) == ()
+    assert [item.value for item in read_evidence(Run(tmp_path), {}, 1)] == ["fp32"]
+    assert [item.value for item in read_evidence(Run(tmp_path), {}, 2)] == ["bf16"]
+    assert read_evidence(Run(tmp_path), {}, 3) == ()
 
 
 def test_the_file_has_one_version() -> None:

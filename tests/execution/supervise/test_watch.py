@@ -17,9 +17,12 @@ import pytest
 from launch.config.guards import DeadRankLimits, GuardsConfig
 from launch.config.schema import Family
 from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput, PhaseStarted
+from launch.execution.record.attempts import begin_attempt
 from launch.execution.record.checkpoints import Layout
 from launch.execution.record.events import Event
+from launch.execution.record.evidence import read_evidence
 from launch.execution.record.folder import RunFolder
+from launch.execution.record.run import Run
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
 
@@ -192,6 +195,34 @@ def test_a_step_begins_the_training_and_ends_a_checkpoint(tmp_path: Path) -> Non
     ]
     began = [fact.phase for fact in facts.seen if isinstance(fact, PhaseStarted)]
     assert began == ["load", "training", "checkpoint", "training", "save"]
+
+
+def test_events_have_the_number_of_their_attempt_whatever_the_clock_shows(tmp_path: Path) -> None:
+    """The clock is set back an hour between two attempts; a rank cannot name another attempt."""
+    folder = RunFolder(tmp_path)
+    for number, clock in ((1, 4000.0), (2, 400.0)):
+        assert begin_attempt(tmp_path, None, ()) == number
+        observer = Observer([0], folder, _Facts())
+        for what in ("dtype", "clip"):
+            observer.event(Event("evidence", clock, 0, {"what": what, "value": f"{number}"}, 7))
+        observer.close()
+    for number in (1, 2):
+        values = [item.value for item in read_evidence(Run(tmp_path), {}, number)]
+        assert values == [f"{number}", f"{number}"]
+    assert read_evidence(Run(tmp_path), {}, 7) == ()
+
+
+def test_phases_of_an_attempt_after_a_clock_that_was_set_back_end_in_it(tmp_path: Path) -> None:
+    observer = Observer([0], RunFolder(tmp_path), _Facts())
+    phases = ((4000.0, "import"), (4010.0, "training"), (400.0, "import"), (410.0, "training"))
+    for moment, phase in phases:
+        observer.event(Event("phase", moment, 0, {"phase": phase}))
+    observer.record(Event("warning", 420.0, 0, {"message": "late"}))
+    observer.event(Event("phase", 100.0, 0, {"phase": "import"}))
+    observer.close()
+    first, second, _ = Run(tmp_path).event_summary.attempts
+    assert [(phase.began, phase.ended) for phase in first] == [(4000.0, 4010.0), (4010.0, 4010.0)]
+    assert [(phase.began, phase.ended) for phase in second] == [(400.0, 410.0), (410.0, 420.0)]
 
 
 def test_what_looks_like_a_step_in_the_output_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""A folder as one value: the digest of each of its files, by name. What was written is what is found.
+
+Staged data, the demo's inputs, checkpoints and models are compared by it. Where a folder is not
+to count as a whole, the caller lists what is no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from launch.files import open_file
+
+# Returns a digest of a local path's content; None for a path that is not on this machine.
+Digest = Callable[[Path], str | None]
+# Device, inode, bytes, and the times of the last change of content and of status in nanoseconds.
+# A copy that preserves the first time still sets the second.
+FileState = tuple[int, int, int, int, int]
+_BLOCK = 1 << 20  # bytes
+_DIGITS = 16
+_SHOWN = 2  # changes that a sentence names
+
+
+def file_state(path: Path) -> FileState:
+    """Return what changes whenever a file does. Raises OSError."""
+    status = path.stat()
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def hash_file(path: Path, on_block: Callable[[int], None] = lambda size: None) -> str:
+    """Return sixteen hex digits of the SHA-256 of a file's bytes. Raises OSError.
+
+    `on_block` is called with the size of each block, and may raise to end the reading.
+    """
+    hasher = hashlib.sha256()
+    with open_file(path) as stream:
+        while block := stream.read(_BLOCK):
+            hasher.update(block)
+            on_block(len(block))
+    return hasher.hexdigest()[:_DIGITS]
+
+
+def files_below(
+    folder: Path, is_left_out: Callable[[str], bool] = lambda name: False
+) -> Iterator[str]:
+    """Yield the names of all files below a folder, relative to it and in order.
+
+    A hidden file or folder is no part of it, and neither is one of which `is_left_out` holds, which
+    is called with the relative name of each.
+    """
+    yield from _files_in(folder, "", is_left_out)
+
+
+def _files_in(folder: Path, above: str, is_left_out: Callable[[str], bool]) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        name = f"{above}{path.name}"
+        if path.name.startswith(".") or is_left_out(name):
+            continue
+        if path.is_dir():
+            yield from _files_in(path, f"{name}/", is_left_out)
+        elif path.is_file():
+            yield name
+
+
+def digest_folder(
+    folder: Path, digest: Digest, is_left_out: Callable[[str], bool] = lambda name: False
+) -> dict[str, str]:
+    """Return the digest of each file below a folder, by its name; {} without the folder."""
+    if not folder.is_dir():
+        return {}
+    digests = {}
+    for name in files_below(folder, is_left_out):
+        value = digest(folder / name)
+        if value is not None:
+            digests[name] = value
+    return digests
+
+
+def key_of(digests: Mapping[str, str]) -> str:
+    """Return one digest of a folder: sixteen hex digits over its names and digests."""
+    lines = "\n".join(f"{name}:{digest}" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(os.fsencode(lines)).hexdigest()[:_DIGITS]
+
+
+def describe_changes(recorded: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """Describe how the files of a folder differ from the recorded ones; None if they do not."""
+    changes = []
+    for name in sorted({*recorded, *now}):
+        if name not in now:
+            changes.append(f"{name} is gone")
+        elif name not in recorded:
+            changes.append(f"{name} was added")
+        elif now[name] != recorded[name]:
+            changes.append(f"{name} changed")
+    if not changes:
+        return None
+    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    return f"{', '.join(changes[:_SHOWN])}{more}"

@@ -1,0 +1,226 @@
+"""The checkpoints that a run has written, with the state and the digest of each file.
+
+checkpoints.jsonl has them. A resume compares what it finds with that: a checkpoint whose files were
+replaced is not the run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch.digests import Digest, FileState, describe_changes, file_state, files_below, hash_file
+from launch.execution.record.attempts import latest_attempt
+from launch.execution.record.checkpoints import MARK, names_checkpoint
+from launch.files import append_json, read_json_lines
+from launch.worker.json_codec import versioned
+
+WRITTEN = "checkpoints.jsonl"
+_IDLE = 19  # the lowest priority of a thread
+
+
+@dataclass(frozen=True)
+class WrittenCheckpoint:
+    """A checkpoint as the run wrote it."""
+
+    name: str
+    # the attempt that wrote it; None for one that was found after its launcher had been killed
+    attempt: int | None
+    files: Mapping[str, FileState]
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the files that were read so far
+
+    def find_change(self, folder: Path, digest: Digest) -> str | None:
+        """Describe how the files in `folder` differ from those that were written; None if they do
+        not.
+
+        A file whose state is the recorded one is not read again.
+        """
+        try:
+            now = checkpoint_files(folder)
+        except OSError as error:
+            return f"it can't be read: {error.strerror}"
+        recorded: dict[str, object] = {}
+        found: dict[str, object] = {}
+        for name in {*self.files, *now}:
+            if name in self.files:
+                recorded[name] = self.files[name]
+            if name in now:
+                found[name] = now[name]
+            if recorded.get(name) == found.get(name) or name not in self.files or name not in now:
+                continue
+            if name in self.digests:
+                recorded[name] = self.digests[name]
+                found[name] = digest(folder / name)
+            else:
+                # another node, or another start of the machine, may number the device differently
+                recorded[name] = self.files[name][1:]
+                found[name] = now[name][1:]
+        return describe_changes(recorded, found)
+
+
+def checkpoint_files(folder: Path) -> dict[str, FileState]:
+    """Return the state of each file of a checkpoint, by name. Raises OSError.
+
+    The mark of a finished one is no part of it: a resume adds it.
+    """
+    return {name: file_state(folder / name) for name in files_below(folder, MARK.__eq__)}
+
+
+def read_written(run: Path) -> dict[str, WrittenCheckpoint]:
+    """Return the checkpoints that a run has recorded, by name, as each was written last."""
+    written: dict[str, WrittenCheckpoint] = {}
+    for line in read_json_lines(run / WRITTEN):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            checkpoint = _read_line(line)
+            written[checkpoint.name] = checkpoint
+    return written
+
+
+def _read_line(line: Mapping[str, Any]) -> WrittenCheckpoint:
+    files: dict[str, FileState] = {}
+    digests: dict[str, str] = {}
+    for name, entry in line["files"].items():
+        device, inode, size, modified, changed = map(int, entry["state"])
+        files[str(name)] = (device, inode, size, modified, changed)
+        if entry.get("digest"):
+            digests[str(name)] = str(entry["digest"])
+    attempt = line["attempt"]
+    return WrittenCheckpoint(
+        str(line["checkpoint"]), None if attempt is None else int(attempt), files, digests
+    )
+
+
+def record_found(run: Path, checkpoint: Path) -> None:
+    """Record a checkpoint that a resume begins with, unless it is recorded. Raises OSError."""
+    if checkpoint.name not in read_written(run):
+        _append(run, WrittenCheckpoint(checkpoint.name, None, checkpoint_files(checkpoint)))
+
+
+def writers_of(run: Path, checkpoint: str | None) -> list[int]:
+    """Return the attempts that made a checkpoint, the latest first: that which wrote it, that which
+    wrote the checkpoint which this one resumed from, and so on.
+    """
+    written = read_written(run)
+    resumed_from = {
+        entry.get("attempt"): entry.get("resumed_from")
+        for entry in read_json_lines(run / "attempts.jsonl")
+    }
+    attempts: list[int] = []
+    while checkpoint in written:
+        attempt = written[checkpoint].attempt
+        if attempt is None or attempt in attempts:
+            break
+        attempts.append(attempt)
+        checkpoint = resumed_from.get(attempt)
+    return attempts
+
+
+class _StoppedError(Exception):
+    """The run has ended, and reading its checkpoints with it."""
+
+
+class CheckpointRecorder:
+    """Records the checkpoints that appear in a folder while a run trains.
+
+    The state of the files is recorded at once, their digests by a thread of the lowest priority: a
+    resume needs them only where the states tell nothing, as on a copy.
+    """
+
+    def __init__(self, run: Path, output: Path) -> None:
+        self._run = run
+        self._output = output
+        self._attempt = max(1, latest_attempt(run))
+        # what is there before this attempt writes any, and what all ranks have written
+        self._settled = {folder.name for folder in self._folders()}
+        # what was recorded while some rank may still have written a file
+        self._open: dict[str, dict[str, FileState]] = {}
+        self._queue: queue.SimpleQueue[WrittenCheckpoint | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()  # of the file
+        self._thread = threading.Thread(target=self._digest_all, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some rank may still write a file of a checkpoint that is recorded."""
+        return bool(self._open)
+
+    def _folders(self) -> list[Path]:
+        try:
+            return [path for path in self._output.iterdir() if names_checkpoint(path)]
+        except OSError:
+            return []
+
+    def record_new(self, *, is_whole: bool) -> None:
+        """Record the checkpoints that were written since the last call.
+
+        `is_whole`: every rank has written its files, as one that trains the next step has. What
+        changes afterwards was not written by the run.
+        """
+        for folder in self._folders():
+            if folder.name in self._settled:
+                continue
+            with contextlib.suppress(OSError):  # it is being removed, or the disk is full
+                files = checkpoint_files(folder)
+                if not files or self._open.get(folder.name) == files:
+                    continue
+                self._open[folder.name] = files
+                checkpoint = WrittenCheckpoint(folder.name, self._attempt, files)
+                self._write(checkpoint)
+                self._queue.put(checkpoint)
+        if is_whole:
+            self._settled.update(self._open)
+            self._open.clear()
+
+    def close(self, *, is_writing: bool) -> None:
+        """Stop, once no process of the run is left.
+
+        `is_writing`: the run ended while it wrote a checkpoint. One that is half written is found
+        by its files (checkpoints.py).
+        """
+        if is_writing or self._open:
+            self.record_new(is_whole=True)
+        self._stopped.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _write(self, checkpoint: WrittenCheckpoint) -> None:
+        with self._lock:
+            _append(self._run, checkpoint)
+
+    def _digest_all(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _IDLE)
+        while (checkpoint := self._queue.get()) is not None:
+            with contextlib.suppress(OSError, _StoppedError):
+                self._digest(checkpoint)
+
+    def _digest(self, checkpoint: WrittenCheckpoint) -> None:
+        """Add the digests of a checkpoint to the record, unless it has changed or gone meanwhile."""
+        folder = self._output / checkpoint.name
+        digests = {name: hash_file(folder / name, self._go_on) for name in checkpoint.files}
+        if checkpoint_files(folder) == checkpoint.files:
+            self._write(
+                WrittenCheckpoint(checkpoint.name, checkpoint.attempt, checkpoint.files, digests)
+            )
+
+    def _go_on(self, size: int) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
+
+
+def _append(run: Path, checkpoint: WrittenCheckpoint) -> None:
+    files = {}
+    for name, state in sorted(checkpoint.files.items()):
+        entry: dict[str, object] = {"state": state}
+        if name in checkpoint.digests:
+            entry["digest"] = checkpoint.digests[name]
+        files[name] = entry
+    line = {"checkpoint": checkpoint.name, "attempt": checkpoint.attempt, "files": files}
+    append_json(run / WRITTEN, versioned(line))
