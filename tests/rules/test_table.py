@@ -1,4 +1,4 @@
-"""Warnings about accepted flags: each entry of cautions.yaml."""
+"""Each row of the table of rules: where it applies and where it does not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from launch.check.lint.cautions import GivenFlags, cautions, find_cautions
+from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.trainer_commands import TrainerScript
-from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.rules.facts import UNKNOWN
+from launch.rules.table import is_flag, table
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
 from tests.check.lint.helpers import locked_checker
 
 NAMES = {"chat_template_name": ("tulu", "zephyr")}
@@ -28,7 +29,7 @@ def kinds(
     values = {**({"logging_steps": 1} if trainer == "finetune" else DPO), **values}
     given = {flag: value for flag, value in values.items() if value is not None}
     return [
-        it.id for it in find_cautions(GivenFlags(TrainerScript(trainer), given, is_complete, names))
+        it.id for it in find_warnings(GivenFlags(TrainerScript(trainer), given, is_complete, names))
     ]
 
 
@@ -130,24 +131,30 @@ CASES: list[
 
 
 @pytest.mark.parametrize(("id", "trainer", "warned", "silent"), CASES)
-def test_each_caution(id: str, trainer: str, warned: Values, silent: list[Values]) -> None:
+def test_each_row_of_flags(id: str, trainer: str, warned: Values, silent: list[Values]) -> None:
     assert kinds(warned, trainer) == [id]
     assert [values for values in silent if id in kinds(values, trainer)] == []
 
 
-def test_every_caution_has_a_case_and_its_flags_exist() -> None:
-    assert {case[0] for case in CASES} == {caution.id for caution in cautions()}
+def test_every_row_has_a_case() -> None:
+    assert {case[0] for case in CASES} == {rule.id for rule in table()}
+
+
+def test_the_flags_of_every_row_exist() -> None:
+    """The row's flag in each trainer that it names, and in one of a family; others in one."""
     schemas = locked_checker().schemas
-    flags = {name: schemas.fields(TrainerScript(name)).keys() for name in OPEN_INSTRUCT}
-    for caution in cautions():
-        assert caution.flag in caution.when, caution.id
-        assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), (
-            caution.id
-        )
-        assert all(caution.flag in flags[name] for name in caution.trainers), caution.id
-        assert isinstance(caution.trainers, list | tuple) and set(caution.trainers) <= set(
-            OPEN_INSTRUCT
-        ), caution.id
+    fields = {name: schemas.fields(TrainerScript(name)).keys() for name in ENTRIES}
+    families = {"open_instruct": OPEN_INSTRUCT, "trl": TRL}
+    for rule in table():
+        trainers = {name: families.get(name, [name]) for name in rule.trainers or families}
+        everywhere = {
+            flag for names in trainers.values() for name in names for flag in fields[name]
+        }
+        named = {name for name in (rule.flag, *rule.when, *rule.needs) if name and is_flag(name)}
+        assert named <= everywhere, (rule.id, named - everywhere)
+        for name in rule.trainers:
+            having = [each for each in trainers[name] if rule.flag in fields[each]]
+            assert rule.flag is None or having, (rule.id, rule.flag, name)
 
 
 def test_a_shell_variable_decides_nothing() -> None:
