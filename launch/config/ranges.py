@@ -119,11 +119,6 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def is_below(value: object, bound: float) -> bool:
-    """Return whether a value is a number below a bound, as in a trainer's `refused_values`."""
-    return is_number(value) and value < bound
-
-
 def range_of(metadata: Mapping[str, Any]) -> Range | None:
     """Return the range in the metadata of a key's field; None for a key without one."""
     return metadata.get(_METADATA)

@@ -72,9 +72,7 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     """Return every flag that a trainer's YAML names, with the first key that names it."""
     named: dict[str, str] = {}
     for flag, path, _ in flags_named_in(vars(trainer)):
-        is_list = path[0] == "ignored_flags"  # its second part is a position
-        key = path[0] if is_list else ".".join(path[:2])
-        named.setdefault(flag, f"trainer.{key}")
+        named.setdefault(flag, f"trainer.{'.'.join(path[:2])}")
     return named
 
 

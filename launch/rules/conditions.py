@@ -93,11 +93,11 @@ def _is_unknown_name(facts: Facts, name: str, value: Any, operand: Any) -> bool:
 
 
 def _is_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
-    return facts.source(name).value == operand
+    return facts.source(name) == operand
 
 
 def _is_not_from(facts: Facts, name: str, value: Any, operand: str) -> bool:
-    return facts.source(name).value != operand
+    return facts.source(name) not in (None, operand)
 
 
 CONDITIONS: Mapping[str, Condition] = {

@@ -27,6 +27,11 @@ def rules_for(facts: Facts) -> list[Rule]:
     ]
 
 
+def flags_with_rule(facts: Facts, id: str) -> set[str]:
+    """Return the flags that the trainer's rows of an id are about."""
+    return {rule.flag for rule in rules_for(facts) if rule.id == id and rule.flag}
+
+
 def apply_rules(facts: Facts, rules: Iterable[Rule]) -> list[Finding]:
     """Return what the rules find, in their order."""
     findings: list[Finding] = []
@@ -42,6 +47,9 @@ def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
     is_unused = rule.flag is not None and value is ABSENT and not asks_for_absence
     if is_unused or not all(holds(facts, name, rule.when[name]) for name in rule.when):
         return
+    if rule.undoes:
+        yield from _undone_key(rule.undoes, facts)
+        return
     if rule.needs:
         yield from _unmet_needs(rule, facts)
         return
@@ -50,6 +58,13 @@ def _cases(rule: Rule, facts: Facts) -> Iterator[Values]:
             yield from small_counts(value, conditions[_COUNT])
             return
     yield {}
+
+
+def _undone_key(key: str, facts: Facts) -> Iterator[Values]:
+    """Yield a key and its value, if it is set."""
+    requested = facts.value(key)
+    if is_set(requested) and requested not in (UNKNOWN, False):
+        yield {"key": key, "requested": format_value(requested)}
 
 
 def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
@@ -64,16 +79,16 @@ def _unmet_needs(rule: Rule, facts: Facts) -> Iterator[Values]:
 
 
 def _as_finding(rule: Rule, facts: Facts, values: Values) -> Finding:
-    in_lint = facts.place == Place.lint and rule.in_lint is not None
-    message = rule.in_lint if in_lint else rule.message
+    is_lint = facts.place == Place.lint
+    message = rule.in_lint if is_lint and rule.in_lint else rule.message
 
     def fill(text: str) -> str:
         return _PLACEHOLDER.sub(lambda found: _value_of(found[1], rule, facts, values), text)
 
-    fix = Fix.of(*map(fill, rule.fix)) if rule.fix else None
+    fix = Fix.of(*map(fill, rule.fix)) if rule.fix and not is_lint else None
     about = rule.at or rule.flag
     where = facts.locate(about) if about else None
-    finding = Finding.error(rule.id, fill(fill(message or "")), where, fix)
+    finding = Finding.error(rule.id, fill(fill(message)), where, fix)
     return finding.as_warning() if rule.severity == "warning" else finding
 
 

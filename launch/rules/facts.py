@@ -53,8 +53,8 @@ class Facts(Protocol):
     def value(self, name: str) -> Any:
         """Return a value; UNKNOWN if it can't be known here, ABSENT if the flag is not given."""
 
-    def source(self, flag: str) -> Source:
-        """Return who gives a flag that is given."""
+    def source(self, flag: str) -> Source | None:
+        """Return who gives a flag; None if it is not known to be given."""
 
     def known_names(self, flag: str) -> Sequence[str]:
         """Return the names that the trainer knows for a flag; none if they are unknown here."""

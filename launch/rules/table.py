@@ -32,6 +32,7 @@ class Rule:
     # By name: the conditions on it, {condition: operand}.
     when: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    undoes: str | None = None
     reason: str = ""
     fix: tuple[str, ...] = ()
     at: str | None = None

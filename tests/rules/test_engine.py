@@ -17,19 +17,19 @@ from launch.worker.finding import Finding
 
 
 @dataclass
-class Values:
+class WrittenFacts:
     """Facts that are written down."""
 
     values: Mapping[str, Any]
     place: Place = Place.plan
     trainer: str = "finetune"
     family: str = "open_instruct"
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, Source | None] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         return self.values.get(name, ABSENT)
 
-    def source(self, flag: str) -> Source:
+    def source(self, flag: str) -> Source | None:
         return self.sources.get(flag, Source.user)
 
     def known_names(self, flag: str) -> Sequence[str]:
@@ -39,7 +39,7 @@ class Values:
         return f"override {name}"
 
 
-def find(row: str, facts: Values) -> list[Finding]:
+def find(row: str, facts: WrittenFacts) -> list[Finding]:
     """Return what an entry of the table finds."""
     head = "x:\n  severity: error\n"
     message = "" if "message:" in row else "  message: bad\n"
@@ -69,24 +69,29 @@ def find(row: str, facts: Values) -> list[Finding]:
 def test_a_condition_on_a_value(condition: str, fulfils: list[Any], fails: list[Any]) -> None:
     row = f"  flag: flag_\n  when: {{flag: {condition}}}"
     for value in fulfils:
-        assert find(row, Values({"flag_": value})), value
+        assert find(row, WrittenFacts({"flag_": value})), value
     for value in (*fails, UNKNOWN):
-        assert not find(row, Values({"flag_": value})), value
+        assert not find(row, WrittenFacts({"flag_": value})), value
 
 
 def test_a_flag_that_is_not_given() -> None:
-    assert find("  flag: a\n  when: {flag: {given: false}}", Values({}))
-    assert find("  when: {a: {not: 1}}", Values({}))
-    assert not find("  flag: a\n  when: {flag: {not: 1}}", Values({})), "a row's flag is given"
+    assert find("  flag: a\n  when: {flag: {given: false}}", WrittenFacts({}))
+    assert find("  when: {a: {not: 1}}", WrittenFacts({}))
+    assert not find("  flag: a\n  when: {flag: {not: 1}}", WrittenFacts({})), (
+        "a row's flag is given"
+    )
 
 
 def test_names_of_the_checkout_and_who_sets_a_flag() -> None:
-    assert find("  when: {template: {named: false}}", Values({"template": "tulo"}))
-    assert not find("  when: {template: {named: false}}", Values({"template": "tulu"}))
-    assert not find("  when: {other: {named: false}}", Values({"other": "tulo"}))
-    by_launch = Values({"a": UNKNOWN}, sources={"a": Source.launch})
+    assert find("  when: {template: {named: false}}", WrittenFacts({"template": "tulo"}))
+    assert not find("  when: {template: {named: false}}", WrittenFacts({"template": "tulu"}))
+    assert not find("  when: {other: {named: false}}", WrittenFacts({"other": "tulo"}))
+    by_launch = WrittenFacts({"a": UNKNOWN}, sources={"a": Source.launch})
     assert find("  flag: a\n  when: {flag: {from: launch}}", by_launch)
     assert not find("  flag: a\n  when: {flag: {not_from: launch}}", by_launch)
+    perhaps = WrittenFacts({"a": UNKNOWN}, sources={"a": None})  # a shell variable may give it
+    assert not find("  flag: a\n  when: {flag: {from: user}}", perhaps)
+    assert not find("  flag: a\n  when: {flag: {not_from: launch}}", perhaps)
 
 
 def test_every_condition_is_explained_in_the_head_of_the_table() -> None:
@@ -104,7 +109,7 @@ def test_rows_share_what_stands_beside_them() -> None:
     - {flags: [a, b], reason: one}
     - {flag: c, reason: two, trainers: [trl], when: {flag: {below: 9}}}"""
     values = {"a": 2, "b": 1, "c": 3, "recipe.liger": True}
-    first, second = find(row, Values(values))
+    first, second = find(row, WrittenFacts(values))
     assert (first.message, first.where) == ("a 2: one, true", "override a")
     assert str(first.cure) == "set flags.a=1, or gpus=N"
     assert second.message == "c 3: two, true"
@@ -112,13 +117,13 @@ def test_rows_share_what_stands_beside_them() -> None:
 
 def test_each_need_that_is_not_met_is_a_message_of_its_own() -> None:
     row = "  flag: a\n  message: '{other} {other_value}, not {choices}'\n  needs: {b: x|y, c: z}"
-    found = find(row, Values({"a": 1, "b": "w", "c": "v"}))
+    found = find(row, WrittenFacts({"a": 1, "b": "w", "c": "v"}))
     assert [finding.message for finding in found] == ["b w, not x, y", "c v, not z"]
-    assert not find(row, Values({"a": 1, "b": ["w", "y"], "c": UNKNOWN}))
+    assert not find(row, WrittenFacts({"a": 1, "b": ["w", "y"], "c": UNKNOWN}))
 
 
 def test_lint_has_sentences_of_its_own() -> None:
     row = "  flag: a\n  in_lint: '{reason}'\n  reason: why"
-    assert [finding.message for finding in find(row, Values({"a": 1}))] == ["bad"]
-    in_lint = find(row, Values({"a": 1}, place=Place.lint))
+    assert [finding.message for finding in find(row, WrittenFacts({"a": 1}))] == ["bad"]
+    in_lint = find(row, WrittenFacts({"a": 1}, place=Place.lint))
     assert [finding.message for finding in in_lint] == ["why"]

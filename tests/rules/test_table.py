@@ -9,10 +9,12 @@ import pytest
 
 from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.trainer_commands import TrainerScript
+from launch.rules.engine import apply_rules, rules_for
 from launch.rules.facts import UNKNOWN
 from launch.rules.table import is_flag, table
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
 from tests.check.lint.helpers import locked_checker
+from tests.rules.test_engine import WrittenFacts
 
 NAMES = {"chat_template_name": ("tulu", "zephyr")}
 DPO = {"mixer_list": ["d", "1.0"]}
@@ -62,12 +64,14 @@ CASES: list[
         [{"mixer_list": ["a", UNKNOWN]}],
     ),
     (
-        "negative_clip",
+        "refused_value",
         "dpo",
         {"max_grad_norm": -1.0},
         [{"max_grad_norm": 0.0}, {"max_grad_norm": UNKNOWN}],
     ),
-    ("hub_namespace", "finetune", {"hf_repo_id": "me/model"}, [{"hf_repo_id": "model"}]),
+    ("refused_value", "finetune", {"hf_repo_id": "me/model"}, [{"hf_repo_id": "model"}]),
+    ("refused_flag", "finetune", {"tokenizer_name": UNKNOWN}, [{}]),
+    ("ignored_flag", "finetune", {"use_slow_tokenizer": True}, [{}]),
     ("tracking_without_wandb", "finetune", {"with_tracking": True}, [{"with_tracking": False}]),
     (
         "tracking_without_wandb",
@@ -104,12 +108,6 @@ CASES: list[
         [{"use_8bit_optimizer": True, "use_qlora": UNKNOWN}],
     ),
     (
-        "samples_break_cache",
-        "dpo_tune_cache",
-        {"max_train_samples": 5},
-        [{"max_train_samples": UNKNOWN}],
-    ),
-    (
         "packing_with_sequence_parallel",
         "finetune",
         {"packing": True, "sequence_parallel_size": 2},
@@ -136,8 +134,50 @@ def test_each_row_of_flags(id: str, trainer: str, warned: Values, silent: list[V
     assert [values for values in silent if id in kinds(values, trainer)] == []
 
 
+# id, trainer, settings of a plan with which it applies, and with which it does not
+PLANS: list[tuple[str, str, Values, list[Values]]] = [
+    ("refused_flag", "trl_grpo", {"use_vllm": True}, [{}]),
+    (
+        "refused_value",
+        "finetune",
+        {"sequence_parallel_size": 2},
+        [{"sequence_parallel_size": 1}],
+    ),
+    ("refused_value", "finetune", {"checkpointing_steps": "abc"}, [{"checkpointing_steps": 5}]),
+    ("refused_value", "dpo", {"optimizer_type": "sgd"}, [{"optimizer_type": "muon"}]),
+    ("refused_value", "dpo_tune_cache", {"loss_type": "wpo"}, [{"loss_type": "dpo"}]),
+    (
+        "flag_over_recipe",
+        "trl_sft",
+        {"eval_strategy": "no", "data.validation": 0.1},
+        [
+            {"eval_strategy": "no", "data.validation": None},
+            {"eval_strategy": "epoch", "data.validation": 0.1},
+        ],
+    ),
+    (
+        "ineffective_flag",
+        "trl_dpo",
+        {"label_smoothing": 0.1, "loss_type": ["sigmoid"]},
+        [{"label_smoothing": 0.1, "loss_type": ["robust"]}],
+    ),
+    ("ineffective_flag", "trl_sft", {"lora_r": 8}, [{"lora_r": 8, "use_peft": True}]),
+]
+
+
+@pytest.mark.parametrize(("id", "trainer", "applies", "silent"), PLANS)
+def test_each_row_of_plans(id: str, trainer: str, applies: Values, silent: list[Values]) -> None:
+    def ids(values: Values) -> list[str]:
+        family = "trl" if trainer in TRL else "open_instruct"
+        facts = WrittenFacts(values, trainer=trainer, family=family)
+        return [finding.id for finding in apply_rules(facts, rules_for(facts))]
+
+    assert ids(applies) == [id]
+    assert [values for values in silent if id in ids(values)] == []
+
+
 def test_every_row_has_a_case() -> None:
-    assert {case[0] for case in CASES} == {rule.id for rule in table()}
+    assert {case[0] for case in (*CASES, *PLANS)} == {rule.id for rule in table()}
 
 
 def test_the_flags_of_every_row_exist() -> None:

@@ -14,7 +14,7 @@ from launch.check.lint.accelerate_options import (
     read_launcher_flags,
 )
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
-from launch.check.lint.flag_rules import GivenFlags, find_unusable, find_warnings
+from launch.check.lint.flag_rules import GivenFlags, find_warnings
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainer_commands import (
@@ -163,7 +163,7 @@ class CommandChecker:
         has_positional = any(problem.id == "positional" for _, problem in report.problems)
         checkout = self.schemas.checkout
         given = GivenFlags(trainer, report.values, is_complete, schema.names if checkout else {})
-        for finding in (*find_unusable(trainer, report.given), *find_warnings(given)):
+        for finding in find_warnings(given):
             if finding.where in wrong_flags:
                 continue
             # The positional argument is already reported, and explains the odd number.

@@ -4,8 +4,7 @@ parser accepts and the trainer ignores, refuses or misinterprets.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,6 @@ from launch.check.lint.trainer_commands import LintFinding, TrainerScript, warni
 from launch.rules.engine import apply_rules, rules_for
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
 from launch.rules.table import is_flag
-from launch.upstream.trainers import trainer_files
-
-_CURE = re.compile(r"; (?:say|set) ")  # introduces the cure, which refers to launch's own keys
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,8 @@ class GivenFlags:
         is_absent = self.is_complete and is_flag(name)
         return ABSENT if is_absent else UNKNOWN  # a command has no recipe
 
-    def source(self, flag: str) -> Source:
-        return Source.user
+    def source(self, flag: str) -> Source | None:
+        return Source.user if flag in self.values else None
 
     def known_names(self, flag: str) -> Sequence[str]:
         return self.names.get(flag) or ()
@@ -65,19 +61,3 @@ def find_warnings(given: GivenFlags) -> list[LintFinding]:
         warning(finding.id, finding.message, 1, finding.where, cure=finding.cure)
         for finding in findings
     ]
-
-
-def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[LintFinding]:
-    """Yield a warning for each flag that does nothing or does not work.
-
-    The checker sets its line.
-    """
-    advice = trainer_files().get(trainer.name, {})
-    refused = advice.get("refused") or {}
-    ignored = advice.get("ignored_flags") or ()
-    for flag in flags:
-        if flag in refused:
-            yield warning("does_not_work", _CURE.split(refused[flag])[0], 1, flag)
-        elif flag in ignored:
-            script = trainer.script.rpartition("/")[2]
-            yield warning("never_read", f"{script} accepts {flag} and never reads it", 1, flag)
