@@ -23,7 +23,6 @@ _MOST = 2**31 - 1
 # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
 _MOST_RANKS = 65_536
 _LONGEST_NUMBER = 24  # characters of a number that a message shows whole
-HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
 
 
 @dataclass(frozen=True)

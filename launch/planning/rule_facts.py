@@ -8,8 +8,9 @@ from typing import Any
 
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Device, RootConfig
+from launch.errors import UserError
 from launch.planning.flags import Flag
-from launch.planning.parallel import Width
+from launch.planning.parallel import Parallel
 from launch.rules.engine import apply_rules, rules_for
 from launch.rules.facts import ABSENT, UNKNOWN, Place, Source
 from launch.rules.table import is_flag
@@ -23,7 +24,7 @@ class PlanFacts:
     config: RootConfig
     plain: Mapping[str, Any]  # the configuration as plain data
     origins: Origins
-    width: Width
+    parallel: Parallel
     flags: Mapping[str, Flag] = field(default_factory=dict)
     place: Place = Place.plan
 
@@ -44,14 +45,13 @@ class PlanFacts:
     def _properties(self) -> dict[str, object]:
         """Return the names of the table that are not keys of the configuration."""
         trainer = self.config.trainer
-        on_gpus = self.width.device == Device.cuda
+        width = self.parallel.width
         return {
             "trainer": trainer.name,
             "family": trainer.family.value,
-            "launcher": trainer.launcher.value,
             "kind": self.config.stage.kind.value,
-            "device": self.width.device.value,
-            "gpus": self.width.world_size if on_gpus else 0,
+            "device": width.device.value,
+            "gpus": width.world_size if width.device == Device.cuda else 0,
         }
 
     def source(self, flag: str) -> Source | None:
@@ -78,6 +78,13 @@ def value_at(plain: Mapping[str, Any], key: str) -> Any:
             return UNKNOWN
         value = value[part]
     return value
+
+
+def check_settings(facts: PlanFacts) -> None:
+    """Check the settings by the rules that need no flags. Raises UserError, with all problems."""
+    problems = [finding for finding in find_by_rules(facts, with_flags=False) if finding.stops]
+    if problems:
+        raise UserError(problems)
 
 
 def find_by_rules(facts: PlanFacts, *, with_flags: bool) -> list[Finding]:

@@ -98,7 +98,7 @@ def _value_of(name: str, rule: Rule, facts: Facts, values: Values) -> str:
         return str(values[name])
     if name == "flag":
         return str(rule.flag)
-    if name == "reason":
-        return rule.reason
+    if name in ("reason", "at"):
+        return str(getattr(rule, name))
     value = facts.value(str(rule.flag) if name == "value" else name)
     return format_value(value) if is_set(value) else "null"

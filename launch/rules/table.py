@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("table.yaml")
 # PyYAML's loader in C where it has one: its own takes ten times as long
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Names that are properties of a run. Others without a dot are flags.
-SETTINGS = ("trainer", "family", "kind", "launcher", "device", "gpus", "evaluate", "tracking")
+SETTINGS = ("trainer", "family", "kind", "device", "gpus", "evaluate")
 SUBJECT = "flag"  # in a condition: the flag of the row
 
 

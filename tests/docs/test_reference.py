@@ -23,7 +23,7 @@ from launch.execution.guards import build_guards
 from launch.rules.facts import Place
 from launch.rules.table import table as table_of_rules
 from launch.trials.rollout.gates_across import GATES
-from launch.worker.finding import Way
+from launch.worker.finding import Fix, Way
 from launch.worker.patches import PATCHES
 from launch.worker.trl_options import OPTIONS
 from tests.paths import ROOT
@@ -248,7 +248,8 @@ def messages() -> dict[str, Message]:
     found: defaultdict[str, Message] = defaultdict(Message)
     for rule in table_of_rules():
         path = "check/lint" if rule.only == Place.lint else "planning"
-        add_message(found[rule.id], with_values(rule.message), "", path)
+        cure = with_values(str(Fix.of(*rule.fix))) if rule.fix else ""
+        add_message(found[rule.id], with_values(rule.message), cure, path)
     for place, path in source_files():
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
